@@ -75,7 +75,7 @@ def a_prediction_by_a_models_own_code_needs_trust_too(place: Place, file: Path) 
     text = file.read_text()
     file.write_text(text.replace(", trust: true", ""))
     view = place.json("run", file)
-    assert "predicts by its own code" in message(view, "predicted")
+    assert "predicts with its own code" in message(view, "predicted")
     assert "trust: true" in json.dumps(view)
     file.write_text(text)
 
@@ -107,7 +107,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, d
 
 def test_a_pickle_is_not_loaded_without_trust(refused: tuple[Place, dict]):
     place, view = refused
-    dangers = "evil.pkl is a pickled model: loading it can do anything on this machine"
+    dangers = "evil.pkl is a pickled model: loading it can execute any code on this machine"
     assert dangers in message(view, "pickled")
     assert not (place.folder / "ran").exists()
     place.json("run", place.write(REFUSED.replace("evil.pkl", "evil.pkl, trust: true")), "--only", "pickled")
@@ -121,4 +121,4 @@ def test_a_script_that_fails_leaves_its_words_in_the_log(refused: tuple[Place, d
 
 
 def test_a_script_that_leaves_no_model_is_told_what_to_leave(refused: tuple[Place, dict]):
-    assert "left no model that can predict" in message(refused[1], "leaves_nothing")
+    assert "wrote no model that can predict" in message(refused[1], "leaves_nothing")

@@ -181,7 +181,7 @@ def test_a_borrowed_machine_is_free_within_seconds_and_its_training_goes_on_else
     states, model = learned(grid.ended(lent, "lent"), grid.shared)
     assert (len(states) > 1, states[-1]) == (True, "succeeded")
     said = grid.gridmill("logs", "lent-1", "lstm")
-    assert "going on from a checkpoint in epoch {}, batch {}".format(*last) in said, said
+    assert "continuing from a checkpoint in epoch {}, batch {}".format(*last) in said, said
     _, undisturbed = learned(grid.ended(alone, "alone"), grid.shared)
     assert model == undisturbed
     grid.leave()

@@ -144,7 +144,7 @@ def test_a_stream_that_was_made_anew_is_refused(server: redis.Redis, port: int, 
     load(case, port)
     server.delete("clicks")
     server.xadd("clicks", {"n": 1}, id="5-0")
-    with pytest.raises(DataError, match="it was made anew"):
+    with pytest.raises(DataError, match="the stream was deleted and made again"):
         load(case, port)
 
 

@@ -343,7 +343,7 @@ def test_a_cursor_that_mariadb_sorts_and_compares_differently_is_refused(
     database = mariadb.create_database()
     mariadb.execute(f"CREATE TABLE kinds (c {type_})", database)
     mariadb.execute("INSERT INTO kinds VALUES ('a'), ('b')", database)
-    with pytest.raises(InputError, match=r"column 'c' is of type .*, which is no cursor"):
+    with pytest.raises(InputError, match=r"column 'c' has type .*, which cannot be a cursor"):
         load(SinkCase(tmp_path), mariadb.url(database), table="kinds", cursor="c")
 
 
@@ -353,5 +353,5 @@ def test_a_cursor_of_postgresql_that_is_no_number_time_or_text_is_refused(
 ) -> None:
     database = postgresql.create_database()
     postgresql.execute(f"CREATE TABLE kinds (c {type_})", database)
-    with pytest.raises(InputError, match=r"column 'c' is of type .*, which is no cursor"):
+    with pytest.raises(InputError, match=r"column 'c' has type .*, which cannot be a cursor"):
         load(SinkCase(tmp_path), postgresql.url(database), table="kinds", cursor="c")

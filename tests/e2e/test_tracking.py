@@ -133,4 +133,4 @@ def test_a_dead_server_costs_lines_in_the_log(place: Place):
     text = PIPELINE.partition("  trees:")[0]
     view = place.json("run", place.write(text.replace("URL", url)))
     assert view["run"]["state"] == "succeeded"
-    assert f"not told to MLflow at {url}" in place.gridmill("logs", view["run"]["id"], "model").stdout
+    assert f"not sent to MLflow at {url}" in place.gridmill("logs", view["run"]["id"], "model").stdout

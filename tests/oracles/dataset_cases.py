@@ -138,7 +138,7 @@ class Expected:
         if "nothing to learn" in error:
             rows = [one for one in self.kept if one.split == "train"] or self.kept
             return any(len({_plain(one.labels[name]) for one in rows}) == 1 for name in rows[0].labels)
-        return "the data goes from" in error and self.spec.split is not None
+        return "the data reaches from" in error and self.spec.split is not None
 
     def problems(self, made: Dataset) -> Iterator[str]:
         """What is wrong with the rows, and with what was counted."""

@@ -200,7 +200,14 @@ class _Change:
         if changed and gone:
             rows, rejects = sum(len(one.rows) for one in gone), sum(len(one.rejects) for one in gone)
             # data.md "Each file is loaded once": refuses and says how many
-            return Loaded((Problem("", (f"{rows} of its rows" if rows else f"{rejects} rejected", "gone")),))
+            return Loaded(
+                (
+                    Problem(
+                        "",
+                        (f"{rows} of its rows" if rows else f"{rejects} rejected", "do not exist any more"),
+                    ),
+                )
+            )
         if anew:
             kept, gone, fresh, self.columns = [], [], list(self.files), {}
         self.held = [replace(one, rows=[{**row} for row in one.rows]) for one in (*kept, *gone)]

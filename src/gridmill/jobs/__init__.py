@@ -1,1 +1,2 @@
-"""The code of each kind of job, a module or package per kind. Jobs know their context, not the grid."""
+"""The code of each kind of job: one module or package per kind. This code uses a job's context and never the
+grid."""

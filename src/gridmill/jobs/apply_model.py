@@ -41,7 +41,8 @@ _FORMS = "a pandas or polars DataFrame, an Arrow table, or a list of dicts"
 
 
 def as_arrow(rows: Rows) -> pa.Table:
-    """The rows as an Arrow table. Raises InputError for what holds none, or values of several types."""
+    """The rows as an Arrow table. Raises InputError for an object that holds no rows, or for a column with
+    values of several types."""
     if isinstance(rows, pa.Table):
         return _checked(rows)
     with _explained():
@@ -54,14 +55,17 @@ def as_arrow(rows: Rows) -> pa.Table:
         if hasattr(rows, "__arrow_c_stream__"):
             return _checked(pa.table(rows))
     hint = "Write one row as [{...}], a list with one dict." if isinstance(rows, Mapping) else ""
-    raise InputError(f"rows are {_FORMS}, got {type(rows).__name__}", hint=hint)
+    raise InputError(f"rows must be {_FORMS}, not {type(rows).__name__}", hint=hint)
 
 
 def _from_dicts(rows: Sequence[Any]) -> pa.Table:
     names: dict[str, None] = {}
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise InputError(f"row {number} is {type(row).__name__}; a row of a list is a dict by column")
+            raise InputError(
+                f"row {number} is {type(row).__name__}; each row of a list must be a dict of "
+                "column names and values"
+            )
         names |= dict.fromkeys(map(str, row))
     return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
 
@@ -69,7 +73,7 @@ def _from_dicts(rows: Sequence[Any]) -> pa.Table:
 def _checked(table: pa.Table) -> pa.Table:
     twice = {name for name in table.column_names if table.column_names.count(name) > 1}
     if twice:
-        raise InputError(f"several columns are called {', '.join(sorted(map(repr, twice)))}")
+        raise InputError(f"several columns have the same name: {', '.join(sorted(map(repr, twice)))}")
     return table
 
 
@@ -79,13 +83,14 @@ def _explained() -> Iterator[None]:
         yield
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"the rows cannot be read as a table: {error}", hint="Each column holds values of one type."
+            f"the rows cannot be read as a table: {error}",
+            hint="All values of a column must have the same type.",
         ) from error
 
 
 def in_form_of(rows: Rows) -> Callable[[pa.Table], Any]:
-    """What turns a result into the form of `rows`: a pandas frame (with the index of `rows`), a polars frame,
-    a list of dicts, else an Arrow table."""
+    """A function that converts a result into the form of `rows`: a pandas frame (with the index of `rows`), a
+    polars frame, a list of dicts, or else an Arrow table."""
     if _is_frame(rows, "pandas"):
         return lambda table: table.to_pandas().set_axis(rows.index)
     if _is_frame(rows, "polars"):
@@ -96,16 +101,17 @@ def in_form_of(rows: Rows) -> Callable[[pa.Table], Any]:
 
 
 def _is_frame(rows: Rows, library: str) -> bool:
-    """Whether it is a DataFrame of a library: only one that is imported can have made it."""
+    """Whether `rows` is a DataFrame of this library. The library is not imported: only an imported library
+    can have made `rows`."""
     module = sys.modules.get(library)
     return module is not None and isinstance(rows, module.DataFrame)
 
 
 def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: int = 0) -> Floats:
-    """What the model answers for the rows `kept` of `table`; the rows before them are their history.
+    """The model's output for the rows `kept` of `table`; the rows before them are their history.
 
-    `before` rows of the dataset come before the table. Raises DataError for a column that is missing or has
-    another type than in training.
+    `before` is the number of rows of the dataset that come before the table. Raises DataError for a column
+    that is missing or has another type than in training.
     """
     card = predictor.card
     inputs = encode(table, card.encodings)
@@ -113,9 +119,9 @@ def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: 
 
 
 def predicted_table(table: pa.Table, rows: Integers, predicted: Floats, card: ModelCard) -> pa.Table:
-    """The result for the rows of `table`: their keys, their numbers `rows`, and what the model predicts.
+    """The result for the rows of `table`: their keys, their numbers `rows`, and the model's predictions.
 
-    The columns are `row`, `prediction`, quantiles, `truth` where the table has the labels, and
+    The columns are `row`, `prediction`, quantiles, `truth` if the table has the labels, and
     `probability_CLASS`.
     """
     key_columns = [name for name in card.keys if name in table.column_names]
@@ -157,8 +163,9 @@ PIECE_ROWS = 65_536
 def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False) -> pa.Table:
     """Predictions for all rows of `table`, in its order, as a prediction job writes them.
 
-    Other columns are ignored; those of the entity and the time, where they are there, are in the result.
-    Raises InputError for columns that are missing, DataError for those of another type than in training.
+    The result also contains the columns of the entity and the time, if the table has them; other columns
+    are ignored. Raises InputError for missing columns, DataError for columns of another type than in
+    training.
     """
     card = load_card(folder)
     check_trust(card, name, trust, "predict", how="write `predict(rows, trust=True)`")
@@ -176,28 +183,31 @@ def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False
 
 
 def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
-    """The columns that the model reads, and those that the result repeats."""
+    """The columns that the model reads or that the result repeats. Raises InputError if a column
+    is missing."""
     column_names, features = table.column_names, [encoding.column for encoding in card.encodings]
     missing = [column for column in features if column not in column_names]
     if missing:
         near = {column: get_close_matches(column, column_names, n=1) for column in missing}
         texts = [f"{column!r}" + (f" (there is {n[0]!r})" if n else "") for column, n in near.items()]
-        hint = f"It reads {', '.join(features)}; the order of the columns and further ones do not matter."
+        hint = (
+            f"It needs {', '.join(features)}. Their order does not matter, and further columns are ignored."
+        )
         raise InputError(f"model {name} needs the column {', '.join(texts)}", hint=hint)
     lost = [column for column in card.keys if column not in column_names] if card.sequence is not None else []
     if lost:
         raise InputError(
-            f"model {name} looks at the last {card.sequence} rows up to each one, and needs"
-            f" {', '.join(map(repr, lost))} to know which these are",
-            hint="Give it the entity, the time, and rows from before those that you want predicted.",
+            f"model {name} reads the last {card.sequence} rows of each entity, and needs "
+            f"{', '.join(map(repr, lost))} to find these rows",
+            hint="Pass the columns of the entity and the time, and also earlier rows of each entity.",
         )
     wanted = dict.fromkeys([*card.keys, *features, *card.labels])
     return table.select([column for column in wanted if column in column_names])
 
 
 def _with_types(table: pa.Table, card: ModelCard) -> pa.Table:
-    """The table with the types of files: polars has texts as views, pandas has categories, and a column of
-    text without any value has no type of its own in lists and data frames."""
+    """The table with the types that files have: polars stores texts as views, pandas has categories, and in
+    lists and data frames a column of text without any value has no type."""
     texts = {encoding.column for encoding in card.encodings if encoding.categories is not None}
     types = [_type(item.type, item.name in texts) for item in table.schema]
     return table.cast(pa.schema(list(zip(table.column_names, types, strict=True))))
@@ -211,7 +221,8 @@ def _type(kind: pa.DataType, is_text: bool) -> pa.DataType:
 
 
 def _order(table: pa.Table, card: ModelCard, name: str) -> Integers:
-    """The numbers of the rows by entity and time for a model of sequences; else as they are."""
+    """The numbers of the rows, sorted by entity and time for a sequence model, else in the order of the
+    table."""
     if card.sequence is None or not card.keys:
         return np.arange(table.num_rows)
     keys = [_codes(table[column]) for column in card.entity]
@@ -231,8 +242,8 @@ def _times(column: pa.ChunkedArray, time: str, name: str) -> Integers:
         moments = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)
     except pa.ArrowException as error:
         raise DataError(
-            f"column {time!r} is {column.type}, and model {name} orders its rows by time",
-            hint="Convert it to times, for example by pandas.to_datetime.",
+            f"column {time!r} has type {column.type}, but model {name} orders its rows by this time",
+            hint="Convert the column to timestamps, for example with pandas.to_datetime.",
         ) from error
     if moments.null_count:
         raise DataError(f"column {time!r} has {moments.null_count} missing times")
@@ -240,7 +251,7 @@ def _times(column: pa.ChunkedArray, time: str, name: str) -> Integers:
 
 
 def _predicted(predictor: Predictor, table: pa.Table, card: ModelCard) -> Floats:
-    """Piece by piece, each after the rows that are its history."""
+    """The chunks of the table in which predictions are computed, each with the rows that are its history."""
     if table.num_rows == 0:
         width = len(card.classes) or (len(card.labels) if card.many else 0)
         return np.zeros((0, width) if width else 0)
@@ -254,20 +265,21 @@ def _predicted(predictor: Predictor, table: pa.Table, card: ModelCard) -> Floats
 
 
 def _warn(table: pa.Table, card: ModelCard, name: str) -> None:
-    """Warn of rows that are predicted with less than the model was trained with."""
+    """Warn of unknown categories and of rows that have less history than the rows in training."""
     rows = np.arange(table.num_rows)
     unknown = count_unknown(table, card.encodings, rows) if table.num_rows else 0
     if unknown:
         columns = ", ".join(_unknown_columns(table, card.encodings))
         _warn_user(
-            f"{unknown:,} of {len(rows):,} rows have a category in {columns} that {name} has not learned"
+            f"{unknown:,} of {len(rows):,} rows have a category in {columns} that model {name} did not "
+            "see in training"
         )
     if card.sequence is not None and table.num_rows:
         short = int((rows - runs(table, card.entity) < card.sequence - 1).sum())
         if short:
             _warn_user(
-                f"{short:,} of {len(rows):,} rows have fewer than {card.sequence - 1} rows before them, which"
-                f" {name} looks at: their first row is repeated"
+                f"{short:,} of {len(rows):,} rows have fewer than {card.sequence - 1} earlier rows, which "
+                f"model {name} needs: the first row of their entity is repeated"
             )
 
 

@@ -1,4 +1,5 @@
-"""Keeps pandas out of pyarrow: an installed pandas is imported at pyarrow's first conversion (0.5 s)."""
+"""Keeps pyarrow from importing pandas: if pandas is installed, pyarrow's first conversion imports it (0.5
+s)."""
 
 import sys
 
@@ -6,7 +7,7 @@ import pyarrow as pa
 
 
 class _PandasBlocker:
-    """A finder that says there is no pandas."""
+    """An import finder that reports pandas as missing."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -16,9 +17,9 @@ class _PandasBlocker:
 
 
 def keep_pandas_out() -> None:
-    """Let pyarrow look for pandas once, while it cannot be found; it does not look again.
+    """Make pyarrow look for pandas once while pandas cannot be found; pyarrow does not look again.
 
-    Others in this process may still import pandas. Nothing happens where it is imported already.
+    Other code in this process can still import pandas. If pandas is already imported, nothing happens.
     """
     if "pandas" in sys.modules:
         return

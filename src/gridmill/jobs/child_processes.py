@@ -1,6 +1,7 @@
-"""Child processes of a job, forked before heavy libraries run, which end with the job; and their use.
+"""Child processes of a job, which are forked before heavy libraries start threads and which end with the job;
+and their resource usage.
 
-Measured are CPU time, time waiting for a CPU or for the disk, and bytes from and to disks.
+The usage is CPU time, time waiting for a CPU or for the disk, and bytes read from and written to disks.
 """
 
 import contextlib
@@ -26,7 +27,8 @@ _CRASHED = 70
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """A process with a pipe to it (`orders`) and one from it (`reports`); `text` is the begin of a line."""
+    """A process with a pipe to it (`orders`) and a pipe from it (`reports`); `text` is the beginning of an
+    incomplete line."""
 
     pid: int
     orders: int
@@ -34,12 +36,12 @@ class WorkerProcess:
     text: bytes = b""
 
     def send(self, line: str) -> None:
-        """Send a line. The end of a child is noticed when its reports end."""
+        """Send a line. If the child has ended, no error is raised: the end of its reports shows it."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self.orders, line.encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Reports that have come, each once (waits for the first); None when the child has ended."""
+        """The reports that have arrived, each once; waits for the first one. None if the child has ended."""
         data = os.read(self.reports, 65536)
         if not data:
             return None
@@ -47,7 +49,7 @@ class WorkerProcess:
         return [json.loads(line) for line in lines]
 
     def end(self) -> str:
-        """Kill it if it still lives, forget it, and say how it ended."""
+        """Kill the child if it still runs, remove it, and return how it ended."""
         os.close(self.orders)
         os.close(self.reports)
         with contextlib.suppress(ProcessLookupError):
@@ -62,14 +64,16 @@ def describe(status: int) -> str:
 
 
 Talk = Callable[[Callable[[], str], Callable[[dict[str, Any]], None]], None]
-"""The function of a child: gets `next_order()` ("" at the end) and `report(...)`."""
+"""The function that runs in a child: it receives `next_order()` ("" at the end) and `report(...)`."""
 
 
 def start_child(talk: Talk, others: Sequence[WorkerProcess] = ()) -> WorkerProcess:
-    """Fork a child that runs `talk` and ends. A GridmillError of it is reported as {"error": body}.
+    """Fork a child that runs `talk` and ends. If `talk` raises a GridmillError, it is reported as {"error":
+    body}.
 
-    It closes the pipes of `others`, so that a child's end is seen as the end of its reports, and it is
-    killed when this process dies. Whatever else it raises goes to the log and ends it with exit code 70.
+    The child closes the pipes of `others`, so that the end of another child closes its pipe. The child is
+    killed when this process dies. Any other exception is written to the log and ends the child with exit
+    code 70.
     """
     orders, reports = os.pipe(), os.pipe()
     parent = os.getpid()
@@ -104,7 +108,8 @@ def _be_child(talk: Talk, parent: int, orders: int, reports: int, unused: Sequen
 
 
 def _die_with(parent: int) -> None:
-    """Elsewhere than on Linux a child ends when its orders do: after what it is at."""
+    """On other systems than Linux, a child ends when its orders end, after it has finished its
+    current work."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
@@ -125,51 +130,52 @@ def _talk(talk: Talk, orders: int, reports: int) -> None:
 
 
 class Crew:
-    """The children that live, by their pids. They are waited for at once."""
+    """The running children, by their pids; all of them can be waited for at once."""
 
     def __init__(self) -> None:
         self.children: dict[int, WorkerProcess] = {}
         self._selector = selectors.DefaultSelector()
 
     def start(self, talk: Talk) -> WorkerProcess:
-        """One more that runs `talk`."""
+        """Fork another child that runs `talk`."""
         child = start_child(talk, tuple(self.children.values()))
         self.children[child.pid] = child
         self._selector.register(child.reports, selectors.EVENT_READ, child)
         return child
 
     def heard(self) -> list[WorkerProcess]:
-        """Children that have reported or ended; waits for the first."""
+        """The children that have reported or ended; waits for the first one."""
         return [key.data for key, _ in self._selector.select()]
 
     def remove(self, child: WorkerProcess) -> str:
-        """End a child, and say how it ended."""
+        """End a child, and return how it ended."""
         self._selector.unregister(child.reports)
         del self.children[child.pid]
         return child.end()
 
     def dismiss(self) -> None:
-        """End all of them."""
+        """End all children."""
         for child in tuple(self.children.values()):
             self.remove(child)
         self._selector.close()
 
     def leave(self) -> None:
-        """In a child: close what is the parent's."""
+        """In a child, close the files of the parent."""
         self._selector.close()
 
 
 def raise_error(report: dict[str, Any]) -> None:
-    """Raise the GridmillError that a report carries, if it does."""
+    """Raise the GridmillError that a report contains, if it contains one."""
     if "error" in report:
         raise from_body(report["error"])
 
 
 def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -> dict[str, Any]:
-    """What `function` returns (JSON), run in a child of its own: this process stays clean to fork from.
+    """The result of `function` (a JSON value), computed in a child, so that this process can still fork
+    safely.
 
-    The result comes through a file in `scratch`. Raises what it raises of GridmillError; JobError naming
-    `what` when the child dies.
+    The result is passed in a file in `scratch`. Raises the GridmillError that `function` raises; JobError
+    with `what` if the child dies.
     """
     file = scratch / "result.json"
 
@@ -199,7 +205,7 @@ _DELAY_FIELD = 39
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTotals:
-    """Sums over processes. None: this system does not count it."""
+    """Sums over processes. None means that this system does not count the value."""
 
     cpu_seconds: float = 0.0
     delay_seconds: float | None = None
@@ -208,11 +214,11 @@ class CpuTotals:
     written_bytes: int | None = None
 
     def since(self, before: "CpuTotals") -> "CpuTotals":
-        """What came on top of `before`."""
+        """The difference to `before`."""
         return _each(self, before, -1)
 
     def plus(self, other: "CpuTotals") -> "CpuTotals":
-        """Both together; what one of them does not know is not known."""
+        """The sum of both; a value that is unknown in one of them is unknown in the sum."""
         return _each(self, other, 1)
 
 
@@ -237,7 +243,8 @@ def _each(one: CpuTotals, other: CpuTotals, sign: int) -> CpuTotals:
 
 
 def spent_so_far(helpers: Iterable[int] = ()) -> CpuTotals:
-    """By this process and by those `helpers` (pids). One that has ended counts for nothing."""
+    """The usage of this process and of the processes `helpers` (pids). A process that has ended is not
+    counted."""
     own = _spent("self")
     cpu_totals = CpuTotals(
         cpu_seconds=time.process_time(),
@@ -265,14 +272,17 @@ def _spent(pid: str) -> CpuTotals:
 
 
 def _delay(pid: str) -> float | None:
-    """Seconds that its first thread was ready to run and had no CPU; None where the kernel does not say.
-    Other threads wait at the same time: their sum would be longer than the time itself."""
+    """Seconds in which the first thread was ready to run but had no CPU; None if the kernel does not report
+    it.
+
+    Threads wait at the same time: a sum over all threads could exceed the elapsed time.
+    """
     fields = _text(f"/proc/{pid}/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) == 3 else None
 
 
 def _counts_disk() -> bool:
-    """Whether the kernel accounts delays: many have that off."""
+    """Whether the kernel accounts delays; it is off by default on many systems."""
     return _text(str(_ACCOUNTING)).strip() == "1"
 
 

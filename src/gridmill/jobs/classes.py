@@ -27,13 +27,14 @@ class Classes:
     type: str = TEXT
 
     def values(self) -> pa.Array:
-        """The classes in their own type."""
+        """The classes as values of their own type."""
         return pa.array(self.names, pa.string()).cast(_arrow_type(self.type))
 
     def numbers(self, label: pa.ChunkedArray) -> Floats:
-        """For each row the number of its class; -1 for a class that training never saw, NaN where missing.
+        """For each row the number of its class; -1 for a class that was not in training, NaN for a missing
+        value.
 
-        Numbers of another type are compared as doubles, and all else as text.
+        Numbers of another type are compared as doubles, and all other values as text.
         """
         label, values = _plain(label), self.values()
         if label.type != values.type:
@@ -45,12 +46,13 @@ class Classes:
         return result
 
     def truth(self, label: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The labels beside predictions: numbers and booleans as they are, text for classes that are text."""
+        """The labels to write beside predictions: numbers and booleans unchanged, text for classes that are
+        text."""
         return label.cast(pa.string()) if self.type == TEXT else _plain(label)
 
 
 def find_classes(label: pa.ChunkedArray) -> Classes:
-    """The classes of these labels. The empty text is a class; a missing label is none."""
+    """The classes of these labels. The empty text is a class; a missing label is not."""
     values = pc.unique(_plain(label)).drop_null()
     values = values.take(pc.sort_indices(values))
     return Classes(
@@ -60,7 +62,7 @@ def find_classes(label: pa.ChunkedArray) -> Classes:
 
 
 def _plain(label: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text as `string`; numbers that are not finite as missing, and no negative zero."""
+    """Text as `string`; numbers that are not finite become missing, and negative zero becomes zero."""
     if is_text(label.type):
         return label.cast(pa.string())
     if not pa.types.is_floating(label.type):

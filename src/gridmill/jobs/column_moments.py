@@ -1,4 +1,5 @@
-"""Mean and standard deviation of a column of numbers, batch by batch, merged without reading rows again."""
+"""Mean and standard deviation of a column of numbers, computed per batch and merged without reading rows
+again."""
 
 from collections.abc import Mapping
 from math import isfinite, sqrt
@@ -12,10 +13,11 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(slots=True)
 class Moments:
-    """How many finite numbers there were, their mean, and the sum of their squares about it.
+    """The count of finite numbers, their mean, and the sum of their squared deviations from it.
 
     Merged by Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-    Variances" (1979): the result does not depend on threads, as that of an SQL aggregate does.
+    Variances" (1979): unlike the result of an SQL aggregate, this result does not depend on the number of
+    threads.
     """
 
     count: int = 0
@@ -24,14 +26,14 @@ class Moments:
 
     @classmethod
     def known(cls, facts: Mapping[str, Any], count: int) -> "Moments":
-        """Of facts as `facts` gives them, of so many numbers."""
+        """Moments from the statistics that `facts` returns, for `count` numbers."""
         if not count or facts.get("mean") is None:
             return cls()
         std = facts.get("std") or 0.0
         return cls(count, facts["mean"], std * std * (count - 1))
 
     def see(self, column: pa.Array) -> None:
-        """Count a column's finite numbers."""
+        """Add a column's finite numbers."""
         numbers = pc.cast(column, pa.float64(), safe=False)
         mean = pc.mean(numbers).as_py()
         if mean is not None and not isfinite(mean):
@@ -42,7 +44,7 @@ class Moments:
             self.add(Moments(count, mean, pc.variance(numbers, ddof=0).as_py() * count))
 
     def add(self, other: "Moments") -> None:
-        """Count what the other one counted."""
+        """Add the numbers that the other moments count."""
         count = self.count + other.count
         if not other.count:
             return
@@ -52,7 +54,8 @@ class Moments:
         self.count = count
 
     def facts(self) -> dict[str, float | None]:
-        """Mean and standard deviation (of a sample); None where there is none, or it is no finite number."""
+        """Mean and standard deviation (of a sample); None if there is no number or the value is
+        not finite."""
         std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
         return {
             "mean": self.mean if self.count and isfinite(self.mean) else None,

@@ -21,11 +21,12 @@ TOLD_AT_ONCE = 16
 """Columns per query: DuckDB allocates a vector of states per column, 2.2 MiB each, also for a single row."""
 Facts = Mapping[str, Mapping[str, Any]]
 Files = Mapping[str, pa.RecordBatchReader]
-"""Rows by the name of their file, in the order in which they are read."""
+"""The file's name and row number by which rows are read in order."""
 
 
 def describe(context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema) -> Facts:
-    """Per column: nulls, min, max, distinct (approximate); of numbers mean and std too. JSON values.
+    """Per column: nulls, min, max and approximate distinct count; for numbers also mean and std. The values
+    are JSON.
 
     Nested columns are left out. The rows are read once.
     """
@@ -40,7 +41,7 @@ def describe(context: JobContext, files: Files, columns: Sequence[str], schema: 
 def note_facts(
     context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema, target: Path
 ) -> None:
-    """Count the rows of a part, for `join_facts`, into a file. Raises OSError."""
+    """Write the statistics of a part's rows into a file, for `join_facts`. Raises OSError."""
     count = _ColumnCounter(columns=columns, schema=schema)
     with open_engine(context, {"described": count.passing(files)}, database=str(target)) as engine:
         engine.execute(count.sql())
@@ -53,7 +54,7 @@ def note_facts(
 
 
 def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema) -> Facts:
-    """What `describe` says of the rows of all parts, at least one."""
+    """The statistics that `describe` returns, for the rows of all parts together (at least one part)."""
     plain = _plain(columns, schema)
     if not plain:
         return {}
@@ -69,7 +70,8 @@ def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema)
 
 @dataclass(slots=True, kw_only=True)
 class _ColumnCounter:
-    """Counts rows that go by. Moments are those of each file, so that it does not matter who read it."""
+    """Counts rows as they pass. Moments are kept per file, so that the result does not depend on which
+    process read the file."""
 
     columns: Sequence[str]
     schema: pa.Schema
@@ -80,7 +82,7 @@ class _ColumnCounter:
         return _plain(self.columns, self.schema)
 
     def passing(self, files: Files) -> pa.RecordBatchReader:
-        """The rows; their moments are counted as they go by."""
+        """The same rows; their moments are counted as they pass."""
         schema = pa.schema([self.schema.field(name) for name in self.plain])
         return pa.RecordBatchReader.from_batches(schema, self._passing(files))
 
@@ -94,7 +96,7 @@ class _ColumnCounter:
                 yield batch.select(self.plain)
 
     def sql(self) -> str:
-        """Makes a table of one row: what is counted of each column, so that it can be put together."""
+        """Make a table of one row with the mergeable aggregates of each column."""
         counted = ['count(*) AS "rows"']
         for number, name in enumerate(self.plain):
             column = quoted(name)
@@ -123,7 +125,7 @@ def _facts(
     plain: Sequence[str],
     moments: Mapping[tuple[str, str], Moments],
 ) -> Facts:
-    """What tables of counts say together."""
+    """The statistics from several tables of aggregates."""
     result: dict[str, dict[str, Any]] = {name: {} for name in plain}
     counted = engine.table(tables[0])
     types = dict(zip(counted.columns, map(str, counted.types), strict=True))
@@ -143,7 +145,7 @@ def _column_facts(
     types: Mapping[str, str],
     numbers: Sequence[int],
 ) -> Mapping[str, Any]:
-    """The facts of some of the columns; `types` are the types of what was counted."""
+    """The statistics of some of the columns; `types` are the types of the aggregates."""
     wanted = [
         f"{_python_safe(_together(number, fact, len(tables)), types.get(f'{number} {fact}', ''))}"
         f" AS {_key(number, fact)}"
@@ -156,14 +158,15 @@ def _column_facts(
 
 
 def _python_safe(sql: str, kind: str) -> str:
-    """Return the SQL of a fact that Python can hold: a time outside the years 1 to 9999 is missing."""
+    """Return SQL for a value that Python can represent: a time outside the years 1 to 9999
+    becomes missing."""
     if kind != "DATE" and not kind.startswith("TIMESTAMP"):
         return sql
     return f"CASE WHEN {sql} BETWEEN '0001-01-02'::{kind} AND '9999-12-30'::{kind} THEN {sql} END"
 
 
 def _together(number: int, fact: str, count: int) -> str:
-    """A fact of a column, as SQL over all tables of counts."""
+    """The SQL of one statistic of a column over all tables of aggregates."""
     tables = [f"t{one}" for one in range(count)]
     if fact == "nulls":
         return " + ".join(f'{one}."rows" - {one}.{_key(number, "known")}' for one in tables)
@@ -181,7 +184,7 @@ def _by_column(moments: Mapping[tuple[str, str], Moments]) -> Mapping[str, Momen
 
 
 def json_value(value: object) -> Any:  # noqa: ANN401  JSON has no better type
-    """As JSON has it: times in ISO 8601, long text cut, what is not a finite number None."""
+    """The value as JSON: times in ISO 8601, long text cut, None for a number that is not finite."""
     match value:
         case bool() | int() | None:
             return value

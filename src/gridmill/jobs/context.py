@@ -20,8 +20,8 @@ from gridmill.errors import InputError, UnsafePathError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """Outputs and the metrics to show; `size` is what the job found its size to be, `parallel` what its
-    workers did."""
+    """Outputs and the metrics to show. `size` is the size of the data that the job measured, `parallel` the
+    usage of its workers."""
 
     outputs: tuple[Output, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -34,16 +34,17 @@ CODE = "code"
 
 
 class PrunedError(Exception):
-    """Whoever asked for this training wants it no further: another one will be better."""
+    """The search that started this training stops it: another trial will be better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """One attempt, from the inside. Text printed to stdout and stderr becomes its log.
+    """One attempt, as its job sees it. Text printed to stdout and stderr becomes the attempt's log.
 
-    `work` is a private folder that is removed after the attempt. `events_fd` is where progress and metrics
-    go, one JSON object a line (None: nowhere). `pythons` are the interpreters of environments that were built
-    for the job, by the name of the input whose code needs it ("" is the job's own).
+    `work` is a private folder that is deleted after the attempt. Progress and metrics are written to
+    `events_fd`, one JSON object per line (None: they are not reported). `pythons` are the interpreters of
+    environments that were built for the job, by the name of the input whose code needs it ("" is the job's
+    own).
     """
 
     order: AttemptOrder
@@ -58,21 +59,21 @@ class JobContext:
 
     @property
     def output(self) -> Path:
-        """This attempt's own folder in the storage root; made on first use. Of a gang's rank but the first, a
-        private one: what is kept is rank 0's."""
+        """This attempt's own folder in the storage root, made at first use. A rank other than 0 gets a
+        private folder: only the output of rank 0 is stored."""
         path = self.work / "output" if self.rank else self.below_root(self.order.output_uri)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     @property
     def rank(self) -> int:
-        """Which rank of a gang this is; 0 also where it is none."""
+        """The rank of this process in its gang; 0 if the job has no gang."""
         return self.order.gang.rank if self.order.gang else 0
 
     @property
     def checkpoints(self) -> Path | None:
-        """The folder that attempts of the same work hand on to each other, until one succeeds; it may not be
-        there yet. None where there is none."""
+        """The folder that attempts of the same work pass on until one succeeds. It may not exist yet. None if
+        the job has no such folder."""
         return self.below_root(self.order.checkpoint_uri) if self.order.checkpoint_uri else None
 
     def below_root(self, uri: str) -> Path:
@@ -83,27 +84,29 @@ class JobContext:
         return path
 
     def input(self, name: str) -> Artifact:
-        """The artifact that the declaration calls `name`. Raises InputError."""
+        """The artifact with the declared name `name`. Raises InputError if there is none."""
         for entry in self.order.inputs:
             if entry.name == name:
                 return entry.artifact
         raise InputError(f"job {self.order.job.name!r} has no input {name!r}")
 
     def python(self, name: str = "") -> str:
-        """The interpreter for that input's code, or the job's own; Gridmill's where none was asked for."""
+        """The interpreter for the code of this input, or for the job's own code; Gridmill's interpreter by
+        default."""
         return self.pythons.get(name, sys.executable)
 
     @property
     def threads(self) -> int:
-        """How many threads this attempt should compute with."""
+        """The number of threads that this attempt should use."""
         return max(1, int(self.order.given.cpus))
 
     def progress(self, done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
-        """Say how far the job is."""
+        """Report the job's progress."""
         self._emit({"type": "progress", "done": done, "total": total, "unit": unit, "note": note})
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
-        """Say a metric's value, live; with `step` it becomes a curve. NaN and infinity are no values."""
+        """Report a metric's value while the job runs; with `step`, the values form a curve. NaN and infinity
+        are not reported."""
         if not isfinite(value):
             return
         self._emit({"type": "metric", "name": name, "value": float(value), "step": step})

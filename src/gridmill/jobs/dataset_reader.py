@@ -1,4 +1,4 @@
-"""Reads a dataset's Parquet files as one sequence of rows: any range, without reading the rest."""
+"""Reads a dataset's Parquet files as one sequence of rows: any range, without reading the other rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from gridmill.errors import DataError, StorageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group: rows `start` to `stop` of the dataset."""
+    """One row group: the rows from `start` to `stop` (exclusive) of the dataset."""
 
     file: Path
     group: int
@@ -40,7 +40,7 @@ class Partitions:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return self.pieces[-1].stop if self.pieces else 0
 
     def read(
@@ -51,8 +51,8 @@ class Partitions:
         *,
         fetch: Fetch = fetch_piece,
     ) -> pa.Table:
-        """Rows `start` to `stop` (exclusive; default: all) of these columns, in order. Whoever reads range
-        after range gives a `fetch` that remembers."""
+        """Rows `start` to `stop` (exclusive; default: all) of these columns, in order. To read many ranges in
+        turn, pass a `fetch` that caches row groups."""
         end = self.rows if stop is None else stop
         parts = [
             _between(piece, fetch(piece, tuple(columns)), start, end)
@@ -65,12 +65,13 @@ class Partitions:
 
 
 def open_partitions(folder: Path) -> Partitions:
-    """The dataset in `folder`. Raises StorageError when its files are gone, DataError when unreadable."""
+    """The dataset in `folder`. Raises StorageError if its files do not exist, DataError if they cannot be
+    read."""
     files = sorted(path for path in folder.rglob("*.parquet") if not path.name.startswith((".", "_")))
     if not files:
         raise StorageError(
-            f"the dataset's files are not there any more: {folder}",
-            hint="Run its pipeline again with --force.",
+            f"the dataset's files do not exist any more: {folder}",
+            hint="Run the dataset's pipeline again with --force.",
         )
     try:
         return Partitions(pieces=tuple(_pieces(files)), schema=pq.read_schema(files[0]))

@@ -12,12 +12,12 @@ Types: TypeAlias = Mapping[str, str]
 """A table's columns in order, with their DuckDB types."""
 
 BASE_BYTES = 192 * 2**20
-"""Memory of Python and the libraries before any row is read, and of Parquet's writer for a row group."""
+"""Memory of Python and its libraries before any row is read, and of Parquet's writer for one row group."""
 MEMORY_SHARE = 0.7
 """DuckDB's share of the attempt's remaining memory; the rest is for Arrow batches in transit and Parquet's
 writer."""
 SMALL_SHARE = 0.35
-"""DuckDB's smallest share, if much is held beside the engine."""
+"""DuckDB's smallest share, if much memory is used beside the engine."""
 LEAST_MEMORY_BYTES = 144 * 2**20
 
 
@@ -29,11 +29,12 @@ def open_engine(
     reserved_bytes: int = 0,
     database: str = ":memory:",
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that sees nothing but `tables` (Arrow tables, datasets or readers, each a view).
+    """A connection that can read only `tables` (Arrow tables, datasets or readers, each of which becomes a
+    view).
 
-    It takes its part of the attempt's memory, of which `reserved_bytes` bytes are needed beside it, and
-    spills to its work folder. Rows without ORDER BY keep the order they are read in. `database` is a file in
-    which its own tables are kept.
+    It uses its share of the attempt's memory; `reserved_bytes` bytes are needed outside the engine. It
+    spills to its work folder. Rows without ORDER BY keep the order in which they are read. The engine's own
+    tables are stored in the file `database`.
     """
     with duckdb.connect(database, config=_config(context, reserved_bytes)) as connection:
         for statement in ("SET TimeZone = 'UTC'", "SET enable_external_access = false"):
@@ -45,7 +46,7 @@ def open_engine(
 
 
 def engine_bytes(context: JobContext, reserved_bytes: int = 0) -> int:
-    """Memory of an engine beside which so many bytes are needed."""
+    """The memory that an engine needs if so many bytes are used outside of it."""
     whole = context.order.given.memory_bytes - BASE_BYTES
     wanted = max(whole * SMALL_SHARE, whole - reserved_bytes)
     return max(LEAST_MEMORY_BYTES, int(min(whole * MEMORY_SHARE, wanted)))
@@ -87,10 +88,10 @@ def _python_value(value: Any) -> Any:  # noqa: ANN401  a value of any type
 
 
 def quoted(name: str) -> str:
-    """An SQL identifier, whatever is in it."""
+    """The text as an SQL identifier, with any characters."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """An SQL string, whatever is in it."""
+    """The text as an SQL string, with any characters."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,6 +1,6 @@
 """`python -m gridmill.jobs.export_sink`: writes the rows of a sink's version as Parquet for a command.
 
-It is a process of its own, so that a pod never loads the libraries that read tables. It reads JSON from
+It is a separate process, so that a pod never imports the libraries that read tables. It reads JSON from
 standard input.
 """
 
@@ -34,8 +34,8 @@ class ExportRequest:
 
 
 def write_rows(wanted: ExportRequest) -> None:
-    """Write exactly the version's rows, without those in outages, with the table's columns; a file without
-    rows where it has none. Raises StorageError."""
+    """Write exactly the version's rows except those in outages, with the table's columns. A version without
+    rows becomes a file without rows. Raises StorageError."""
     folder = Path(wanted.folder)
     with storage_errors(folder):
         try:
@@ -48,14 +48,14 @@ def write_rows(wanted: ExportRequest) -> None:
 
 
 def _rows(wanted: ExportRequest) -> pa.RecordBatchReader:
-    """A row group at a time."""
+    """Batches of at most one row group."""
     table = open_version(below(wanted.root, wanted.output.uri), wanted.output)
     assert isinstance(table, RowGroupDataset)
     return table.turns().to_reader()
 
 
 def main() -> int:
-    """Says what went wrong on standard output, as `errors.to_body` has it."""
+    """Print a failure to standard output, in the format of `errors.to_body`."""
     try:
         write_rows(decode(sys.stdin.buffer.read(), ExportRequest))
     except GridmillError as error:

@@ -1,6 +1,7 @@
 """SQL expressions: builds SQL text (names, intervals, moments, SELECT) and checks the SQL of users.
 
-A user writes one SELECT or one expression that sees nothing beside its own row. Building text is pure.
+A user writes one SELECT, or one expression that can use only the columns of its own row. Building text has
+no side effects.
 """
 
 import json
@@ -19,8 +20,8 @@ from gridmill.jobs.duckdb_engine import Types, fetch_rows, literal, quoted
 TIME, KNOWN, AT, CODE = "__time", "__known", "__at", "__code"
 LABEL_KNOWN, LABEL_TIME, DROPPED = "__label_known", "__label_time", "__dropped"
 LABEL_FROM, LABEL_OF, NEXT = "__label_from", "__label_of", "__next"
-"""Hidden columns: when the row is known that the label is taken from; the value that a label of events is
-made of; whether all of the next rows exist."""
+"""Hidden columns: when the row from which the label is taken becomes known; the value from which a label of
+events is computed; whether all of the next rows exist."""
 HIDDEN = (TIME, KNOWN, AT, CODE, LABEL_KNOWN, LABEL_TIME, LABEL_FROM, LABEL_OF, NEXT, DROPPED)
 """Columns of the query that are not in the dataset."""
 FLOATS = ("DOUBLE", "FLOAT")
@@ -29,16 +30,17 @@ _CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowScope:
-    """Which rows are computed: those `after` a moment (None: all).
+    """The rows to compute: those `after` a moment (None: all).
 
-    Rows from `history` on are enough to look back to (None: all are needed).
+    Rows from `history` on are enough for windows and lags (None: all rows are needed).
     """
 
     after: datetime | None = None
     history: datetime | None = None
 
     def recent(self, time: str) -> tuple[str, ...]:
-        """The condition for rows that are worth looking at, of those known at `time` (SQL)."""
+        """The condition (SQL) that selects the rows that are needed, by the column `time` at which they are
+        known."""
         return (f"{time} >= {moment(self.history)}",) if self.history is not None else ()
 
 
@@ -49,7 +51,7 @@ def select(
     more: Sequence[str] = (),
     indent: str = "    ",
 ) -> str:
-    """SELECT `first`, and `columns` (name -> SQL) a line each, FROM `table`, with `more` behind it."""
+    """SELECT `first`, and `columns` (name -> SQL) one per line, FROM `table`, followed by `more`."""
     listed = [", ".join(first)] if first else []
     listed += [f"{sql} AS {quoted(name)}" for name, sql in columns.items()]
     lines = [f"{indent}SELECT {listed[0]}"] + [f"{indent}    {item}" for item in listed[1:]]
@@ -63,8 +65,8 @@ def quote_all(names: Iterable[str]) -> list[str]:
 
 
 def sql_text(expression: str) -> str:
-    """An expression to be put in parentheses: a comment in it must not swallow them, and a column may be
-    called like a word of SQL (`at`, `end`)."""
+    """The expression as text to be put in parentheses. A line break ends its comment, so that the comment
+    does not hide the closing parenthesis; a column may have the name of a word of SQL (`at`, `end`)."""
     text = expression.strip()
     if text.isidentifier() and text.lower() not in _CONSTANTS:
         return quoted(text)
@@ -95,7 +97,7 @@ _CHANGING = ("VOLATILE", "CONSISTENT_WITHIN_QUERY")
 
 
 def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: int = 0) -> dict[str, Any]:
-    """The syntax tree of one SELECT. Raises InputError with the position of what is wrong.
+    """The syntax tree of one SELECT. Raises InputError with the position of the error.
 
     The user's own text begins after `lines_before` lines.
     """
@@ -110,12 +112,12 @@ def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: i
 
 
 def _word_hint(engine: duckdb.DuckDBPyConnection, sql: str, at: int) -> str:
-    """What to do if the word of SQL that stands where it stops making sense, or right before, is a column."""
+    """A hint for a syntax error at a reserved word of SQL, in case the word is the name of a column."""
     starts = [start for start, kind in duckdb.tokenize(sql) if kind == duckdb.token_type.keyword]
     match = _WORD.match(sql, max((start for start in starts if start <= at), default=len(sql)))
     if match is None or sql[match.end() : at].strip() or not fetch_rows(engine, _kept(match[0])):
         return ""
-    return f"{match[0]!r} is a word of SQL: as the name of a column it is written {quoted(match[0])}."
+    return f"{match[0]!r} is a reserved word of SQL. If it is a column, write {quoted(match[0])}."
 
 
 def _kept(word: str) -> str:
@@ -134,18 +136,19 @@ def check_syntax(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> di
 
 
 def is_ordered(node: dict[str, Any]) -> bool:
-    """Whether the query says in which order its rows come."""
+    """Whether the query defines the order of its rows."""
     return any(modifier.get("type") == "ORDER_MODIFIER" for modifier in node.get("modifiers", []))
 
 
 def expression_columns(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> tuple[str, ...]:
-    """The columns an expression uses. Raises InputError for what is no plain expression of one row."""
+    """The columns that an expression uses. Raises InputError for an expression that uses more
+    than one row."""
     if not text.strip():
         raise InputError("there is no expression", hint="Write SQL over the row's columns.", place=place)
     node = check_syntax(engine, text, place)
     items = node.get("select_list", [])
     if len(items) != 1 or (node.get("from_table") or {}).get("type") != "EMPTY":
-        raise InputError(f"{text!r} is not one expression", place=place)
+        raise InputError(f"{text!r} is not a single expression", place=place)
     nodes = list(_walk(items[0]))
     for inner in nodes:
         _refuse(engine, inner, text, place)
@@ -157,8 +160,9 @@ def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, 
     what = _REFUSED.get(str(node.get("class")))
     if what is not None:
         raise InputError(
-            f"{text!r} has {what}, and an expression sees its own row only",
-            hint="`windows`, `lags` and `asof_joins` see only what was known before; or use plain `sql`.",
+            f"{text!r} has {what}, but an expression can use only the columns of its own row",
+            hint="`windows`, `lags` and `asof_joins` read other rows, and only those that were known "
+            "before; or use plain `sql`.",
             place=place,
         )
     if node.get("class") != "FUNCTION":
@@ -166,27 +170,29 @@ def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, 
     kinds = _function(engine, str(node.get("function_name")))
     if kinds and all(kind == "aggregate" for kind, _ in kinds):
         raise InputError(
-            f"{text!r} has {node['function_name']}(), an aggregate, and an expression sees its own row only",
-            hint="`windows` aggregate what was known before; or use plain `sql`.",
+            f"{text!r} has {node['function_name']}(), an aggregate, but an expression can use only the "
+            "columns of its own row",
+            hint="`windows` aggregate other rows, and only those that were known before; or use plain `sql`.",
             place=place,
         )
     if any(stability in _CHANGING for _, stability in kinds):
         raise InputError(
-            f"{text!r} uses {node['function_name']}(), which gives something else each time",
-            hint="A dataset is the same whenever it is made from the same tables.",
+            f"{text!r} uses {node['function_name']}(), which gives a different value each time",
+            hint="Remove the function: the same tables must always give the same dataset.",
             place=place,
         )
 
 
 def _function(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[str, str]]:
-    """The kinds of function of that name, and how stable what they give is."""
+    """The kinds of the functions with this name, and the stability of their results."""
     if not _KINDS:
         _KINDS.update(_functions(engine, ""))
     return _KINDS.get(name) or _functions(engine, f"WHERE function_name = {literal(name)}").get(name, [])
 
 
 _KINDS: dict[str, list[tuple[str, str]]] = {}
-"""Kinds of DuckDB's own functions, read once: a query for one takes as long as a query for all."""
+"""The kinds of DuckDB's own functions, read once: a query for one function takes as long as a query for all.
+"""
 
 
 def _functions(engine: duckdb.DuckDBPyConnection, where: str) -> dict[str, list[tuple[str, str]]]:
@@ -208,7 +214,7 @@ def _walk(node: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  a JSON tree
 
 
 def types_of(engine: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
-    """The columns of a query and their types, without running it. Raises duckdb.Error."""
+    """The columns of a query and their types. The query is not executed. Raises duckdb.Error."""
     return {row["column_name"]: row["column_type"] for row in fetch_rows(engine, f"DESCRIBE {sql}")}
 
 
@@ -224,13 +230,13 @@ def expression_type(
 
 
 def explain(error: duckdb.Error, types: Types, place: str, sql: str = "") -> InputError:
-    """DuckDB's message, its position (found in `sql` where DuckDB gives none), and the columns there are."""
+    """DuckDB's message, its position (found in `sql` if DuckDB gives none), and the columns that exist."""
     message, _, position = str(error).partition("\n\n")
     text = message.partition(": ")[2] or message
     named = re.search(r'"([^"]+)"', text)
     near = get_close_matches(named[1], types, n=1) if named else []
     meant = f" Did you mean {near[0]!r}?" if near else ""
-    available = f"There are {', '.join(types)}." if types else ""
+    available = f"The columns are {', '.join(types)}." if types else ""
     at = position or (_first(named[1], sql) if named else "")
     return InputError(f"{text.splitlines()[0]}\n{at}".strip(), hint=f"{available}{meant}", place=place)
 

@@ -17,16 +17,16 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 AT_ONCE = 2**15
 """Rows that are encoded at once."""
 OTHERS = "(others)"
-"""The name of the input for all categories that have no input of their own."""
+"""The name of the input for all categories without an input of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How one column becomes inputs: itself when numeric, else one 0/1 input per category.
+    """How one column becomes inputs: itself if numeric, else one 0/1 input per category.
 
-    `type` is Arrow's. `categories` are those of the training rows, or the most frequent ones of these: then a
-    last input is 1 for all `others`. A value without an input, and a missing one, makes all inputs 0. Missing
-    and infinite numbers are NaN.
+    `type` is Arrow's. `categories` are those of the training rows, or only the most frequent ones: then a
+    last input is 1 for all `others`. If a value has no input or is missing, all inputs are 0. Missing and
+    infinite numbers are NaN.
     """
 
     column: str
@@ -44,7 +44,7 @@ class Encoding:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Numbers and booleans; also the type of a column that has no values at all."""
+    """Numbers and booleans; also the type of a column without any values."""
     tests = (
         pa.types.is_integer,
         pa.types.is_floating,
@@ -63,7 +63,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def encode(table: pa.Table, encodings: Sequence[Encoding]) -> Floats:
-    """The inputs as [rows, inputs]. Raises DataError when a column is missing or has changed its nature."""
+    """The inputs, [rows, inputs]. Raises DataError if a column is missing or has changed its type."""
     matrix = np.empty((table.num_rows, sum(len(encoding.inputs) for encoding in encodings)))
     for start in range(0, table.num_rows or 1, AT_ONCE):  # a whole column would touch all pages of the matrix
         _encode_rows(matrix[start : start + AT_ONCE], table.slice(start, AT_ONCE), encodings)
@@ -97,8 +97,12 @@ def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:
 
 
 def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers) -> int:
-    """How many of these rows have a category that the training rows did not have: all of its inputs are 0.
-    Columns whose rarer categories share an input are not counted: an unknown one is such."""
+    """The number of rows with a category that the training rows did not have: all inputs of such a category
+    are 0.
+
+    Columns whose rarer categories share an input are not counted: they treat an unknown category as a rare
+    one.
+    """
     unknown = np.zeros(len(rows), bool)
     for encoding in encodings:
         if encoding.categories and not encoding.others:
@@ -109,7 +113,7 @@ def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers
 
 
 def numbers(column: pa.ChunkedArray) -> Floats:
-    """A numeric column as doubles; NaN where it is missing or infinite."""
+    """A numeric column as doubles; NaN for missing and infinite numbers."""
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
     values: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy().astype(np.float64, copy=True)
@@ -118,19 +122,20 @@ def numbers(column: pa.ChunkedArray) -> Floats:
 
 
 def list_numbers(column: pa.ChunkedArray, width: int) -> Floats:
-    """A column of lists as [rows, width]; NaN in all of a row that has none. Raises DataError for a list of
+    """A column of lists as [rows, width]; all NaN for a row without a list. Raises DataError for a list of
     another length."""
     is_valid = np.asarray(pc.is_valid(column).to_numpy(), bool)
     lists = column.filter(pc.is_valid(column)).combine_chunks()
     if len(lists) and pc.any(pc.not_equal(pc.list_value_length(lists), width)).as_py():
-        raise DataError(f"there are lists that are not of {width} values")
+        raise DataError(f"some lists do not have {width} values")
     result = np.full((len(column), width), np.nan)
     result[is_valid] = numbers(pa.chunked_array([pc.list_flatten(lists)])).reshape(-1, width)
     return result
 
 
 def has_all_values(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """For each row whether it has a value, and of a list all of its values (none missing or NaN)."""
+    """For each row whether it has a value; for a list, whether all of its values exist (none missing or
+    NaN)."""
     result = np.array(pc.is_valid(column).to_numpy(), bool)
     if pa.types.is_list(column.type):
         lists = column.filter(pc.is_valid(column)).combine_chunks()
@@ -141,7 +146,7 @@ def has_all_values(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def as_lists(values: Floats) -> pa.Array:
-    """[rows, width] as a column of lists; a row that has no number is missing."""
+    """[rows, width] as a column of lists; a row with NaN is missing."""
     offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
     missing = pa.array(np.isnan(values).all(axis=1))
     items = pa.array(values.reshape(-1), from_pandas=True)
@@ -149,7 +154,8 @@ def as_lists(values: Floats) -> pa.Array:
 
 
 def present_values(table: pa.Table, columns: Sequence[str | None]) -> Floats:
-    """The label columns at the basis time, [rows] or [rows, labels]; NaN where there is no number."""
+    """The present values of the label columns (at the time of the row), [rows] or [rows, labels]; NaN for
+    missing values."""
     missing = np.full(table.num_rows, np.nan)
     found = [
         numbers(table[name]) if name in table.column_names and is_number(table[name].type) else missing
@@ -159,7 +165,8 @@ def present_values(table: pa.Table, columns: Sequence[str | None]) -> Floats:
 
 
 def runs(table: pa.Table, columns: Sequence[str]) -> Integers:
-    """For each row the number of the first row of its run: consecutive rows equal in all `columns`."""
+    """For each row the number of the first row of its run. A run is a sequence of consecutive rows that are
+    equal in all `columns`."""
     changes = np.zeros(table.num_rows, bool)
     for name in columns:
         codes = table[name].combine_chunks().dictionary_encode(null_encoding="encode")
@@ -177,9 +184,9 @@ def _indices(codes: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def windows(rows: Integers, starts: Integers, length: int) -> Integers:
-    """Row numbers [rows, length] of the last `length` rows up to each row, of its own run only.
+    """Row numbers [rows, length] of the last `length` rows up to each row, within its run.
 
-    A run that has fewer before that row repeats its first one, so that every row has a window.
+    If a run has fewer earlier rows, its first row is repeated, so that every row has a full window.
     """
     reach = rows[:, None] + np.arange(1 - length, 1)
     result: Integers = np.maximum(reach, starts[rows][:, None])

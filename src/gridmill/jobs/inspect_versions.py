@@ -1,6 +1,7 @@
-"""`python -m gridmill.jobs.inspect_versions`: answers one question about versions, JSON in and JSON out.
+"""`python -m gridmill.jobs.inspect_versions`: answers one question about versions, with JSON as input and
+output.
 
-It is a process of its own, so that the control node never loads the libraries that read tables.
+It is a separate process, so that the control node never imports the libraries that read tables.
 """
 
 import os
@@ -35,7 +36,7 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 
 def answer(question: ArtifactQuery) -> ArtifactAnswer:
-    """What was asked. Raises InputError, StorageError."""
+    """The answer to the question. Raises InputError, StorageError."""
     root = Path(question.root)
     if question.files:
         return ArtifactAnswer(files=files_of(root, question.artifact.output))
@@ -57,7 +58,7 @@ def preview(root: Path, artifact: Artifact, rows: int, *, rejects: bool = False)
 def _rejects(artifact: Artifact) -> Output:
     rejects = rejects_of(artifact)
     if not rejects:
-        raise InputError(f"{artifact.id}: no row is rejected")
+        raise InputError(f"{artifact.id} has no rejected rows")
     return Output(kind=ArtifactKind.SINK, uri=rejects["uri"], table_version=rejects["table_version"])
 
 
@@ -80,7 +81,7 @@ def _head(table: ds.Dataset, rows: int) -> Preview:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  a cell
-    """A cell as JSON has it; long texts are cut."""
+    """A cell as a JSON value; long texts are cut."""
     match value:
         case datetime() | date():
             return value.isoformat()
@@ -102,8 +103,8 @@ def _files(root: Path, output: Output, rows: int) -> Preview:
 
 
 def files_of(root: Path, output: Output) -> tuple[str, ...]:
-    """The files of a version: of a table those that the version has, then as much of its log as tells of it;
-    none of a version without files. Raises StorageError."""
+    """The files of a version. For a table these are its data files and the part of its log that describes
+    them; a version without files has none. Raises StorageError."""
     if not output.uri:
         return ()
     path = below(root, output.uri)
@@ -118,7 +119,7 @@ def files_of(root: Path, output: Output) -> tuple[str, ...]:
 
 
 def log_files(folder: Path, version: int) -> tuple[str, ...]:
-    """The newest checkpoint up to a version, and the commits from it on. Names as Delta's protocol has them:
+    """The newest checkpoint up to a version, and the commits from it on. File names follow Delta's protocol:
     `%020d.json`, `%020d.checkpoint.parquet`, `%020d.checkpoint.%010d.%010d.parquet`."""
     names = sorted(entry.name for entry in folder.iterdir())
     log_names = [name for name in names if name[:20].isdigit() and int(name[:20]) <= version]
@@ -129,20 +130,22 @@ def log_files(folder: Path, version: int) -> tuple[str, ...]:
 
 
 def _is_whole(names: Sequence[str], mark: int) -> bool:
-    """A checkpoint of several files counts when all are there."""
+    """The checkpoints that are complete; a checkpoint of several files is complete if all of them exist."""
     files = [name.split(".") for name in names if name.startswith(f"{mark:020}.checkpoint.")]
     return any(len(parts) == 3 or len(files) >= int(parts[3]) for parts in files if len(parts) in (3, 5))
 
 
 def compare_rows(root: Path, before: Artifact, after: Artifact, key: Sequence[str]) -> RowChanges:
-    """How many rows of `after` have a key that is new, gone, or whose other columns differ.
+    """The number of rows of `after` that were added, removed or changed, by the columns of `key`.
 
-    Columns that both have are compared. Raises InputError where the key does not tell rows apart.
+    The columns that both versions have are compared. Raises InputError if several rows have the same key.
     """
     old, new = _open(root, before.output), _open(root, after.output)
     for name in key:
         if name not in old.schema.names or name not in new.schema.names:
-            raise InputError(f"there is no column {name!r} in both", hint="Name others with --key.")
+            raise InputError(
+                f"the two versions do not both have a column {name!r}", hint="Name other columns with --key."
+            )
     shared = [name for name in new.schema.names if name in old.schema.names and name not in key]
     with (
         tempfile.TemporaryDirectory(prefix="gridmill-diff-") as spill,
@@ -170,7 +173,8 @@ def _check_key(engine: duckdb.DuckDBPyConnection, table: str, key: Sequence[str]
     twice = engine.execute(f"SELECT 1 FROM {table} GROUP BY {columns} HAVING count(*) > 1 LIMIT 1").fetchone()
     if twice:
         raise InputError(
-            f"several rows have the same {', '.join(key)}", hint="Name columns that tell rows apart: --key."
+            f"several rows have the same {', '.join(key)}",
+            hint="With --key, name columns whose values identify one row.",
         )
 
 
@@ -187,7 +191,7 @@ def _comparison(key: Sequence[str], shared: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Reads a question from standard input; writes the answer, or why there is none."""
+    """Read a question from standard input; write the answer, or the error, to standard output."""
     try:
         seen = answer(decode(sys.stdin.buffer.read(), ArtifactQuery))
     except GridmillError as error:

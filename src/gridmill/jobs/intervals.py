@@ -1,8 +1,8 @@
 """Quantiles of forecasts: the prediction plus a quantile of the errors on the validation split.
 
 This is split conformal prediction (Lei and others 2018, "Distribution-free predictive inference for
-regression"): of n errors the one of rank (n + 1) q, rounded away from the middle, so that the promised share
-of new rows lies within, if they are like the validation rows.
+regression"). From n errors it takes the error of rank (n + 1) q, rounded away from the middle. If new rows
+are distributed like the validation rows, at least the promised share of them lies within the interval.
 """
 
 import math
@@ -23,35 +23,37 @@ def quantile_columns(levels: Sequence[float]) -> tuple[str, ...]:
 
 
 def error_quantiles(truth: Floats, predicted: Floats, levels: Sequence[float]) -> Offsets:
-    """The offsets from truth and prediction [rows] or [rows, labels]. Raises InputError for too few rows."""
+    """The offsets from truth and prediction, [rows] or [rows, labels]. Raises InputError if there are too few
+    rows."""
     errors = np.sort((truth - predicted).reshape(len(truth), -1), axis=0)
     return tuple(tuple(map(float, errors[_rank(level, len(errors)) - 1])) for level in levels)
 
 
 def _rank(level: float, rows: int) -> int:
-    """From 1 to `rows`."""
+    """The rank of the quantile, from 1 to `rows`."""
     place = round((rows + 1) * level, 9)
     rank = math.ceil(place) if level > 0.5 else math.floor(place) if level < 0.5 else round(place)
     if not 1 <= rank <= rows:
         least = math.ceil(round(1 / min(level, 1 - level), 9)) - 1
         raise InputError(
             f"the quantile {level:g} needs at least {least} validation rows with a label; there are {rows}",
-            hint="Use quantiles nearer to 0.5, or a longer validation split.",
+            hint="Use quantiles closer to 0.5, or a longer validation split.",
             place="training.quantiles",
         )
     return rank
 
 
 def quantiles_of(predicted: Floats, offsets: Offsets) -> list[Floats]:
-    """Per quantile the values, shaped as the prediction."""
+    """For each quantile its values, in the shape of the prediction."""
     return [predicted + (np.array(offset) if predicted.ndim > 1 else offset[0]) for offset in offsets]
 
 
 def measure_quantiles(
     truth: Floats, quantiles: Sequence[Floats], levels: Sequence[float], spread: Floats | None = None
 ) -> dict[str, float]:
-    """`pinball`: the mean pinball loss over rows, labels and quantiles (of several labels in units of their
-    `spread`); `coverage`, with two quantiles or more: the share of truths from the lowest to the highest."""
+    """`pinball`: the mean pinball loss over rows, labels and quantiles (for several labels in units of their
+    `spread`). `coverage`, for at least two quantiles: the share of truths between the lowest and the
+    highest."""
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     above = [(truth - quantile) / scale for quantile in quantiles]
     losses = [

@@ -1,8 +1,8 @@
 """The process of one attempt of a built-in job: `python -m gridmill.jobs.main FOLDER`.
 
-The folder holds `order.json` and `work/`. The outcome is written beside them as `outcome.json`, by rename, so
-that it is whole or absent; the pod adds its own observations. The files that the job made are listed before
-it is reported as succeeded.
+The folder contains `order.json` and `work/`. The outcome is written beside them as `outcome.json` and
+renamed into place, so that it is complete or missing. The pod adds its own measurements. The list of the
+job's files is written before the job is reported as succeeded.
 """
 
 import errno
@@ -40,9 +40,10 @@ from gridmill.transfer.verify import check_order, seal
 
 
 def list_made(order: AttemptOrder, outputs: Sequence[Output]) -> None:
-    """Write the list of the version's files where the order says; nothing where it says nothing.
+    """Write the list of the version's files to the path in the order; without a path nothing is written.
 
-    What the version before has too (the data files of a sink's table) is not read again. Raises StorageError.
+    Files that the version before also has (the data files of a sink's table) are not read again. Raises
+    StorageError.
     """
     root, made = Path(order.root), next((output for output in outputs if output.uri), None)
     if not order.contents_uri or made is None or (order.gang is not None and order.gang.rank):
@@ -57,7 +58,7 @@ def list_made(order: AttemptOrder, outputs: Sequence[Output]) -> None:
 
 
 def _rejects(root: Path, made: Output, previous: VersionContents) -> tuple[StoredFile, ...]:
-    """The files of the rejected rows that the version has."""
+    """The files with the rejected rows of this version."""
     told = made.details.get("rejects") or {}
     if not told.get("uri") or told.get("table_version") is None:
         return ()
@@ -100,11 +101,11 @@ EXTRAS = (
 
 
 class StoppedError(BaseException):
-    """SIGTERM came: no Exception, so that no job swallows it."""
+    """SIGTERM arrived. It is not a subclass of Exception, so that no job catches it by accident."""
 
 
 def run(folder: Path) -> int:
-    """Do the attempt of that folder and write its outcome; 0 when it succeeded, else 1."""
+    """Run the attempt in this folder and write its outcome. Returns 0 if it succeeded, else 1."""
     signal.signal(signal.SIGTERM, _stop)
     try:
         outcome = _outcome(folder)
@@ -122,7 +123,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def stopped_outcome() -> AttemptOutcome:
-    """The outcome of an attempt that was asked to end."""
+    """The outcome of an attempt that was stopped."""
     return AttemptOutcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped")
 
 
@@ -143,7 +144,7 @@ def _outcome(folder: Path) -> AttemptOutcome:
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics that JSON can carry: NaN and infinity are no values."""
+    """Metrics that JSON can represent: NaN and infinity are left out."""
     return {name: float(value) for name, value in metrics.items() if isfinite(value)}
 
 
@@ -166,13 +167,15 @@ def _result(folder: Path) -> JobResult:
 
 
 def keep_pandas_out() -> None:
-    """See `gridmill.jobs.arrow`. Comes before any import of `pyarrow.dataset`, which looks for pandas."""
+    """Apply `gridmill.jobs.arrow`. This must run before any import of `pyarrow.dataset`, which looks for
+    pandas."""
     keep: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out
     keep()
 
 
 def failed_outcome(error: Exception) -> AttemptOutcome:
-    """The outcome of an attempt that raised; what Gridmill cannot explain is written to the log in full."""
+    """The outcome of an attempt that raised an exception. An unexpected exception is written to the log with
+    its traceback."""
     cause = _cause(error)
     if isinstance(error, GridmillError):
         return AttemptOutcome(state=AttemptState.FAILED, cause=cause, message=str(error), hint=error.hint)
@@ -211,17 +214,17 @@ def _explain(error: Exception, cause: Cause) -> str:
 
 
 def write_outcome(folder: Path, outcome: AttemptOutcome) -> None:
-    """Write `outcome.json`: whole or not at all."""
+    """Write `outcome.json` atomically."""
     partial = folder / "outcome.json.partial"
     partial.write_bytes(encode(outcome))
     partial.replace(folder / "outcome.json")
 
 
 def limit_threads(threads: int) -> None:
-    """Tell the numerical libraries that are loaded how many threads to compute with.
+    """Set the number of threads in the numerical libraries that are already loaded.
 
-    Those not loaded yet read OMP_NUM_THREADS and its like, which the pod has set; a forked job has them
-    loaded already, with the numbers of the process it was forked from.
+    Libraries that are loaded later read OMP_NUM_THREADS and similar variables, which the pod has set. A
+    forked job inherits loaded libraries with the thread numbers of its parent process.
     """
     for name, limit in _LIMITS.items():
         module = sys.modules.get(name)

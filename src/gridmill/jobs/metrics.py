@@ -1,7 +1,7 @@
-"""Metrics of predictions per split, label, step ahead and class; and the decision threshold of classes.
+"""Metrics of predictions per split, label, step ahead and class; and the decision threshold of two classes.
 
-It also defines which direction of a metric is better, the confusion matrix, and which class a row gets by its
-probabilities.
+This module also defines which direction of a metric is better, the confusion matrix, and the class that
+follows from a row's probabilities.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,17 @@ from gridmill.jobs.features import Floats, Integers
 
 
 def decide(probabilities: Floats, threshold: float | None = None) -> Integers:
-    """The number of each row's class, of probabilities [rows, classes]: the likeliest, of equal ones the
-    first; with a `threshold` the second of two from that probability on."""
+    """The number of each row's class, from probabilities [rows, classes]: the most likely class, for equal
+    probabilities the first. With a `threshold`, the second of two classes if its probability is at least
+    the threshold."""
     if threshold is None:
         return np.asarray(probabilities.argmax(axis=1), np.int64)
     return np.asarray(probabilities[:, 1] >= threshold, np.int64)
 
 
 def best_threshold(truth: Integers, probabilities: Floats) -> float:
-    """The threshold with the best f1 of the second of two classes; of equal ones the highest. It lies halfway
-    between two probabilities that occur, so that rounding changes nothing."""
+    """The threshold with the best f1 of the second of two classes; among equal ones the highest. It lies
+    halfway between two probabilities that occur, so that rounding cannot change a decision."""
     scores, place = np.unique(probabilities[:, 1], return_inverse=True)
     positive = truth == 1
     right = np.bincount(place, weights=positive, minlength=len(scores))[::-1].cumsum()
@@ -44,24 +45,25 @@ NAMES: Mapping[Objective, tuple[str, ...]] = {
         *("average_precision", "f1", "precision", "recall"),
     ),
 }
-"""The metrics of each objective; models are chosen by the first one unless declared otherwise."""
+"""The metrics of each objective; models are chosen by the first metric unless the declaration names another.
+"""
 
 
 SEARCH_METRIC, BEST_BY = "training.search.metric", "prediction.best_by"
-"""The fields that name a metric."""
+"""The fields in which a metric can be named."""
 
 
 def check_metric(metric: str | None, objective: Objective, place: str) -> str:
-    """The metric that models or trials are compared by; `place` is the field that names it. Raises InputError
-    for one that the objective does not have."""
+    """The metric by which models or trials are compared; `place` is the field that names it. Raises
+    InputError for a metric that the objective does not have."""
     names = NAMES[objective]
     if metric is None:
         return names[0]
     if metric not in names:
         near = get_close_matches(metric, names, n=1)
         raise InputError(
-            f"there is no metric {metric!r} of {objective}",
-            hint=f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}.",
+            f"there is no metric {metric!r} for {objective}",
+            hint=f"Did you mean {near[0]!r}?" if near else f"The metrics are {', '.join(names)}.",
             place=place,
         )
     return metric
@@ -73,12 +75,12 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 def regression(
     truth: Floats, predicted: Floats, naive: Floats | None = None, spread: Floats | None = None
 ) -> dict[str, float]:
-    """rmse, mse, mae, r2; with `naive`, another prediction of the same rows, also skill: 1 - rmse / its rmse.
+    """rmse, mse, mae and r2; with `naive`, another prediction of the same rows, also skill: 1 - rmse / rmse
+    of `naive`.
 
-    All are [rows] or [rows, labels]. Errors of several labels are divided by each label's `spread` (1,
-    or where units differ its standard deviation in training), and are means over everything; r2 is the mean
-    of the labels'. r2 is left out where a truth is constant, skill where the naive prediction is
-    perfect.
+    All arrays are [rows] or [rows, labels]. Errors of several labels are divided by each label's `spread` (1,
+    or the standard deviation in training if units differ) and averaged over all values; r2 is the mean over
+    the labels. r2 is left out if a truth is constant, skill if the naive prediction is perfect.
     """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     error = _rmse(truth / scale, predicted / scale)
@@ -101,12 +103,15 @@ def classification(
     """The metrics of class numbers [rows] against probabilities [rows, classes].
 
     brier is the mean over the rows of the squared errors of all probabilities, summed (Brier 1950,
-    "Verification of forecasts expressed in terms of probability", Monthly Weather Review 78(1)); of two
-    classes half of that, the squared error of either one's. A class the model does not know is -1: always
-    wrong. auc, average_precision, f1, precision and recall are of the second of two classes; of more they are
-    the mean over the classes that occur (one against the rest; for the last three in truth or prediction).
-    What is undefined, as only one class occurs, is left out. `threshold` is the probability from which on the
-    second of two classes is predicted; else the likeliest is.
+    "Verification of forecasts expressed in terms of probability", Monthly Weather Review 78(1)). For two
+    classes it is half of that: the squared error of one probability. A class that the model does not know
+    has the number -1 and is always wrong.
+
+    auc, average_precision, f1, precision and recall are those of the second of two classes. For more
+    classes they are the mean over the classes that occur (one against the rest; for f1, precision and
+    recall: in truth or prediction). A metric that is undefined because only one class occurs is left out.
+    With `threshold`, the second of two classes is predicted from this probability on; else the most likely
+    class is predicted.
     """
     is_labelled = truth >= 0
     given = np.where(is_labelled, probabilities[np.arange(len(truth)), truth], 0.0)
@@ -128,22 +133,22 @@ def classification(
 
 
 def _decided(truth: Integers, predicted: Integers, classes: int) -> dict[str, float]:
-    """f1, precision and recall of the classes that were predicted."""
+    """f1, precision and recall of the predicted classes."""
     if classes == 2:
         return of_class(truth == 1, predicted == 1) if (truth == 1).any() else {}
     return mean_of_classes(truth, predicted)
 
 
 def mean_of_classes(truth: Integers, predicted: Integers) -> dict[str, float]:
-    """The means of f1, precision and recall over the classes that occur in truth or prediction. Classes that
-    the model does not know count as one, with 0 for all three."""
+    """The means of f1, precision and recall over the classes that occur in truth or prediction. The classes
+    that the model does not know count as one class with 0 for all three."""
     present = np.union1d(truth, predicted)
     each = [of_class(truth == number, predicted == number) for number in present]
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
 def of_class(truth: Mask, predicted: Mask) -> dict[str, float]:
-    """f1, precision and recall of one class; what has nothing to count is 0."""
+    """f1, precision and recall of one class; 0 for a value whose denominator is 0."""
     right, predicted_count, true_count = (
         int(np.count_nonzero(one)) for one in (truth & predicted, predicted, truth)
     )
@@ -162,8 +167,9 @@ def _brier(truth: Integers, probabilities: Floats) -> float:
 
 
 def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[list[float]]:
-    """[[mean probability said, share that came true, rows], ...] in bins of equal width of the probability:
-    of two classes the second's, of several that of the class that is predicted. Empty bins are left out."""
+    """[[mean predicted probability, observed share, rows], ...] in probability bins of equal width. For two
+    classes it is the second's probability, for more classes that of the predicted class. Empty bins are
+    left out."""
     if probabilities.shape[1] == 2:
         predicted, came = probabilities[:, 1], truth == 1
     else:
@@ -176,7 +182,8 @@ def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[
 
 
 def average_precision(positive: Mask, score: Floats) -> float:
-    """The mean of the precision at each threshold, weighted by the recall that it adds (not interpolated)."""
+    """The mean of the precision at each threshold, weighted by the increase of the recall (not
+    interpolated)."""
     values, place = np.unique(score, return_inverse=True)
     right = np.bincount(place, weights=positive, minlength=len(values))[::-1].cumsum()
     predicted_count = np.bincount(place, minlength=len(values))[::-1].cumsum()
@@ -185,7 +192,7 @@ def average_precision(positive: Mask, score: Floats) -> float:
 
 
 def area_under_curve(positive: Mask, score: Floats) -> float:
-    """The chance that a positive row scores higher than a negative one; ties count half."""
+    """The probability that a positive row has a higher score than a negative row; ties count half."""
     _, place, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = (np.cumsum(count) - (count - 1) / 2)[place]
     ones = np.count_nonzero(positive)
@@ -198,11 +205,12 @@ def better(name: str, one: float, other: float) -> bool:
 
 
 OTHER = "(another class)"
-"""In a confusion matrix, true values that are none of the model's classes."""
+"""The name of the row of a confusion matrix for true values that are not among the model's classes."""
 
 
 def by_label(labels: Sequence[str], truth: Floats, predicted: Floats, naive: Floats) -> list[dict[str, Any]]:
-    """For each of several labels its metrics in its own unit; empty for one. All are [rows, labels]."""
+    """For each of several labels its metrics in its own unit; empty for one label. All arrays are [rows,
+    labels]."""
     if truth.ndim == 1:
         return []
     return [
@@ -214,10 +222,13 @@ def by_label(labels: Sequence[str], truth: Floats, predicted: Floats, naive: Flo
 def by_class(
     classes: Sequence[str], truth: Integers, probabilities: Floats, threshold: float | None = None
 ) -> dict[str, Any]:
-    """`classes`: for each its rows, how often it is predicted, f1, precision, recall, auc, average_precision.
-    `macro`: the means of f1, precision and recall over the classes that occur, one of them the classes that
-    the model does not know. `confusion`: rows by truth (the last row: another class, if there is any) and
-    prediction."""
+    """Details of a classification.
+
+    `classes`: for each class its rows, the number of its predictions, f1, precision, recall, auc and
+    average_precision. `macro`: the means of f1, precision and recall over the classes that occur; all
+    classes that the model does not know count as one. `confusion`: the number of rows by truth and
+    prediction; the last row is for classes that the model does not know, if they occur.
+    """
     predicted = decide(probabilities, threshold)
     rows_by_class = [_of_class(name, n, truth, predicted, probabilities) for n, name in enumerate(classes)]
     macro = mean_of_classes(truth, predicted)

@@ -1,6 +1,6 @@
-"""A model as files that cannot run code: `model.json` and `model.onnx`; and predictors that use them.
+"""A model as files that cannot execute code: `model.json` and `model.onnx`; and the predictors that use them.
 
-A model's answer for each class is checked: only probabilities are accepted.
+A model's output for classes is checked: only valid probabilities are accepted.
 """
 
 import json
@@ -24,16 +24,17 @@ from gridmill.jobs.classes import TEXT, Classes
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
 
 SUM_TOLERANCE = 1e-3
-"""How far the sum of a row's probabilities may be from 1."""
+"""The largest allowed difference between 1 and the sum of a row's probabilities."""
 ROUNDING = 1e-6
-"""How far a probability may be below 0, by rounding: 1 - p of a single float p."""
+"""The allowed amount below 0 for a probability, as rounding can cause it: 1 - p in 32-bit floats."""
 SHOWN = 6
 
 
 def check_probabilities(values: Floats, rows: Integers) -> None:
-    """Raise DataError for a row of [rows, classes] that holds no probabilities; `rows` are their numbers.
+    """Raise DataError for a row of [rows, classes] that does not hold probabilities; `rows` are the row
+    numbers.
 
-    A row that is NaN throughout has no answer, which is for the caller to count.
+    A row of only NaN has no prediction: the caller counts these rows.
     """
     with np.errstate(invalid="ignore"):
         total = values.sum(axis=1)
@@ -43,10 +44,12 @@ def check_probabilities(values: Floats, rows: Integers) -> None:
     wrong = np.flatnonzero(~right & ~np.isnan(values).all(axis=1))
     if len(wrong):
         raise DataError(
-            f"the model's probabilities of row {rows[wrong[0]]} are {_shown(values[wrong[0]])}:"
-            f" {_problem(values[wrong[0]])} ({len(wrong)} of {len(rows)} rows that were asked for together)",
-            hint="Each class needs a probability of at least 0, and those of a row add up to 1 (± 0.001)."
-            " Scores become probabilities by a softmax (of two classes: a sigmoid).",
+            f"the model's probabilities for row {rows[wrong[0]]} are {_shown(values[wrong[0]])}: "
+            f"{_problem(values[wrong[0]])} ({len(wrong)} of the {len(rows)} rows in this call have such a "
+            "problem)",
+            hint="Return a probability of at least 0 for each class; the probabilities of a row must add "
+            "up to 1 (± 0.001). A softmax converts scores to probabilities (a sigmoid for two "
+            "classes).",
         )
 
 
@@ -57,7 +60,7 @@ def _shown(row: npt.NDArray[np.float64]) -> str:
 
 def _problem(row: npt.NDArray[np.float64]) -> str:
     if np.isnan(row).any():
-        return f"{np.isnan(row).sum()} of {len(row)} are no number"
+        return f"{np.isnan(row).sum()} of {len(row)} are NaN"
     if row.min() < -ROUNDING:
         return f"{row.min():.6g} is negative"
     return f"their sum is {row.sum():.6g}, not 1"
@@ -65,15 +68,16 @@ def _problem(row: npt.NDArray[np.float64]) -> str:
 
 CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
 FORMAT = 3
-"""The newest format of a card that can be read. Before 3 all classes were text, in the order of the text."""
+"""The newest format of a card that this version can read. Before format 3 all classes were text, in the order
+of the text."""
 CHUNK_NUMBERS = 200_000
-"""Input numbers per call of the model: 1.6 MB, so that they stay in the caches."""
+"""Input numbers per call of the model: 1.6 MB, so that they stay in the CPU caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRowKeys:
-    """How the rows that a model has learned from are known again: by `columns`. `train` and `validation` are
-    the numbers of hashes that the model's folder keeps of them."""
+    """How the model's training rows are recognised again: by hashes of `columns`. `train` and `validation`
+    are the numbers of hashes that the model's folder stores for each."""
 
     columns: tuple[str, ...]
     train: int
@@ -82,23 +86,28 @@ class TrainingRowKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """Everything about a model but its weights: what it takes, what it gives, what it was made from.
+    """Everything about a model except its weights: its inputs, its outputs, and its origin.
 
-    It takes doubles [rows, inputs] (`sequence` is None) or [rows, sequence, inputs], NaN where missing, in
-    the order of `encodings`; scaling and missing values are its own affair. It gives the label [rows],
-    several labels [rows, labels], or probabilities [rows, classes] in the order of `classes`, which are text
-    for values of the Arrow type `class_type` (see `Classes`). `metrics` are `SPLIT_NAME` numbers.
-    Per label, `label_columns` is the column whose later value it is, `presents` the input that its present
-    value is, `constant` the naive model's answer where nothing can be repeated (for classes: their shares),
-    `usual` the training rows' mean and `spread` their standard deviation. `predict` names the code
-    (`code/FILE:FUNCTION`) or pickled file in the model's folder that predicts where no graph does,
-    `environment` is the text of its requirements. `threshold` is the probability from which on the second of
-    two classes is predicted; `offsets` are, for each of `quantiles`, what is added to the prediction of each
-    label.
-    `weights` are those of an ensemble's members, which vote if `vote`. `content` is the fingerprint of the
-    dataset's version, by which the same rows are known again; `learned` (None: unknown) says how those of any
-    other version are. `signature` says what it predicts, beyond the label's name. With `folds` it has
-    predictions of the rows it learned from, by models that did not (`held_out`).
+    The model takes doubles [rows, inputs] (if `sequence` is None) or [rows, sequence, inputs], with NaN for
+    missing values, in the order of `encodings`; the model itself scales inputs and fills missing values. It
+    returns the label [rows], several labels [rows, labels], or probabilities [rows, classes] in the order
+    of `classes`. These are text for values of the Arrow type `class_type` (see `Classes`). `metrics` have
+    names of the form `SPLIT_NAME`.
+
+    For each label: `label_columns` is the column whose later value the label is, `presents` the input with
+    the present value, `constant` the prediction of the naive model if no value can be repeated (for
+    classes: their shares), `usual` the mean of the training rows and `spread` their standard deviation.
+
+    If the model has no graph, `predict` names the code (`code/FILE:FUNCTION`) or the pickled file in the
+    model's folder that predicts, and `environment` is the text of its requirements. `threshold` is the
+    probability from which on the second of two classes is predicted. `offsets` are, for each of
+    `quantiles`, the values that are added to the prediction of each label.
+
+    `weights` are those of an ensemble's members, which vote if `vote` is true. `content` is the fingerprint
+    of the dataset's version, by which the same rows are recognised; `learned` (None: unknown) describes how
+    training rows are recognised in any other version. `signature` describes the prediction beyond the
+    label's name. With `folds` the model has predictions of its training rows by models that were not
+    trained on them (`held_out`).
     """
 
     kind: ModelKind
@@ -136,12 +145,12 @@ class ModelCard:
 
     @property
     def label(self) -> str:
-        """The label in words: its name, or how many there are."""
+        """The label in words: its name, or the number of labels."""
         return f"{len(self.labels)} labels" if self.many else self.labels[0]
 
     @property
     def many(self) -> bool:
-        """Whether it predicts several labels at once."""
+        """Whether the model predicts several labels at once."""
         return len(self.labels) > 1
 
     @property
@@ -151,7 +160,7 @@ class ModelCard:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that say which row it is: entity and time."""
+        """The columns that identify a row: entity and time."""
         return (*self.entity, *([self.time] if self.time else []))
 
     @property
@@ -165,15 +174,16 @@ class Predictor(Protocol):
 
     @property
     def card(self) -> ModelCard:
-        """What it is."""
+        """The model's card."""
 
     def predict(self, inputs: Floats) -> Floats:
-        """[rows], [rows, labels] or [rows, classes] from [rows, inputs] or [rows, sequence, inputs]."""
+        """Predictions [rows], [rows, labels] or [rows, classes] for inputs [rows, inputs] or [rows, sequence,
+        inputs]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NaivePredictor:
-    """Repeats an input, or says the same for every row."""
+    """Repeats an input, or predicts the same value for every row."""
 
     card: ModelCard
 
@@ -194,7 +204,8 @@ def _or_else(values: Floats, usual: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphPredictor:
-    """An ONNX graph in ONNX Runtime, made at its first use (so that it may be made before a fork)."""
+    """An ONNX graph in ONNX Runtime. The session is made at its first use, so that this object can exist
+    before a fork."""
 
     card: ModelCard
     graph: bytes
@@ -216,8 +227,9 @@ class GraphPredictor:
             values: Floats = np.asarray(self._session.run([self._output], {taken.name: given})[0], np.float64)
         except (InvalidArgument, TypeError, ValueError) as error:
             raise DataError(
-                f"{GRAPH} does not take {len(self.card.inputs)} inputs and give numbers: {error}",
-                hint="It takes floats or doubles [rows, inputs], and gives [rows] or [rows, classes].",
+                f"{GRAPH} does not map {len(self.card.inputs)} inputs to numbers: {error}",
+                hint="Its input must be floats or doubles of shape [rows, inputs], its output numbers of "
+                "shape [rows] or [rows, classes].",
             ) from error
         return shaped(values, self.card)
 
@@ -227,7 +239,7 @@ class GraphPredictor:
 
 
 def _single(inputs: Floats) -> npt.NDArray[np.float32]:
-    """As single floats; what is beyond their range becomes their largest value, not infinite."""
+    """The inputs as 32-bit floats; a number beyond their range becomes the largest float, not infinity."""
     with np.errstate(over="ignore"):
         result = inputs.astype(np.float32)
     beyond = np.isinf(result) & np.isfinite(inputs)
@@ -237,13 +249,14 @@ def _single(inputs: Floats) -> npt.NDArray[np.float32]:
 
 
 def _answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
-    """The probabilities where there are several outputs (as converters give them), else the first."""
+    """The output with the probabilities if the graph has several outputs (as converters write them), else the
+    first output."""
     outputs: list[onnxruntime.NodeArg] = session.get_outputs()
     return next((output for output in outputs if "probabilit" in output.name), outputs[0])
 
 
 def shaped(values: Floats, card: ModelCard) -> Floats:
-    """A model's answer as Predictor gives it. Raises DataError for a shape that cannot be meant."""
+    """A model's output in the form of Predictor.predict. Raises DataError for an impossible shape."""
     rows = len(values)
     if len(card.classes) == 2 and values.size == rows:
         ones = values.reshape(-1)
@@ -252,15 +265,15 @@ def shaped(values: Floats, card: ModelCard) -> Floats:
         return values.reshape(-1)
     if values.ndim != 2 or values.shape[1] != len(card.classes or card.labels):
         raise DataError(
-            f"the model gave an array of shape {values.shape} for {rows} rows",
-            hint="One number per row and label is wanted, or one probability per row and class.",
+            f"the model returned an array of shape {values.shape} for {rows} rows",
+            hint="It must return one number per row and label, or one probability per row and class.",
         )
     return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsemblePredictor:
-    """Asks its members, each with its own inputs, and joins their answers."""
+    """Asks each member with the member's own inputs, and combines their predictions."""
 
     card: ModelCard
     members: tuple[Predictor, ...]
@@ -274,7 +287,7 @@ class EnsemblePredictor:
         return values
 
     def answer(self, member: Predictor, inputs: Floats) -> Floats:
-        """What a member says of the ensemble's inputs."""
+        """A member's prediction for the ensemble's inputs."""
         some = inputs[..., input_places(member.card.encodings, self.card.encodings)]
         if inputs.ndim == 3:
             some = some[:, -1] if member.card.sequence is None else some[:, -member.card.sequence :]
@@ -282,25 +295,25 @@ class EnsemblePredictor:
 
 
 def input_places(mine: Sequence[Encoding], every: Sequence[Encoding]) -> list[int]:
-    """The numbers of an ensemble member's inputs among those of the ensemble."""
+    """The positions of a member's inputs among the inputs of the ensemble."""
     place = [encoding for encoding in every for _ in encoding.inputs]
     return [number for one in mine for number, at in enumerate(place) if at == one]
 
 
 def _vote(answer: Floats) -> Floats:
-    """1 for the likeliest class of each row, 0 for the others; a row without an answer has no vote."""
+    """1 for the most likely class of each row, 0 for the others; a row without a prediction has no vote."""
     votes: Floats = np.eye(answer.shape[1])[answer.argmax(axis=1)]
     votes[np.isnan(answer).any(axis=1)] = np.nan
     return votes
 
 
 def member_folder(folder: Path, number: int) -> Path:
-    """Where an ensemble keeps a member."""
+    """The folder in which an ensemble stores a member."""
     return folder / f"member-{number}"
 
 
 def make_predictor(card: ModelCard, graph: bytes | None, threads: int = 1) -> Predictor:
-    """A predictor of a card and its graph (None: naive)."""
+    """A predictor for a card and its graph (None: a naive model)."""
     if graph is None:
         return NaivePredictor(card=card)
     return GraphPredictor(card=card, graph=graph, threads=threads)
@@ -309,10 +322,11 @@ def make_predictor(card: ModelCard, graph: bytes | None, threads: int = 1) -> Pr
 def predict_rows(
     predictor: Predictor, inputs: Floats, starts: Integers, rows: Integers, before: int = 0
 ) -> Floats:
-    """Predictions for these rows of `inputs` [all, inputs]; `starts` says where each row's entity begins.
+    """Predictions for these rows of `inputs` [all, inputs]; `starts` has the number of the first row of each
+    row's entity.
 
-    Raises DataError for probabilities that are none; it names the row by its number after the `before` rows
-    of the dataset that come before `inputs`.
+    Raises DataError for invalid probabilities. The error names the row by its number in the dataset, of
+    which `before` rows come before `inputs`.
     """
     length = predictor.card.sequence
     chunk = max(1, CHUNK_NUMBERS // (max(1, inputs.shape[1]) * (length or 1)))
@@ -327,7 +341,7 @@ def predict_rows(
 
 
 def save_model(folder: Path, card: ModelCard, graph: bytes | None, weights: bytes | None = None) -> None:
-    """Write a model's files. The folder must be the attempt's own."""
+    """Write a model's files. The folder must belong to the attempt."""
     save_card(folder, card)
     for name, content in {GRAPH: graph, WEIGHTS: weights}.items():
         if content is not None:
@@ -335,10 +349,11 @@ def save_model(folder: Path, card: ModelCard, graph: bytes | None, weights: byte
 
 
 def graph_facts(card: ModelCard) -> dict[str, str]:
-    """What a program needs to use the graph by itself: JSON under keys of the graph's metadata.
+    """The information that a program needs to use the graph without Gridmill: JSON under keys of the graph's
+    metadata.
 
-    `inputs` are the names of the numbers, in order; `columns` are the columns that they come from, with the
-    categories of a text; the other keys are as in Card.
+    `inputs` are the names of the inputs, in order; `columns` are the columns from which they are made, with
+    the categories of a text; the other keys are those of ModelCard.
     """
     columns = [to_builtins(encoding) for encoding in card.encodings]
     names = ("labels", "inputs", "classes", "objective", "sequence", "entity", "time", "threshold")
@@ -350,28 +365,29 @@ def graph_facts(card: ModelCard) -> dict[str, str]:
 
 
 def save_card(folder: Path, card: ModelCard) -> None:
-    """Write the card alone."""
+    """Write only the card."""
     (folder / CARD).write_bytes(json.dumps(to_builtins(card), indent=1).encode())
 
 
 def load_card(folder: Path) -> ModelCard:
-    """A model's card. Raises StorageError when it is gone, DataError when it is not one."""
+    """A model's card. Raises StorageError if the file does not exist, DataError if it is not a model card."""
     try:
         content = json.loads((folder / CARD).read_bytes())
     except FileNotFoundError as error:
-        raise StorageError(f"the model's files are not there any more: {folder}") from error
+        raise StorageError(f"the model's files do not exist any more: {folder}") from error
     except ValueError as error:
         raise DataError(f"{folder / CARD} is not a model card: {error}") from error
     if isinstance(content, dict) and content.get("format", 0) > FORMAT:
         raise DataError(
-            f"{folder / CARD} has format {content['format']}; this Gridmill reads up to {FORMAT}",
-            hint="A newer Gridmill made this model: use that one.",
+            f"{folder / CARD} has format {content['format']}, but this version of Gridmill reads formats "
+            f"up to {FORMAT}",
+            hint="A newer version of Gridmill made this model: update Gridmill.",
         )
     return from_builtins(content, ModelCard)
 
 
 def load_graph(path: Path) -> bytes:
-    """An ONNX graph from a file that anybody may have made. Raises DataError when it is none."""
+    """An ONNX graph from an untrusted file. Raises DataError if it is not a valid graph."""
     content = path.read_bytes()
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -379,24 +395,27 @@ def load_graph(path: Path) -> bytes:
         raise DataError(f"{path.name} is not a model that ONNX Runtime can load: {error}") from error
     if len(session.get_inputs()) != 1:
         names = ", ".join(one.name for one in session.get_inputs())
-        raise DataError(f"{path.name} takes {names}; a model takes one input [rows, inputs]")
+        raise DataError(
+            f"{path.name} has the inputs {names}, but a model must have one input of shape [rows, inputs]"
+        )
     answer = _answer_of(session)
     if not answer.type.startswith("tensor("):
         raise DataError(
-            f"{path.name} gives {answer.name} as {answer.type}; a model gives an array of numbers",
+            f"the output {answer.name} of {path.name} is {answer.type}, but a model must return an array "
+            "of numbers",
             hint="Convert a scikit-learn classifier with `options={'zipmap': False}`.",
         )
     return content
 
 
 def takes_single_floats(graph: bytes) -> bool:
-    """Whether a graph's input is single floats."""
+    """Whether a graph's input is 32-bit floats."""
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     return bool(session.get_inputs()[0].type == "tensor(float)")
 
 
 def load_model(folder: Path, threads: int = 1) -> Predictor:
-    """The model in `folder`, computing with `threads` threads. Raises StorageError, DataError."""
+    """The model in `folder`, using `threads` threads. Raises StorageError, DataError."""
     card = load_card(folder)
     if card.kind == ModelKind.NAIVE:
         return NaivePredictor(card=card)
@@ -407,8 +426,8 @@ def load_model(folder: Path, threads: int = 1) -> Predictor:
 
 
 def load_graph_of(folder: Path, card: ModelCard, threads: int = 1) -> GraphPredictor:
-    """The model's graph alone. Raises StorageError when it is gone."""
+    """Only the model's graph. Raises StorageError if the file does not exist."""
     try:
         return GraphPredictor(card=card, graph=(folder / GRAPH).read_bytes(), threads=threads)
     except FileNotFoundError as error:
-        raise StorageError(f"the model's files are not there any more: {folder}") from error
+        raise StorageError(f"the model's files do not exist any more: {folder}") from error

@@ -1,6 +1,6 @@
-"""Stores and loads out-of-fold predictions, which lie beside the model.
+"""Stores and loads out-of-fold predictions, which are stored beside the model.
 
-They are predictions of training rows by models that did not learn from these rows.
+They are predictions of training rows by models that were not trained on these rows.
 """
 
 from collections.abc import Iterable
@@ -18,28 +18,32 @@ FILE = "held-out.npz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfFoldModel:
-    """`rows` are numbers of rows of the dataset, ascending: all that the model learned from. `folds` says in
-    which fold each was, `predicted` is what Predictor.predict gives, NaN for rows that no model could
-    predict."""
+    """Predictions of the training rows, each by a model of another fold.
+
+    `rows` are the numbers of all training rows in the dataset, ascending. `folds` is the fold of each row.
+    `predicted` is the result of Predictor.predict, NaN for rows that no model could predict.
+    """
 
     rows: Integers
     folds: Integers
     predicted: Floats
 
     def find(self, rows: Integers) -> tuple[npt.NDArray[np.bool_], Integers]:
-        """For each of these rows of the dataset whether it is here; the places of those that are."""
+        """For each of these rows of the dataset whether it has a prediction, and the positions of those that
+        have."""
         place = np.searchsorted(self.rows, rows).clip(max=len(self.rows) - 1)
         is_found = np.asarray(self.rows[place] == rows, bool)
         return is_found, place[is_found].astype(np.int64)
 
 
 def save_held_out(folder: Path, held_out: OutOfFoldModel) -> None:
-    """Write it into a model's folder."""
+    """Write the predictions into a model's folder."""
     np.savez(folder / FILE, rows=held_out.rows, folds=held_out.folds, predicted=held_out.predicted)
 
 
 def load_held_out(folder: Path) -> OutOfFoldModel:
-    """That of the model in `folder`. Raises StorageError when it is gone or cannot be read."""
+    """The predictions of the model in `folder`. Raises StorageError if the file does not exist or cannot be
+    read."""
     names: Iterable[str] = ("rows", "folds", "predicted")
     try:
         with np.load(folder / FILE, allow_pickle=False) as file:

@@ -1,4 +1,4 @@
-"""Writes Parquet files atomically, each column in an encoding that is small and fast.
+"""Writes Parquet files atomically, with an encoding for each column that is small and fast.
 
 `link_file` puts a file into another folder by a hard link, or by a copy if the file system has no links.
 """
@@ -22,12 +22,13 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
 
 GROUP_ROWS = 131_072
-"""Rows of a Parquet row group: the unit that is read, and held while written."""
+"""Rows of a Parquet row group: the unit that is read, and held in memory while it is written."""
 FILE_ROWS = 16 * GROUP_ROWS
 MOST_CELLS, LEAST_ROWS = 16 * GROUP_ROWS, 1024
-"""Values of a wide table held at once (16 MiB of numbers), and the fewest rows held at once."""
+"""For a wide table: the number of values in memory at once (16 MiB of numbers), and the smallest number of
+rows."""
 BATCH_CELLS = 8 * GROUP_ROWS
-"""Values per batch from a query to its reader; several batches are in transit."""
+"""Values per batch from a query to its reader; several batches are in memory at a time."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")
@@ -36,7 +37,8 @@ _OUT_OF_MEMORY = "Out of Memory Error"
 
 
 def rows_at_once(columns: int, most: int, cells: int = MOST_CELLS) -> int:
-    """How many rows of a table with so many columns are held at once, at most `most`, of `cells` values."""
+    """The number of rows of a table with so many columns to hold in memory at once: at most `most` rows and
+    about `cells` values."""
     return min(most, max(LEAST_ROWS, cells // max(1, columns)))
 
 
@@ -51,7 +53,8 @@ class ParquetPart:
 
 @dataclass(slots=True)
 class _PartWriter:
-    """Cuts any batches into row groups and files of fixed numbers of rows: same rows, same bytes."""
+    """Regroups batches into row groups and files of fixed numbers of rows: the same rows give the same
+    bytes."""
 
     folder: Path
     stem: str
@@ -111,7 +114,8 @@ class _PartWriter:
 
 
 def _open_writer(path: Path, schema: pa.Schema, given: pa.Schema) -> pq.ParquetWriter:
-    """For tables as `given`, which may have texts as numbers of a dictionary; they are read as `schema`."""
+    """The columns to convert: tables have the schema `given`, in which texts may be dictionary-encoded, and
+    are read as `schema`."""
     forms = forms_of(schema)
     coded = pa.schema(map(_coded, schema, given))
     if coded == schema:
@@ -130,15 +134,15 @@ def _coded(item: pa.Field, given: pa.Field) -> pa.Field:
 
 
 def _is_long(kind: pa.DataType) -> bool:
-    """Whether a page of so many values may be large."""
+    """Whether a page of so many values can be large."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind))
 
 
 def forms_of(schema: pa.Schema) -> dict[str, Any]:
-    """How `ParquetWriter` is to write the columns: decision 14 has the numbers.
+    """The options of `ParquetWriter` for each column; decision 14 has the measurements.
 
-    Text by dictionary (as long as that is small) and zstd; whole numbers and times by their differences,
-    and all but text and bytes through snappy.
+    Text uses a dictionary (as long as it stays small) and zstd; whole numbers and times use delta encoding.
+    All columns except text and bytes are compressed with snappy.
     """
     texts = [item.name for item in schema if pa.types.is_string(item.type)]
     nested = any(pa.types.is_nested(item.type) for item in schema)
@@ -163,10 +167,10 @@ def _codec(kind: pa.DataType) -> str:
 def write_parquet(
     batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str, *, file_rows: int = FILE_ROWS
 ) -> tuple[ParquetPart, ...]:
-    """Write `STEM-00000.parquet`, ..., none for no rows; on any error nothing remains.
+    """Write `STEM-00000.parquet` and so on; no file if there are no rows. On any error all files are deleted.
 
-    Texts may come as numbers of a dictionary, in all batches alike.
-    Raises StorageError when the disk is full, and whatever `batches` raises.
+    Texts may be dictionary-encoded, if they are so in all batches. Raises StorageError if the disk is full,
+    and any error that `batches` raises.
     """
     with storage_errors(folder), ThreadPoolExecutor(1, "sync") as syncing:
         writer = _PartWriter(folder=folder, stem=stem, schema=schema, file_rows=file_rows, syncing=syncing)
@@ -188,8 +192,7 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Turns what DuckDB says through Arrow, when it runs out of memory while its rows are read, into
-    MemoryError."""
+    """Convert DuckDB's out-of-memory errors, which Arrow passes on while rows are read, into MemoryError."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -200,8 +203,8 @@ def memory_errors() -> Iterator[None]:
 
 @contextmanager
 def storage_errors(place: Path) -> Iterator[None]:
-    """Turns a full disk, as every library says it, and other write errors into StorageError; and what
-    `memory_errors` does."""
+    """Convert the errors of a full disk, which each library reports differently, and other write errors into
+    StorageError; also does what `memory_errors` does."""
     try:
         with memory_errors():
             yield
@@ -217,15 +220,16 @@ def storage_errors(place: Path) -> Iterator[None]:
 
 def _full(place: Path) -> StorageError:
     return StorageError(
-        "the disk is full; nothing of this attempt is visible",
-        hint="Free some space, or set GRIDMILL_ROOT to a larger disk, and run it again.",
+        "the disk is full; nothing of this attempt was committed",
+        hint="Free some space, or set GRIDMILL_ROOT to a folder on a larger disk, and run the pipeline "
+        "again.",
         place=str(place),
     )
 
 
 def link_file(path: Path, folder: Path, name: str = "") -> Path:
-    """The file in `folder` too, under its name or another; one that is there already is replaced. Returns
-    its path there. Raises OSError."""
+    """Put the file into `folder` too, under its own name or another; an existing file is replaced. Returns
+    the new path. Raises OSError."""
     target = folder / (name or path.name)
     target.unlink(missing_ok=True)
     try:

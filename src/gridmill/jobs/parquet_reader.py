@@ -1,6 +1,6 @@
 """Reads Parquet files with little memory, and reads ahead while the previous batch is written.
 
-Arrow's own scanner reads up to 1 GiB ahead of a consumer that is slower than it, and a query that sorts is.
+Arrow's own scanner reads up to 1 GiB ahead of a slower consumer, and a query that sorts is such a consumer.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -20,9 +20,10 @@ _PATIENCE_SECONDS = 0.2
 
 
 def ahead(items: Iterable[T], depth: int = DEPTH) -> Generator[T, None, None]:
-    """The items in order, at most `depth` read before they are asked for; raises what `items` raises.
+    """The items in order; at most `depth` of them are read before they are requested. Raises the errors that
+    `items` raises.
 
-    Once this is closed, or not read to its end, nothing more is read.
+    After the iterator is closed, nothing more is read.
     """
     waiting: Queue[tuple[tuple[T, ...], BaseException | None]] = Queue(depth)
     over = Event()
@@ -71,17 +72,18 @@ def _drain(waiting: Queue[tuple[tuple[T, ...], BaseException | None]]) -> None:
 
 _AHEAD = 1
 _WIDE = 16
-"""From this many columns on a row group is large and its columns are read in parallel: none is read ahead."""
+"""From this many columns on, a row group is large and its columns are read in parallel; no row group is read
+ahead."""
 
 
 class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
-    """A dataset that reads the same rows in the same order, one row group at a time. DuckDB reads a dataset
-    by its `scanner` too."""
+    """A dataset that reads the same rows in the same order, one row group at a time. DuckDB also reads a
+    dataset by its `scanner`."""
 
     _unfiltered: "RowGroupDataset | None" = None
 
     def filter(self, expression: ds.Expression) -> "RowGroupDataset":
-        """The rows for which it holds too."""
+        """The dataset with only the rows that match the filter."""
         made: RowGroupDataset = super().filter(expression)
         made._unfiltered = self.unfiltered
         return made
@@ -97,8 +99,8 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
         filter: ds.Expression | None = None,
         **others: Any,  # noqa: ANN401
     ) -> "RowGroupReader | ds.Scanner":
-        """The rows for which the filter holds; with `others` by Arrow's own scanner: `to_table` and the like
-        hold all that they read anyway."""
+        """The rows that match the filter. With `others`, Arrow's own scanner is used: `to_table` and similar
+        methods hold everything in memory anyway."""
         if others:
             return super().scanner(columns=columns, filter=filter, **others)
         return self.turns(columns, filter)
@@ -106,7 +108,7 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
     def turns(
         self, columns: Sequence[str] | None = None, which: ds.Expression | None = None
     ) -> "RowGroupReader":
-        """The rows for which it holds, to be read as they are used."""
+        """The rows that match the filter, as a scanner that reads them as they are consumed."""
         own = self._scan_options.get("filter")
         both = own if which is None else which if own is None else own & which
         return RowGroupReader(
@@ -118,14 +120,15 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroupReader:
-    """A dataset's rows as they are read: of few columns, the next row group while one is in use."""
+    """The rows of a dataset. If it has few columns, the next row group is read while the present one is
+    used."""
 
     table: RowGroupDataset
     columns: Sequence[str]
     which: ds.Expression | None
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Read them, once."""
+        """Read the rows; this is possible only once."""
         schema = pa.schema([self.table.schema.field(name) for name in self.columns])
         return pa.RecordBatchReader.from_batches(schema, self._batches())
 
@@ -144,5 +147,5 @@ class RowGroupReader:
 
 
 def thrifty(table: ds.FileSystemDataset) -> RowGroupDataset:
-    """The dataset's rows, read so."""
+    """A reader of all rows of the dataset."""
     return RowGroupDataset(list(table.get_fragments()), table.schema, table.format, table.filesystem)

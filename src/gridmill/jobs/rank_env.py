@@ -9,12 +9,13 @@ EVALUATOR = "evaluator"
 
 
 def gang_environment(gang: Gang) -> dict[str, str]:
-    """All variables of one rank. What Slurm says of its job (`SLURM_*`) stays as it is."""
+    """All variables of one rank. Slurm's own variables (`SLURM_*`) are not changed."""
     return {**_torch(gang), **_jax(gang), "TF_CONFIG": tf_config(gang)}
 
 
 def _torch(gang: Gang) -> dict[str, str]:
-    """torchrun's. A host is what it calls a group; rank 0 serves the store at MASTER_ADDR:MASTER_PORT."""
+    """The variables of torchrun. torchrun's "group" is a host; rank 0 serves the store at
+    MASTER_ADDR:MASTER_PORT."""
     me, local_members = gang.me, gang.local_members
     hosts = list(dict.fromkeys(member.host for member in gang.members))
     alike = _alike(gang.members, me)
@@ -38,8 +39,9 @@ def _torch(gang: Gang) -> dict[str, str]:
 
 
 def _jax(gang: Gang) -> dict[str, str]:
-    """Rank 0 is the coordinator, whose address `jax.distributed.initialize` reads by itself; the number of
-    processes and its own are told to it (JAX 0.7 looks for these in a few cluster managers' words alone)."""
+    """The variables of JAX. Rank 0 is the coordinator, whose address `jax.distributed.initialize` reads from
+    the environment. The caller must pass the number of processes and the process id (JAX 0.7 detects them
+    only for a few cluster managers)."""
     first = gang.members[0]
     return {
         "JAX_COORDINATOR_ADDRESS": _reached(first),
@@ -50,14 +52,15 @@ def _jax(gang: Gang) -> dict[str, str]:
 
 
 def _jax_devices(gang: Gang) -> dict[str, str]:
-    """Which of the GPUs that its host's ranks see are this one's."""
+    """The GPUs of this rank, among the GPUs that the ranks of its host can use."""
     before = gang.local_members[: gang.local_members.index(gang.me)]
     first, count = sum(len(member.gpus) for member in before), len(gang.me.gpus)
     return {"JAX_LOCAL_DEVICE_IDS": ",".join(str(first + k) for k in range(count))} if count else {}
 
 
 def tf_config(gang: Gang) -> str:
-    """TensorFlow's TF_CONFIG (JSON): every rank serves at its own port. An evaluator is in no cluster."""
+    """TensorFlow's TF_CONFIG (JSON): every rank serves at its own port. An evaluator does not belong to the
+    cluster."""
     roles = dict.fromkeys(member.role for member in gang.members if member.role != EVALUATOR)
     cluster = {role: [_reached(one) for one in gang.members if one.role == role] for role in roles}
     me = gang.me

@@ -1,4 +1,4 @@
-"""The signatures of datasets' labels and of models, and the refusal of two that differ."""
+"""The signatures of datasets' labels and of models, and the error for two that differ."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from gridmill.jobs.model_files import ModelCard
 
 
 def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signature | None:
-    """What the dataset's label is; None for a dataset without one."""
+    """The signature of the dataset's label; None for a dataset without a label."""
     many = details.get("labels") or ()
     labels = tuple(str(one["name"]) for one in many) or tuple(filter(None, [details.get("label")]))
     if not labels or labels[0] not in schema.names:
@@ -25,14 +25,15 @@ def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signatur
 
 
 def type_in_words(kind: pa.DataType) -> str:
-    """The types that one model can tell apart: boolean, number, text, or the Arrow type."""
+    """The type as far as a model distinguishes it: boolean, number, text, or the Arrow type."""
     if pa.types.is_boolean(kind):
         return "boolean"
     return "number" if is_number(kind) else "text" if is_text(kind) else str(kind)
 
 
 def model_signature(card: ModelCard) -> Signature:
-    """What the model predicts; of a model from before signatures were kept, as far as is known."""
+    """The signature of the model's prediction. A model that was stored without a signature gets the known
+    parts."""
     signature = card.signature or Signature(labels=card.labels)
     return Signature(
         labels=card.labels,
@@ -44,7 +45,8 @@ def model_signature(card: ModelCard) -> Signature:
 
 
 def _comparable(card: ModelCard) -> tuple[str, ...]:
-    """The classes; as doubles where they are numbers, for a label may be of whole numbers in one version."""
+    """The classes in a form that can be compared. Numbers become doubles, as a label may have whole numbers
+    in one version and fractions in another."""
     values = card.classified.values()
     if pa.types.is_boolean(values.type) or not is_number(values.type):
         return card.classes
@@ -52,11 +54,11 @@ def _comparable(card: ModelCard) -> tuple[str, ...]:
 
 
 def check_same(one: Signature, other: Signature, names: tuple[str, str], place: str) -> None:
-    """Raise InputError naming both where they do not predict the same."""
+    """Raise InputError with both names if the signatures differ."""
     if differs := differences_between(one, other):
         raise InputError(
-            f"{names[0]} and {names[1]} differ in {', '.join(differs)}: {names[0]} is of {one.text},"
-            f" {names[1]} of {other.text}",
-            hint="Name only models of the same label: the same column, horizon, type and classes.",
+            f"{names[0]} and {names[1]} differ in {', '.join(differs)}: {names[0]} predicts {one.text}, "
+            f"{names[1]} predicts {other.text}",
+            hint="Name only models with the same label: the same column, horizon, type and classes.",
             place=place,
         )

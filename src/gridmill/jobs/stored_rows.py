@@ -1,4 +1,4 @@
-"""Reads the rows of a version in a program outside of jobs: all, some columns, or one split."""
+"""Reads the rows of a version in a program outside of jobs: all rows, some columns, or one split."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -20,7 +20,7 @@ BATCH_ROWS = 65_536
 def read_rows(
     path: Path, version: Artifact, columns: Sequence[str] | None = None, split: str | None = None
 ) -> pa.Table:
-    """The rows as one table. Raises InputError for columns and splits that are not there, StorageError."""
+    """The rows as one table. Raises InputError for a column or split that does not exist, StorageError."""
     table, names, which = _chosen(path, version, columns, split)
     try:
         result: pa.Table = table.to_table(columns=names, filter=which)
@@ -36,7 +36,8 @@ def read_batches(
     split: str | None = None,
     rows: int = BATCH_ROWS,
 ) -> pa.RecordBatchReader:
-    """The rows in batches of at most `rows`, with a row group or two held at once. Raises as read_rows."""
+    """The rows in batches of at most `rows`, with one or two row groups in memory. Raises the errors of
+    read_rows."""
     table, names, which = _chosen(path, version, columns, split)
     schema = pa.schema([table.schema.field(name) for name in names])
     return pa.RecordBatchReader.from_batches(schema, _batches(table, names, which, rows, version))
@@ -73,16 +74,16 @@ def _chosen(
 
 def _of_split(table: RowGroupDataset, split: str, version: Artifact) -> ds.Expression:
     if "split" not in table.schema.names:
-        raise InputError(f"{version.id} has no splits", hint=f"It is a {version.kind}: leave `split` out.")
+        raise InputError(f"{version.id} has no splits", hint="Leave `split` out to read all rows.")
     splits = pc.unique(table.to_table(columns=["split"])["split"].cast(pa.string())).to_pylist()
     if split not in splits:
         names = ", ".join(sorted(str(one) for one in splits if one is not None))
-        raise InputError(f"{version.id} has no split {split!r}", hint=f"It has {names}.")
+        raise InputError(f"{version.id} has no split {split!r}", hint=f"The splits are {names}.")
     return ds.field("split").cast(pa.string()) == split
 
 
 def _unreadable(version: Artifact, error: Exception) -> StorageError:
     return StorageError(
         f"the files of {version.id} cannot be read: {error}",
-        hint=f"`gridmill verify {version.id}` names the files that are missing or changed.",
+        hint=f"`gridmill verify {version.id}` shows which files are missing or changed.",
     )

@@ -1,4 +1,4 @@
-"""Models that need their own code: run in a separate process with their own environment."""
+"""Models that need their own code run in a separate process with their own environment."""
 
 import json
 import os
@@ -24,18 +24,20 @@ RUNNER = Path(__file__).parent / "training" / "custom_runner.py"
 
 @dataclass(slots=True, kw_only=True)
 class ModelProcess:
-    """The process that has loaded the model: takes lines, answers on `replies`."""
+    """The process that has loaded the model: it receives lines and sends answers on `replies`."""
 
     process: "subprocess.Popen[str]"
     replies: TextIO
     scratch: "TemporaryDirectory[str]"
     owner: int = field(default_factory=os.getpid)
-    """The process that started it: one that was forked meanwhile leaves it alone."""
+    """The process that started the model's process; a process that was forked from it must not use the
+    model's process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodePredictor:
-    """Asks a user's own `predict` function, or a pickled model: only ever made for those who trust it."""
+    """Calls a user's own `predict` function or a pickled model. It is only made after the user has declared
+    trust."""
 
     card: ModelCard
     folder: Path
@@ -69,11 +71,11 @@ class CodePredictor:
         return helper
 
     def open(self) -> int:
-        """Start the process and wait until it has loaded its code; its pid. Raises JobError."""
+        """Start the process and wait until it has loaded its code. Returns its pid. Raises JobError."""
         return self._helper.process.pid
 
     def close(self) -> None:
-        """End the process and delete its files. It is started again where the model is asked again."""
+        """End the process and delete its files. The next prediction starts it again."""
         helper: ModelProcess | None = self.__dict__.pop("_helper", None)
         if helper is not None and helper.owner == os.getpid():
             assert helper.process.stdin is not None
@@ -88,7 +90,7 @@ class CodePredictor:
         self.close()
 
     def predict(self, inputs: Floats) -> Floats:
-        """See Predictor. Raises JobError when the code fails, DataError for an answer of a wrong shape."""
+        """See Predictor. Raises JobError if the code fails, DataError for a result of a wrong shape."""
         helper = self._helper
         source, result = (Path(helper.scratch.name) / name for name in ("inputs.npy", "outputs.npy"))
         np.save(source, inputs)
@@ -104,19 +106,20 @@ class CodePredictor:
         found = np.load(result)
         if found.ndim == 0 or len(found) != len(inputs):
             answers = len(found) if found.ndim else 1
-            raise DataError(f"{self.card.predict} gave {answers} answers for {len(inputs)} rows")
+            raise DataError(f"{self.card.predict} returned {answers} predictions for {len(inputs)} rows")
         return shaped(found, self.card)
 
     def _ended(self, helper: ModelProcess) -> JobError:
         code = helper.process.wait()
         return JobError(
-            f"the code that predicts for {self.card.predict!r} ended with exit code {code}",
-            hint="The job's log has what it wrote.",
+            f"the process that runs {self.card.predict!r} ended with exit code {code}",
+            hint="The job's log has its output.",
         )
 
 
 def _own_folder(model: Path, own: Path) -> Path:
-    """A folder with the model's files in which its code may write; the model's where that takes too long."""
+    """A folder with the model's files in which its code may write; the model's own folder if copying takes
+    too long."""
     with suppress(OSError):
         if os.stat(model).st_dev == os.stat(own.parent).st_dev or is_small(model):
             hand_tree(model, own)
@@ -127,12 +130,12 @@ def _own_folder(model: Path, own: Path) -> Path:
 def check_trust(
     card: ModelCard, name: str, trust: bool, place: str, how: str = "write `trust: true`"
 ) -> None:
-    """Raise InputError where a model can only be used by running its code and nobody allowed that; `how` says
-    what allows it."""
+    """Raise InputError if a model can be used only by running its code and nobody has allowed that; `how` is
+    the way to allow it."""
     if card.predict and not trust:
         what = "its own code" if ":" in card.predict else f"a pickled file ({card.predict})"
         raise InputError(
-            f"model {name!r} predicts by {what}, which can do anything on this machine",
-            hint=f"If you trust where it comes from, {how}. Models as ONNX need no trust.",
+            f"model {name!r} predicts with {what}, which can do anything on this machine",
+            hint=f"If you trust its author, {how}. ONNX models need no trust.",
             place=place,
         )

@@ -1,4 +1,4 @@
-"""Opens tables as jobs read them."""
+"""Opens tables in the form in which jobs read them."""
 
 import operator
 from collections.abc import Sequence
@@ -20,10 +20,11 @@ from gridmill.jobs.parquet_reader import RowGroupDataset, thrifty
 
 
 def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds.Dataset:
-    """The rows of a sink's or dataset's version, unread, without those in a sink's outages; times are UTC.
+    """The rows of a sink's or dataset's version, not read yet, without those in a sink's outages; times are
+    UTC.
 
-    With `zoned` false their type says no zone, which engines compute with more quickly. Raises StorageError
-    when the files are gone.
+    If `zoned` is false, the types of times have no zone: engines compute faster with them. Raises
+    StorageError if the files do not exist.
     """
     path = context.below_root(output.uri)
     try:
@@ -34,12 +35,13 @@ def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds
         return open_version(path, output, schema)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise StorageError(
-            f"{output.uri} cannot be read any more: {error}", hint="Run its pipeline again with --force."
+            f"{output.uri} cannot be read any more: {error}",
+            hint="Run the pipeline that made it again with --force.",
         ) from error
 
 
 def excluded_rows(context: JobContext, names: Sequence[str]) -> dict[str, int]:
-    """How many rows of each table lie in one of its outages, by the table's name."""
+    """The number of rows of each table that lie in one of its outages, by the table's name."""
     inputs = {name: context.input(name).output for name in names}
     with_outages = {name: output for name, output in inputs.items() if output.details.get("outages")}
     counts = {name: _excluded(open_table(context, output)) for name, output in with_outages.items()}
@@ -54,7 +56,7 @@ def _excluded(table: ds.Dataset) -> int:
 
 
 def open_version(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:
-    """The rows of a version whose files are at `path`, unread. Raises what the libraries raise."""
+    """The rows of a version whose files are at `path`, not read yet. Raises the errors of the libraries."""
     if output.kind == ArtifactKind.SINK:
         delta = DeltaTable(path, version=output.table_version)
         table = thrifty(delta.to_pyarrow_dataset(schema=schema))
@@ -69,7 +71,7 @@ def open_version(path: Path, output: Output, schema: pa.Schema | None = None) ->
 
 
 def _outside(outages: Sequence[Outage], schema: pa.Schema) -> ds.Expression:
-    """True for rows in none of the outages; a row without a time is in none."""
+    """True for rows outside of all outages; a row without a time is outside."""
     inside = [_inside(outage, schema.field(outage.time).type) for outage in outages]
     return reduce(operator.and_, (~one for one in inside))
 
@@ -87,8 +89,8 @@ def _without_zone(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The types tables keep: int64, double, bool, string, bytes, date32, timestamp[us, UTC],
-    nested ones."""
+    """The types that tables store: int64, double, bool, string, bytes, date32, timestamp[us, UTC], and nested
+    ones."""
     return pa.schema([(item.name, _plain(item.type)) for item in schema])
 
 
@@ -109,8 +111,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def cast_plain(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with the types of `schema`. Raises DataError that names a column whose values do not
-    fit."""
+    """Return the table with the types of `schema`. Raises DataError with the name of a column whose values do
+    not fit."""
     try:
         return table.cast(schema)
     except pa.ArrowInvalid:
@@ -124,12 +126,13 @@ def _check_fits(column: pa.ChunkedArray, item: pa.Field) -> None:
         column.cast(item.type)
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"column {item.name!r} is {column.type}, and a table keeps it as {item.type}: {error}",
+            f"column {item.name!r} has type {column.type}, which cannot be converted to the table's type "
+            f"{item.type}: {error}",
             hint="Convert it in the SQL, for example with ::DOUBLE, ::VARCHAR or ::TIMESTAMP.",
             place="dataset",
         ) from error
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """The columns in Arrow's words."""
+    """The columns as an Arrow schema."""
     return tuple(Column(name=item.name, type=str(item.type)) for item in schema)

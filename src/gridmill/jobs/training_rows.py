@@ -1,8 +1,9 @@
-"""Records which rows a model has learned from, as one hash per row, and finds them in any dataset.
+"""Records on which rows a model was trained, as one hash per row, and finds these rows in any dataset.
 
-A hash is 64 bits of the row's keys (entity and time), or of all its values if the keys do not distinguish its
-rows. At most KEPT hashes are stored with the model, the smallest ones. The same row always has the same hash,
-so for a larger training the rows below the largest stored hash are a random sample, of which all are known.
+A hash is 64 bits of the row's keys (entity and time), or of all its values if the keys do not identify its
+rows. At most KEPT hashes are stored with the model, the smallest ones. The same row always has the same
+hash. So for a larger training set the rows below the largest stored hash are a random sample of which each
+row is recognised.
 """
 
 import hashlib
@@ -28,20 +29,21 @@ FILE = "learned.safetensors"
 KEPT = 4_000_000
 """The most hashes that are stored: 32 MB."""
 LEAST_SHARE = 0.2
-"""Models are compared on the validation rows that none has learned from, at least this share of all."""
+"""Models are compared on the validation rows on which none of them was trained, if these are at least this
+share of all."""
 
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 SHORT = 64
-"""Length in bytes up to which many texts are hashed at once."""
+"""Length in bytes up to which texts are hashed many at a time."""
 _ALL, _MISSING = np.uint64(2**64 - 1), np.uint64(0x6D697373696E6721)
 _FRACTION = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowUse:
-    """For each of some rows whether the model has learned from it (`train`), or has used it to end learning,
-    to choose settings or weights (`validation`). `known` is false where that cannot be told."""
+    """For each row whether the model was trained on it (`train`), or used it for early stopping or to choose
+    settings or weights (`validation`). `known` is false if this is unknown."""
 
     train: Mask
     validation: Mask
@@ -81,14 +83,15 @@ def _column_bits(column: pa.ChunkedArray) -> Hashes:
 
 
 def _float_bits(values: npt.NDArray[np.float64]) -> Hashes:
-    """Those of the whole number where it is one, so that a column may change its type."""
+    """The bits of doubles; a whole number has the bits of the integer, so that a column may
+    change its type."""
     whole = (np.abs(values) < 2**62) & (np.floor(values) == values)
     numbers = np.where(whole, values, 0.0).astype(np.int64).view(np.uint64)
     return np.where(whole, numbers, ~np.ascontiguousarray(values).view(np.uint64))
 
 
 def _text_bits(column: pa.ChunkedArray) -> Hashes:
-    """Of each different value once."""
+    """The bits, computed once for each distinct value."""
     plain = column.combine_chunks()
     if isinstance(plain, pa.ChunkedArray):
         plain = pa.concat_arrays(plain.chunks)
@@ -103,7 +106,7 @@ def _text_bits(column: pa.ChunkedArray) -> Hashes:
 
 
 def _value_bits(values: pa.Array) -> Hashes:
-    """The bits of each of these values, which are made text or binary."""
+    """The bits of each of these values, which are converted to text or binary."""
     if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
         values = values.cast(pa.string())
     values = values.cast(pa.large_binary())
@@ -118,7 +121,7 @@ def _value_bits(values: pa.Array) -> Hashes:
 
 
 def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
-    """Those of texts up to SHORT bytes, eight bytes of all of them at a time."""
+    """The bits of texts of at most SHORT bytes, eight bytes of all texts at a time."""
     lengths = np.where(other, 0, lengths).astype(np.int64)
     offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values)]
     data = values.buffers()[2]
@@ -159,7 +162,8 @@ def note_learned(
     validation: Integers,
     most: int = KEPT,
 ) -> TrainingRowKeys:
-    """Write the hashes of these rows (the `most` smallest) into a model's folder; returns the card's part."""
+    """Write the hashes of these rows (the `most` smallest) into a model's folder; returns their description
+    for the card."""
     both = [distinct(hashes[rows]) for rows in (train, validation)]
     below = _ALL
     if sum(map(len, both)) > most:
@@ -171,14 +175,14 @@ def note_learned(
 
 
 def distinct(hashes: Hashes) -> Hashes:
-    """Each once, in order: quicker than NumPy's `unique`, which fills a hash table first."""
+    """The distinct values, sorted. This is faster than NumPy's `unique`, which first fills a hash table."""
     ordered = np.sort(hashes)
     result: Hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]
     return result
 
 
 def seen_rows(folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, rows: Integers) -> RowUse:
-    """Which of these rows of the dataset (ascending) the model in `folder` has learned from; of an ensemble
+    """On which of these rows of the dataset (ascending) the model in `folder` was trained; for an ensemble,
     any of its members. Raises StorageError."""
     result = _own(folder, card, dataset, parts, rows)
     for number, member in enumerate(_members(folder, card)):
@@ -219,8 +223,8 @@ def _equal(split: pa.ChunkedArray, name: str) -> Mask:
 
 
 def _keys_identify_rows(card: ModelCard, dataset: Artifact, parts: Partitions) -> bool:
-    """Whether equal keys mean the same row: in the same dataset, or where the keys have a time. (Numbers
-    from 1 on without a time are the rows of any table.)"""
+    """Whether equal keys mean the same row: in the same dataset, or if the keys contain a time. (Numbers from
+    1 on without a time occur in any table.)"""
     assert card.learned is not None
     has_keys = set(card.learned.columns) <= set(parts.schema.names)
     return has_keys and (card.dataset.partition("@")[0] == dataset.name or card.time in card.learned.columns)
@@ -231,7 +235,7 @@ def _load(folder: Path) -> Mapping[str, Hashes]:
         hashes: Mapping[str, Hashes] = load((folder / FILE).read_bytes())
     except (OSError, SafetensorError) as error:
         raise StorageError(
-            f"the hashes of the rows that the model has learned from cannot be read: {error}",
+            f"the hashes of the model's training rows cannot be read: {error}",
             place=str(folder / FILE),
         ) from error
     return hashes

@@ -16,7 +16,7 @@ from gridmill.errors import InputError
 
 
 def write_parquet(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
-    """Write all rows with their types; returns their number."""
+    """Write all rows with their types; returns the number of rows."""
     rows = 0
     with pq.ParquetWriter(file, reader.schema, compression="zstd") as writer:
         for batch in reader:
@@ -26,9 +26,9 @@ def write_parquet(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
 
 
 def write_csv(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
-    """Write all rows with a line of names: a missing value is empty, an empty text is `""`, lists are JSON.
+    """Write all rows after a header line: a missing value is empty, an empty text is `""`, lists are JSON.
 
-    Times are ISO 8601. Raises InputError for columns of bytes, which CSV cannot hold.
+    Times are ISO 8601. Raises InputError for columns of bytes, which CSV cannot store.
     """
     _refuse_bytes(reader.schema, "CSV")
     names, rows = reader.schema.names, 0
@@ -74,8 +74,8 @@ def _refuse_bytes(schema: pa.Schema, form: str) -> None:
     names = [item.name for item in schema if _holds_bytes(item.type)]
     if names:
         raise InputError(
-            f"{form} cannot hold the bytes of column {', '.join(map(repr, names))}",
-            hint="Write .parquet, or name the other columns with --columns.",
+            f"{form} cannot store the binary values of column {', '.join(map(repr, names))}",
+            hint="Write a .parquet file, or select other columns with --columns.",
         )
 
 

@@ -31,7 +31,7 @@ OPTIONS = {
     "linear": {},
     "naive": {},
 }
-SHORT = "ignore:.*fewer than .* rows before them"
+SHORT = "ignore:.*fewer than .* earlier rows"
 
 
 def columns(classes: int = 0) -> dict[str, object]:
@@ -107,7 +107,7 @@ def test_a_model_by_code_is_asked_where_it_is_trusted(tmp_path: Path):
     context = by_code(tmp_path, "np.stack([x[:, 3] % 1, 1 - x[:, 3] % 1], 1)")
     model = artifact_of("m", train_clean(context).outputs[0])
     version, rows = loaded(tmp_path, model), rows_of(tmp_path)
-    with pytest.raises(InputError, match="predicts by its own code") as caught:
+    with pytest.raises(InputError, match="predicts with its own code") as caught:
         version.predict(rows)
     assert "predict(rows, trust=True)" in caught.value.hint
     [dataset] = [one.artifact for one in context.order.inputs]
@@ -128,9 +128,9 @@ def test_rows_of_a_sequence_model_may_come_in_any_order(tmp_path: Path):
 
 def test_rows_without_their_history_are_counted(tmp_path: Path):
     _, artifact = trained(tmp_path, "lstm")
-    with pytest.warns(UserWarning, match="3 of 3 rows have fewer than 4 rows before them"):
+    with pytest.warns(UserWarning, match="3 of 3 rows have fewer than 4 earlier rows"):
         loaded(tmp_path, artifact).predict(rows_of(tmp_path).slice(10, 3))
-    with pytest.raises(InputError, match="looks at the last 5 rows up to each one, and needs 'time'"):
+    with pytest.raises(InputError, match="reads the last 5 rows of each entity, and needs 'time'"):
         loaded(tmp_path, artifact).predict(rows_of(tmp_path).drop_columns(["time"]))
 
 
@@ -221,7 +221,7 @@ def test_missing_values_and_no_rows_at_all_are_predicted(linear: Version, rows: 
         ("rows.csv", InputError, "got str"),
         ([5], InputError, "row 0 is int"),
         ([{"value": 1.0}, {"value": "x"}], InputError, "cannot be read as a table"),
-        (pa.table([[1], [2]], names=["a", "a"]), InputError, "several columns are called 'a'"),
+        (pa.table([[1], [2]], names=["a", "a"]), InputError, "several columns have the same name: 'a'"),
         (pandas.DataFrame({"value": [1.0, "x"]}), InputError, "cannot be read as a table"),
         ([], InputError, "needs the column 'city'"),
     ],

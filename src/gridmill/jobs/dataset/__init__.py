@@ -1,1 +1,1 @@
-"""Dataset jobs: features and labels compiled to one query, point-in-time correct."""
+"""Dataset jobs: features and labels compiled to one query, with point-in-time correct values."""

@@ -1,7 +1,8 @@
-"""Windows and lags over rows with their own availability time: another table's, or the basis's. Pure.
+"""Windows and lags over rows that have their own availability time: rows of another table or of the basis.
+No side effects.
 
-A feed is one table with one `known_at` and one set of keys. The labels of earlier rows are a feed as well:
-those of all rows, whichever rows are computed.
+A feed is one table with one `known_at` and one set of keys. The labels of earlier rows are a feed as well: it
+contains the labels of all rows, also when only some rows are computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,9 +28,10 @@ _NUMBERS = (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfTable:
-    """Rows of `source` (SQL after FROM), known at `known_at` (SQL), with keys `on`; their columns' types.
+    """Rows of `source` (SQL after FROM), known at `known_at` (SQL), with keys `on`; and the types of their
+    columns.
 
-    `table` is how errors call it; `where` are conditions for the rows that can matter.
+    `table` is the name for error messages; `where` are conditions for the rows that can matter.
     """
 
     table: str
@@ -42,7 +44,7 @@ class AsOfTable:
 
 @dataclass(slots=True)
 class AsOfRequest:
-    """What is asked of one feed."""
+    """The windows and lags that read one feed."""
 
     feed: AsOfTable
     windows: list[Window] = field(default_factory=list)
@@ -50,7 +52,7 @@ class AsOfRequest:
 
 
 def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
-    """Whether the part looks at the basis rows of the same entity, known with their time."""
+    """Whether the part reads the basis rows of the same entity, which are known at their own time."""
     if is_of_label(part, basis, label) or (isinstance(part, Lag) and part.back_seconds):
         return False
     same_table = part.table in (None, basis.table)
@@ -61,7 +63,8 @@ def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 
 
 def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
-    """Whether the part looks at earlier labels: by their name, or at a row's own label that is known late."""
+    """Whether the part reads earlier labels: by the label's name, or by a column that is a row's own label
+    and is known later."""
     if label is None or part.table not in (None, basis.table):
         return False
     if label.is_own and part.column in label.sources:
@@ -71,14 +74,14 @@ def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 
 
 def label_keys(spec: DatasetSpec, basis: Basis) -> tuple[str, ...]:
-    """The columns by which windows and lags look at earlier labels, in order; of the basis table."""
+    """The columns of the basis table by which windows and lags read earlier labels, in order."""
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     keys = (part.on or basis.entity for part in parts if is_of_label(part, basis, spec.label))
     return tuple(dict.fromkeys(name for on in keys for name in on))
 
 
 def aggregate_type(window: Window, aggregate: Aggregate, types: Types, table: str) -> str:
-    """The type of the window's column. Raises InputError where the aggregate needs another."""
+    """The type of the window's column. Raises InputError if the aggregate needs another type."""
     kind = find_column(window.column, types, table, "windows")
     if aggregate in _NUMBERS:
         check_number(window.column, kind, f"`{aggregate}`", table)
@@ -86,14 +89,14 @@ def aggregate_type(window: Window, aggregate: Aggregate, types: Types, table: st
 
 
 def window_name(window: Window, aggregate: Aggregate) -> str:
-    """`temp_mean_1d`."""
+    """The name of the result, such as `temp_mean_1d`."""
     rows = window.span_rows
     span = f"{rows}rows" if rows is not None else show_span(window.span_seconds or 0)
     return f"{window.prefix}{window.column}_{aggregate}_{span}"
 
 
 def window_overs(window: Window) -> tuple[WindowAggregate, ...]:
-    """What the window asks for."""
+    """The request for the window."""
     return tuple(
         WindowAggregate(
             name=window_name(window, aggregate),
@@ -107,7 +110,7 @@ def window_overs(window: Window) -> tuple[WindowAggregate, ...]:
 
 
 def lag_backs(lag: Lag) -> tuple[LagValue, ...]:
-    """What the lag asks for by rows."""
+    """The request for a lag by rows."""
     return tuple(
         LagValue(name=f"{lag.prefix}{lag.column}_lag_{step}", column=lag.column, step=step)
         for step in lag.steps
@@ -115,7 +118,7 @@ def lag_backs(lag: Lag) -> tuple[LagValue, ...]:
 
 
 def lag_name(lag: Lag, back_seconds: float) -> str:
-    """`temp_lag_7d`."""
+    """The name of the result, such as `temp_lag_7d`."""
     return f"{lag.prefix}{lag.column}_lag_{show_span(back_seconds)}"
 
 
@@ -127,7 +130,7 @@ def ask_feeds(
     label: tuple[str, str],
     scope: RowScope,
 ) -> None:
-    """Ask for the windows and lags of each feed, in the order of the declaration; `label` is the rows of
+    """Request the windows and lags of each feed, in the order of the declaration. `label` has the rows of
     earlier labels (SQL after FROM) and the label's type. Raises InputError."""
     as_of_requests: dict[tuple[str, str, tuple[str, ...]], AsOfRequest] = {}
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
@@ -159,8 +162,8 @@ def _feed(
     if label is not None and is_of_label(part, basis, label):
         if label.next_rows is not None:
             raise InputError(
-                f"{label.name!r} is a label of several rows ahead, and no single value",
-                hint=f"Look at earlier values of {' or '.join(label.sources)} instead.",
+                f"{label.name!r} is a label of several rows ahead, not a single value",
+                hint=f"Use earlier values of {' or '.join(label.sources)} instead.",
                 place=f"dataset.{field_}",
             )
         for name in on:
@@ -183,7 +186,7 @@ def _feed(
 
 
 def _ask_time(plan: WindowPlan, fed: AsOfRequest) -> None:
-    """Windows of time."""
+    """Requests for windows of time."""
     windows = [window for window in fed.windows if window.span_seconds is not None]
     overs = tuple(over for window in windows for over in window_overs(window))
     _name(plan, fed.feed, windows)
@@ -193,7 +196,7 @@ def _ask_time(plan: WindowPlan, fed: AsOfRequest) -> None:
 
 
 def _ask_rows(plan: WindowPlan, fed: AsOfRequest) -> None:
-    """Windows of rows, and lags by rows."""
+    """Requests for windows of rows, and for lags by rows."""
     windows = [window for window in fed.windows if window.span_rows is not None]
     overs = tuple(over for window in windows for over in window_overs(window))
     backs = tuple(back for lag in fed.lags for back in lag_backs(lag))
@@ -207,7 +210,7 @@ def _ask_rows(plan: WindowPlan, fed: AsOfRequest) -> None:
 
 
 def _ask_back(plan: WindowPlan, fed: AsOfRequest) -> None:
-    """Lags by time."""
+    """Requests for lags by time."""
     for back in dict.fromkeys(back for lag in fed.lags for back in lag.back_seconds):
         named = {lag_name(lag, back): lag.column for lag in fed.lags if back in lag.back_seconds}
         plan.name({name: fed.feed.types[column] for name, column in named.items()})
@@ -225,13 +228,14 @@ def _name(plan: WindowPlan, feed: AsOfTable, windows: Sequence[Window]) -> None:
 
 
 def _in_order(feed: AsOfTable, columns: Iterable[str]) -> tuple[str, ...]:
-    """In the table's order, which orders rows that are known at once."""
+    """Columns in the order of the table; this order decides ties between rows that are known at the same
+    time."""
     named = set(columns)
     return tuple(name for name in feed.types if name in named)
 
 
 def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
-    """The feed's rows; those of a key that are known at once are in the order of their values."""
+    """The feed's rows. Rows with the same key that are known at the same time are ordered by their values."""
     conditions = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
     listed = quote_all(dict.fromkeys((*feed.on, *columns)))
     return OtherTable(
@@ -248,6 +252,6 @@ def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
 
 
 def labels_source(own: str) -> str:
-    """Where the labels of all rows are, as SQL after FROM: those that are the rows' `own` values (SQL; empty:
-    they are not), or the table that is made of the others before."""
+    """The labels of all rows, as SQL after FROM: either the rows' `own` values (SQL; empty if there are
+    none), or the table that was computed before from the other rows."""
     return f"(\n{own}\n)" if own else quoted(LABELS)

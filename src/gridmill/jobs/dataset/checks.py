@@ -24,8 +24,8 @@ from gridmill.jobs.expressions import HIDDEN, expression_columns, expression_typ
 def check_tables(
     engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types]
 ) -> tuple[str, ...]:
-    """Raise InputError or DataError for what cannot be joined or compared; the basis columns that feature
-    expressions use."""
+    """Raise InputError or DataError for tables that cannot be joined or compared. Returns the basis columns
+    that feature expressions use."""
     check_time(
         basis.time, find_column(basis.time, tables[basis.table], basis.table, "basis"), basis.table, "basis"
     )
@@ -45,23 +45,27 @@ def check_tables(
 
 
 def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> None:
-    """Raise InputError for a feature that is made of the label, or of what is only there to find it."""
+    """Raise InputError for a feature that uses the label, or a column that exists only to find the label."""
     labels, hidden = ({name.lower() for name in names} for names in (label_names(spec.label), HIDDEN))
     for name, text in spec.features.items():
         place = f"dataset.features.{name}"
         for column in expression_columns(engine, text, place):
             if column.lower() in hidden:
-                raise InputError(f"{text!r} uses {column!r}, which is Gridmill's own", place=place)
+                raise InputError(
+                    f"{text!r} uses {column!r}, a column name that Gridmill reserves", place=place
+                )
             if column.lower() in labels:
                 raise InputError(
-                    f"{text!r} uses {column!r}, which is the label: what is to be predicted is no feature",
-                    hint="`windows` and `lags` of the label's name see earlier labels, once they are known.",
+                    f"{text!r} uses {column!r}, which is the label: a feature cannot contain the value to "
+                    "predict",
+                    hint="`windows` and `lags` with the label's name read earlier labels, as soon as "
+                    "these are known.",
                     place=place,
                 )
 
 
 def _known_at_fields(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]]:
-    """Every `known_at`: of which table, its text, and where it is declared."""
+    """Every `known_at`: its table, its text, and where it is declared."""
     if basis.known_at is not None:
         yield basis.table, basis.known_at, "basis"
     for place, part in spec.parts():
@@ -70,7 +74,7 @@ def _known_at_fields(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str
             yield table, part.known_at, place
         elif table != basis.table and place in ("windows", "lags"):
             raise InputError(
-                f"of table {table!r} it is not said when its rows became known",
+                f"table {table!r} does not declare when its rows become known",
                 hint="Add `known_at: COLUMN` (or an SQL expression).",
                 place=f"dataset.{place}.known_at",
             )
@@ -86,22 +90,27 @@ def _check_known_at(
 
 
 def _check_static(join: Join, types: Types) -> None:
-    """A table with times may tell of the future: it must say when its rows became known."""
+    """Raise InputError for a join with a table that has times but no `known_at`: it may contain values from
+    the future."""
     times = [name for name, kind in types.items() if is_time(kind)]
     if times and join.known_at is None and not join.exempt:
         raise InputError(
-            f"table {join.table!r} has times ({', '.join(times)}), and the join does not say when its rows "
-            "became known",
-            hint=f"Add `known_at: {times[0]}`; or `exempt: true` if they may be from later than the row.",
+            f"table {join.table!r} has times ({', '.join(times)}), but the join does not declare when its "
+            "rows become known",
+            hint=f"Add `known_at: {times[0]}`; or `exempt: true` if its rows may have later times than "
+            "the row they are joined to.",
             place="dataset.joins.known_at",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventCoverage:
-    """Until when a label made of events is known: `labels` that are known later are missing; `events` is the
-    newest event (None: there is none), `complete` the time until which the events are there. Rows can be
-    final up to `tables`, if nothing late is added."""
+    """The time up to which a label made of events is known.
+
+    `labels` that are known later are missing. `events` is the newest event (None if there is none),
+    `complete` the time up to which the events are complete. Rows can be final up to `tables`, if no late rows
+    are added.
+    """
 
     labels: datetime
     events: datetime | None
@@ -112,10 +121,11 @@ class EventCoverage:
 def seen_until(
     engine: duckdb.DuckDBPyConnection, label: Label | None, first: datetime, last: datetime
 ) -> EventCoverage | None:
-    """What the events of a label tell of, beside a basis from `first` to `last`; None for another label.
+    """The time range of a label's events, for a basis from `first` to `last`; None for another kind of
+    label.
 
-    A table of events cannot be told from one that ends early: what comes after its newest event is unknown,
-    unless `known_until` says that there was none.
+    A table without events after some time may have no events or may be incomplete: labels after its newest
+    event are unknown, unless `known_until` declares that the events are complete.
     """
     if label is None or label.table is None:
         return None
@@ -151,8 +161,8 @@ def _check_unique(
         rows = twice[0].pop("__rows")
         key = ", ".join(f"{name}={value}" for name, value in twice[0].items())
         raise DataError(
-            f"table {table!r} has {rows} rows for {key}: joined, they would double rows of the dataset",
-            hint="Join on more columns; or use `asof_joins` when its rows change with time.",
+            f"table {table!r} has {rows} rows for {key}: the join would duplicate rows of the dataset",
+            hint="Join on more columns; or use `asof_joins` if its rows change over time.",
             place="dataset.joins",
         )
 
@@ -160,7 +170,7 @@ def _check_unique(
 def time_span(
     engine: duckdb.DuckDBPyConnection, basis: Basis, name: str
 ) -> tuple[int, datetime | None, datetime | None]:
-    """How many rows there are, the first and the last time. Raises DataError when there is none."""
+    """The number of rows, and the first and the last time. Raises DataError if there are no rows."""
     time = f"{quoted(basis.time)}::TIMESTAMP"
     strange = f"{time} NOT BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"
     row = fetch_rows(
@@ -176,7 +186,8 @@ def time_span(
         raise DataError(
             f"{basis.time!r} of {name} is outside the years 1 to 9999 in {row['strange']:,} rows, "
             f"for example {row['example']}",
-            hint="Correct these times, or make them missing: such rows are left out, and counted.",
+            hint="Correct these times, or replace them with missing values: rows with a missing time are "
+            "dropped and counted.",
             place="dataset.basis.time",
         )
     if row["a"] is None:
@@ -187,8 +198,8 @@ def time_span(
 def known_span(
     table: ds.Dataset | None, time: str, unit: str | None = None
 ) -> tuple[int, datetime, datetime] | None:
-    """The same as the table's files tell without being read, of numbers in that unit; None where they do
-    not."""
+    """The same from the statistics in the table's files, for numbers in that unit; None if the files have no
+    such statistics."""
     if not isinstance(table, ds.FileSystemDataset) or time not in table.schema.names:
         return None
     kind = table.schema.field(time).type
@@ -227,7 +238,7 @@ def _naive(moment: datetime) -> datetime:
 
 
 def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: datetime) -> SplitBounds | None:
-    """Where the splits begin. Raises InputError when they overlap, or one would have no rows at all."""
+    """The times at which the splits begin. Raises InputError if they overlap, or if one has no rows."""
     if split is None:
         return None
     split.check()
@@ -238,20 +249,20 @@ def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: dat
     else:
         shares = (split.validation or 0.0, split.test or 0.0)
     if split.by == SplitBy.ENTITY and not on:
-        raise InputError("the basis has no entity to split by", place="dataset.split.by")
+        raise InputError("the dataset has no entity to split by", place="dataset.split.by")
     if split.end is not None and split.end <= first:
         raise InputError(
-            f"`until` is {split.end:%Y-%m-%d %H:%M}, and the data begins at {first:%Y-%m-%d %H:%M}",
-            hint="Rows from `until` on are dropped.",
+            f"`until` is {split.end:%Y-%m-%d %H:%M}, but the data begins at {first:%Y-%m-%d %H:%M}",
+            hint="Rows at or after `until` are dropped: set a later time.",
             place="dataset.split.until",
         )
     for name, begins in (("validation", validation_from), ("test", test_from)):
         if begins is not None and not first < begins - split.gap <= begins <= last:
             gap = f" after a gap of {show_seconds(split.gap_seconds)}" if split.gap_seconds else ""
             raise InputError(
-                f"{name} begins at {begins:%Y-%m-%d %H:%M}{gap}, and the data goes from "
+                f"{name} begins at {begins:%Y-%m-%d %H:%M}{gap}, but the data reaches from "
                 f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M}",
-                hint="Each split needs rows, the training before all.",
+                hint="Each split needs rows, and the training split comes before the others.",
                 place=f"dataset.split.{name}_from",
             )
     return SplitBounds(
@@ -266,7 +277,7 @@ def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: dat
 
 
 def _shared_out(split: Split, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
-    """Where validation and test begin by time: as declared, or shares of the span."""
+    """The times at which validation and test begin: as declared, or by shares of the time span."""
     validation_from, test_from = split.times
     span = last - first
     if split.test is not None:
@@ -277,13 +288,13 @@ def _shared_out(split: Split, first: datetime, last: datetime) -> tuple[datetime
 
 
 def check_kept(spec: DatasetSpec, dropped: Mapping[str, int], rows: int, span_seconds: float) -> None:
-    """Raise DataError when nothing is left, saying why."""
+    """Raise DataError with the reasons if no row is left."""
     if rows:
         return
     reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
     hint = _of_label(spec.label, span_seconds) if spec.label else ""
     raise DataError(
-        f"no row is left in the dataset ({reasons or 'there was none'})",
+        f"no row is left in the dataset ({reasons or 'its tables have no rows'})",
         hint=hint,
         place="dataset.label" if spec.label else "dataset",
     )
@@ -294,9 +305,9 @@ def _of_label(label: Label, span_seconds: float) -> str:
         return f"The label is {', '.join(label.sources)}."
     ahead, spans = show_seconds(label.horizon_seconds), f"the data spans {show_seconds(span_seconds)}"
     if label.table is not None:
-        made = f"The label is made of the events of {label.table!r} in the next {ahead}"
-        return f"{made}, and known until the newest one, unless `known_until` says otherwise; {spans}."
-    return f"The label is {label.column!r} exactly {ahead} later; {spans}."
+        made = f"The label is computed from the events of {label.table!r} in the next {ahead}"
+        return f"{made}. It is known up to the newest event, unless `known_until` is set; {spans}."
+    return f"The label is the value of {label.column!r} exactly {ahead} later; {spans}."
 
 
 def check_splits(bounds: SplitBounds | None, counts: Mapping[str, int]) -> None:
@@ -306,8 +317,8 @@ def check_splits(bounds: SplitBounds | None, counts: Mapping[str, int]) -> None:
             names = ", ".join(f"{split} {count}" for split, count in counts.items())
             raise DataError(
                 f"the {name} split has no row with a label (rows: {names})",
-                hint="Move the bounds in `split`. Shares are of the time that the data spans, rows or not; "
-                "`validation_from` and `test_from` say when.",
+                hint="Move the bounds in `split`. Shares divide the time that the data spans, not the "
+                "number of rows; `validation_from` and `test_from` set exact times.",
                 place="dataset.split",
             )
 

@@ -1,4 +1,5 @@
-"""Resolves the columns that a declaration names: found, typed, comparable, each once; else an error."""
+"""Resolves the columns that a declaration names: each must exist, be unique and have a usable type; else an
+error."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -14,7 +15,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 def find_column(name: str, types: Types, table: str, field: str) -> str:
-    """The column's type. Raises InputError with what is near and what there is."""
+    """The column's type. Raises InputError with a similar name and the existing columns."""
     if name in types:
         return types[name]
     near = get_close_matches(name.lower(), [column.lower() for column in types], n=1)
@@ -33,35 +34,36 @@ def _called(table: str) -> str:
 
 
 def table_words(table: str) -> str:
-    """How errors call a table."""
+    """The table's name for error messages."""
     return _RESULT if table == SQL_RESULT else repr(table)
 
 
 def refuse_split(names: Iterable[str]) -> None:
-    """Raise InputError for a column that would be taken for the one that says which split a row is in."""
+    """Raise InputError for a column with the name of the column that contains a row's split."""
     if "split" in names:
         raise InputError(
-            "the dataset would have a column 'split', the name of the one that says which split a row is in",
-            hint="`rename` it in the sink, or choose `columns` without it.",
+            "the dataset would have a column 'split', the name of the column in which Gridmill writes "
+            "the split of each row",
+            hint="`rename` it in the sink, or list `columns` without it.",
             place="dataset",
         )
 
 
 def refuse_duplicates(names: Iterable[str]) -> None:
-    """Raise InputError for a column that would be there twice (upper and lower case are the same)."""
+    """Raise InputError for a column that would occur twice (names are not case-sensitive)."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
             raise InputError(
                 f"the dataset would have two columns {name!r}",
-                hint="Give joined columns a `prefix`, or choose `columns`.",
+                hint="Give the joined columns a `prefix`, or list `columns`.",
                 place="dataset",
             )
         seen.add(name.lower())
 
 
 def is_number(type_: str) -> bool:
-    """Numbers and booleans."""
+    """Whether the type is numeric or boolean."""
     return (
         any(word in type_ for word in _NUMBERS)
         and "[" not in type_
@@ -70,7 +72,7 @@ def is_number(type_: str) -> bool:
 
 
 def is_time(type_: str) -> bool:
-    """Timestamps and dates."""
+    """Whether the type is a timestamp or a date."""
     return type_.startswith("TIMESTAMP") or type_ == "DATE"
 
 
@@ -78,7 +80,7 @@ def check_number(column: str, type_: str, what: str, table: str) -> None:
     """Raise InputError unless the column holds numbers or booleans."""
     if not is_number(type_):
         raise InputError(
-            f"{what} needs numbers, and {column!r} of {table_words(table)} is {type_}",
+            f"{what} needs numbers, but {column!r} of {table_words(table)} has type {type_}",
             place="dataset.windows",
         )
 
@@ -90,22 +92,22 @@ def check_time(column: str, type_: str, table: str, field: str) -> None:
         declared = f"in the sink: `columns: {{{column}: timestamp}}`, with a `timestamp_format` if needed."
         if is_number(type_):
             declared = (
-                f"in the sink: `columns: {{{column}: timestamp}}` takes the unit from the number of digits, "
-                f"`timestamp_format: {{{column}: unix_s}}` under `source` declares it."
+                f"in the sink: `columns: {{{column}: timestamp}}` detects the unit from the number of "
+                f"digits, `timestamp_format: {{{column}: unix_s}}` under `source` declares it."
             )
         raise InputError(
-            f"{column!r} of {table_words(table)} is {type_}, not a timestamp",
-            hint=f"Make it one in the `sql`, or {declared}" if sql else f"I{declared[1:]}",
+            f"{column!r} of {table_words(table)} has type {type_}, not timestamp",
+            hint=f"Convert it in the `sql`, or {declared}" if sql else f"I{declared[1:]}",
             place="dataset.time" if sql else f"dataset.{field}",
         )
 
 
 def check_comparable(column: str, left: tuple[str, str], right: tuple[str, str]) -> None:
-    """Raise InputError when a column (table, type) is text on one side and a number on the other."""
+    """Raise InputError if a column (table, type) is text on one side and a number on the other."""
     if _nature(left[1]) != _nature(right[1]):
         sides = " and ".join(f"{type_} in {table_words(table)}" for table, type_ in (left, right))
         raise InputError(
-            f"cannot join on {column!r}: it is {sides}",
+            f"cannot join on {column!r}: its type is {sides}",
             hint="Declare the same type for it in both sinks, under `columns`.",
             place="dataset",
         )
@@ -116,7 +118,7 @@ def _nature(type_: str) -> str:
 
 
 def show_span(seconds: float) -> str:
-    """`1d`, `90m`, `1500ms`."""
+    """A duration as text: `1d`, `90m`, `1500ms`."""
     for size, unit in _UNITS:
         if seconds % size == 0:
             return f"{int(seconds // size)}{unit}"

@@ -1,7 +1,8 @@
-"""Compiles a dataset's declaration to one SQL query and to requests for values of other rows. Pure.
+"""Compiles a dataset's declaration to one SQL query and to requests for values of other rows. No side
+effects.
 
-The query sees one row at a time and static tables. Besides these, only rows strictly before a row's time
-reach its features: `asked` has the windows, lags and as-of joins.
+The query sees one row at a time and static tables. In addition, a row's features can use only rows from
+strictly before its time: `asked` contains the windows, lags and as-of joins.
 """
 
 import re
@@ -56,8 +57,8 @@ LABELLED = "labelled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledQuery:
-    """The query and the parts its columns play. It gives the columns and `DROPPED`: why a row is left out,
-    or null."""
+    """The query and the roles of its columns. The query also returns `DROPPED`: the reason why a row is
+    dropped, or null."""
 
     sql: str
     columns: tuple[str, ...]
@@ -67,13 +68,13 @@ class CompiledQuery:
     label: str | None = None
     steps: tuple[LabelStep, ...] = ()
     sorted: SortedRows | None = None
-    """The rows whose chunks the query is run on; None: it reads the tables itself."""
+    """The rows in whose chunks the query is run; None: the query reads the tables itself."""
     labels: SortedRows | None = None
-    """What makes the labels of all rows, where windows or lags look at them; run before."""
+    """The query for the labels of all rows, if windows or lags read labels; it is run first."""
 
     @property
     def text(self) -> str:
-        """What is computed, for people."""
+        """The computations as text, for users."""
         if self.sorted is None:
             return self.sql
         descriptions = [f"--   {' '.join(line.split())}" for line in self.sorted.plan.describe()]
@@ -103,12 +104,12 @@ def compile_dataset(
     timed: bool = False,
     scope: RowScope = ALL,
 ) -> CompiledQuery:
-    """The query and what is asked beside it. `basis` is the declared one, or stands for the result of `sql`;
-    `used` are the columns that feature expressions name; `seen_until` is the latest moment that the events of
-    a label tell of.
+    """The query and the requests beside it. `basis` is the declared basis, or the basis for the result of
+    `sql`; `used` are the columns that feature expressions use; `seen_until` is the latest time for which the
+    events of a label are known.
 
-    `timed`: it also gives when each row is, and when its label is known. `scope` bounds the rows. Raises
-    InputError for unknown or doubled columns and wrong types.
+    `timed`: the query also returns the time of each row and the time at which its label is known. `scope`
+    restricts the rows. Raises InputError for unknown or duplicate columns and wrong types.
     """
     types = tables[basis.table]
     dated = spec.label is not None and spec.label.known_at is not None
@@ -164,7 +165,7 @@ def compile_dataset(
 
 
 def _labels(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], rows: SortedRows) -> SortedRows:
-    """The same rows, of which only the label is asked and when it is known."""
+    """The same rows, with only the label and the time at which it is known."""
     assert spec.label is not None
     plan = WindowPlan()
     ask_label(plan, spec.label, basis, tables)
@@ -178,15 +179,15 @@ def _labels(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], rows: 
 def _chunk_types(
     types: Types, read: Sequence[str], label: Label | None, plan: WindowPlan
 ) -> Mapping[str, str]:
-    """The columns of a chunk: what is read, where what is found does not take its place, and what is found.
-    Raises InputError for a type that Arrow does not keep."""
+    """The columns of a chunk: the columns that are read, unless a requested value replaces them, and the
+    requested values. Raises InputError for a type that Arrow cannot store."""
     names = {name.lower() for name in plan.types}
     mine = {name: types[name] for name in read if name.lower() not in names}
     for name, type_ in mine.items():
         if _NOT_KEPT.search(type_):
             raise InputError(
-                f"column {name!r} is {type_}, which no table keeps",
-                hint=f"{quoted(name)}::VARCHAR makes a text of it.",
+                f"column {name!r} has type {type_}, which a table cannot store",
+                hint=f"{quoted(name)}::VARCHAR converts it to text.",
                 place="dataset",
             )
     times = dict.fromkeys((TIME, *label_availability(label)), "TIMESTAMP")
@@ -205,7 +206,7 @@ def _ask_of_others(
     rows: str,
     scope: RowScope,
 ) -> list[str]:
-    """Ask for windows and lags; their names in order."""
+    """Request windows and lags; returns their names in order."""
     types, before = tables[basis.table], len(plan.types)
     _ask_own(plan, spec, basis, types)
     label = spec.label
@@ -216,7 +217,7 @@ def _ask_of_others(
 
 
 def _ask_own(plan: WindowPlan, spec: DatasetSpec, basis: Basis, types: Types) -> None:
-    """What the rows of the same entity make."""
+    """The request for values of rows of the same entity."""
     for window in spec.windows:
         if in_place(window, basis, spec.label):
             kinds = [aggregate_type(window, aggregate, types, basis.table) for aggregate in window.aggregates]
@@ -239,7 +240,8 @@ def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str,
 
 
 def _refuse_hidden_by_label(spec: DatasetSpec, bounds: SplitBounds | None) -> None:
-    """Raise InputError where the query would take the label for the row's own column of the same name."""
+    """Raise InputError if the query would use the label instead of the row's own column with the
+    same name."""
     if spec.label is None or spec.label.is_own:
         return
     keyed = {"joins.on": [name for join in spec.joins for name in join.on]}
@@ -247,7 +249,7 @@ def _refuse_hidden_by_label(spec: DatasetSpec, bounds: SplitBounds | None) -> No
     for place, names in keyed.items():
         if spec.label.name.lower() in (name.lower() for name in names):
             raise InputError(
-                f"{spec.label.name!r} is the name of the label, and of the column that `on` names",
+                f"{spec.label.name!r} is the name of both the label and a column in `on`",
                 hint="Give the label another `name`.",
                 place=f"dataset.{place}",
             )
@@ -265,7 +267,8 @@ def _read_columns(
     used: Iterable[str],
     bounds: SplitBounds | None,
 ) -> tuple[str, ...]:
-    """What is read of the basis table, in its order: no other column decides anything."""
+    """The columns of the basis table that the query reads, in the table's order: no other column decides the
+    order of rows."""
     named = {basis.time, *basis.entity, *own, *used, *spec.required}
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     named |= {part.column for part in parts if in_place(part, basis, spec.label)}

@@ -40,27 +40,27 @@ MOST_COLUMNS = 60
 BINS, TOP = 20, 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _LARGE = 2.0**1000
-"""Numbers from this size on are scaled down before they are subtracted: a difference of doubles can
+"""Numbers from this size on are scaled down before they are subtracted, because a difference of doubles can
 overflow."""
 _NOISE = 1e-12
-"""A variance below this share of the squares is rounding error: the values are constant."""
+"""A variance below this share of the squares is rounding error: the values count as constant."""
 
 
 def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """The columns that statistics tell of: the first MOST_COLUMNS of the features, and the label."""
+    """The columns with statistics: the first MOST_COLUMNS features, and the label."""
     chosen = dict.fromkeys((*features[:MOST_COLUMNS], *([label] if label else [])))
     return tuple(name for name in chosen if name in schema.names)
 
 
 def other_numbers(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """The numbers among the other features, and the label: only held against each other."""
+    """The other numeric features, and the label: they are only correlated with each other."""
     names = [name for name in features[MOST_COLUMNS:] if is_number(schema.field(name).type)]
     return (*names, label) if names and label is not None and label in schema.names else ()
 
 
 @dataclass(slots=True, kw_only=True)
 class SampledRows:
-    """Every n-th of each file's rows that go by, in `columns`; of so many `rows` about `most`."""
+    """A sample of rows in `columns`: every n-th row of each file, about `most` of `rows` rows."""
 
     schema: pa.Schema
     columns: Sequence[str]
@@ -71,11 +71,11 @@ class SampledRows:
 
     @property
     def every(self) -> int:
-        """The n."""
+        """The sampling interval n."""
         return max(1, -(-self.rows // self.most))
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, of one file."""
+        """The same batches, of one file; sampled rows are kept."""
         self._seen = 0
         for batch in batches:
             self._see(batch.select(list(self.columns)))
@@ -89,21 +89,22 @@ class SampledRows:
         self._seen += batch.num_rows
 
     def take(self, table: pa.Table) -> None:
-        """Rows that another one chose."""
+        """Add rows that were sampled elsewhere."""
         self._parts += table.to_batches()
 
     def table(self) -> pa.Table:
-        """What was kept of them."""
+        """The sampled rows."""
         schema = pa.schema([self.schema.field(name) for name in self.columns])
         return pa.Table.from_batches(self._parts, schema)
 
 
 def statistics(sample: SampledRows) -> dict[str, Any]:
-    """Return what a sample of the training rows (or all rows) shows.
+    """Return statistics of a sample of the training rows (or of all rows).
 
-    Per column: the share of missing values; of numbers quantiles and a histogram (20 bins between the 1 % and
-    99 % quantiles, what lies outside in the outer ones), of text the most frequent values. `correlation` is
-    Pearson's, between the numbers. A statistic that cannot be computed is missing, and `problem` says why.
+    For each column: the share of missing values; for numbers quantiles and a histogram (20 bins between the 1
+    % and 99 % quantiles; the outer bins include the values outside), for text the most frequent values.
+    `correlation` is Pearson's, between the numbers. A statistic that cannot be computed is missing, and
+    `problem` has the reason.
     """
     table = sample.table()
     facts = {name: _facts(table[name]) for name in sample.columns}
@@ -148,9 +149,11 @@ def _distribution(values: Floats) -> dict[str, Any]:
 
 
 def _counts(values: Floats, low: float, high: float, scale: float) -> list[int]:
-    """Return how many values are in each of BINS bins of equal width, or in one where there is no width.
+    """Return the number of values in each of BINS bins of equal width, or in one bin if the range has no
+    width.
 
-    Not `np.histogram`: its edges must be different doubles, and a range can be a few doubles wide.
+    `np.histogram` is not used: it needs edges that are different doubles, and a range can be only a few
+    doubles wide.
     """
     if not high > low:
         return [len(values)]
@@ -162,7 +165,7 @@ def _counts(values: Floats, low: float, high: float, scale: float) -> list[int]:
 
 
 def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
-    """Pairwise over the rows that have both; None where a column does not vary."""
+    """Pairwise correlations over the rows that have both values; None if a column does not vary."""
     if len(names) < 2 or sample.num_rows < 2:
         return {}
     count, sums, products, squares = _moments(sample, names)
@@ -178,9 +181,12 @@ def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
-    """Of each pair over the rows that have both: how many these are, the sum of the first, of their products
-    and of the first's squares, all about the means and scaled. [4, columns, columns], block by block: all
-    rows at once would take several times the sample's memory."""
+    """For each pair, over the rows that have both values: their number, the sum of the first values, of the
+    products, and of the first values' squares, all about the means and scaled. The shape is [4, columns,
+    columns].
+
+    Computed block by block: all rows at once would take several times the sample's memory.
+    """
     ranges = [_range(numbers(sample[name])) for name in names]
     centers, scales = np.array(ranges).T
     result = np.zeros((4, len(names), len(names)))
@@ -195,8 +201,9 @@ def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
 
 
 def _range(values: Floats) -> tuple[float, float]:
-    """Return the mean, scaled, and the power of two to scale by: then no value is far from 1, and neither a
-    difference nor a square overflows or is lost. The mean of equal values is that value."""
+    """Return the scaled mean and the power of two for the scaling. With this scale no value is far from 1,
+    so that differences and squares neither overflow nor underflow. The mean of equal values is exactly that
+    value."""
     finite = values[~np.isnan(values)]
     if not len(finite):
         return 0.0, 1.0
@@ -214,12 +221,12 @@ def _scale(values: Floats) -> float:
 NOTE, SAMPLE, WIDE = ".facts.duckdb", ".sample.arrow", ".wide.arrow"
 """Files that a part writes beside its rows."""
 WIDE_CELLS = 4 * 2**20
-"""Values of the sample in which only the label is compared with each of many features: 32 MiB of numbers."""
+"""Values of the sample when only the label is compared with each of many features: 32 MiB of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileScan:
-    """A version's files as they are described: over the training rows (or all)."""
+    """A version's files as they are described: with statistics over the training rows (or all rows)."""
 
     context: JobContext
     table: RowGroupDataset
@@ -227,15 +234,15 @@ class _FileScan:
     sample: SampledRows
     wide: SampledRows
     of: int
-    """How many columns could have statistics."""
+    """The number of columns that could have statistics."""
 
     @property
     def over(self) -> str:
-        """Of which rows facts are told."""
+        """The rows to which the statistics refer."""
         return "the training split" if "split" in self.table.schema.names else "the dataset"
 
     def files(self) -> Mapping[str, pa.RecordBatchReader]:
-        """The rows of each file; the sample is taken as they go by."""
+        """The rows of each file; the sample is taken as they pass."""
         rows, seen = self.table.count_rows(), Counter[str]()
         return {Path(one.path).name: self._passing(one, rows, seen) for one in self.table.get_fragments()}
 
@@ -279,8 +286,8 @@ def _look(context: JobContext, query: PreparedQuery, steps: Sequence[EncoderStep
 def describe_rows(
     context: JobContext, query: PreparedQuery, steps: Sequence[EncoderStep], folder: Path
 ) -> Mapping[str, Any]:
-    """Facts and statistics of the columns over the training rows (or all). Raises DataError for a constant
-    label."""
+    """Statistics of the columns over the training rows (or all rows). Raises DataError for a
+    constant label."""
     look = _look(context, query, steps, folder)
     facts = describe(context, look.files(), look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
@@ -299,7 +306,7 @@ def _findings(look: _FileScan, facts: Facts, query: PreparedQuery) -> Mapping[st
 
 
 def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
-    """Look at a part's rows, for `describe_parts`."""
+    """Compute a part's contribution, for `describe_parts`."""
     if not any(folder.glob("*.parquet")):
         return
     look = _look(context, query, (), folder)
@@ -313,7 +320,7 @@ def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
 def describe_parts(
     context: JobContext, query: PreparedQuery, parts: Sequence[Path], folder: Path
 ) -> Mapping[str, Any]:
-    """What `describe_rows` says of the rows that several parts wrote. Raises DataError."""
+    """The statistics that `describe_rows` returns, for the rows of several parts. Raises DataError."""
     noted = [part for part in parts if (part / NOTE).exists()]
     look = _look(context, query, (), folder)
     for part in noted:
@@ -326,7 +333,7 @@ def describe_parts(
 
 
 def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:
-    """The features that a model can take: numbers, booleans, text."""
+    """The features that a model can use: numbers, booleans, text."""
     present = [name for name in features if name in schema.names]
     return [
         name for name in present if is_number(schema.field(name).type) or is_text(schema.field(name).type)
@@ -334,7 +341,7 @@ def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:
 
 
 def _left_out(features: Sequence[str], schema: pa.Schema) -> Mapping[str, str]:
-    """The other columns that were to be features, and their types."""
+    """The declared features that a model cannot use, and their types."""
     taken = set(learnable(features, schema))
     return {
         name: str(schema.field(name).type) for name in features if name in schema.names and name not in taken
@@ -349,7 +356,7 @@ def make_result(
     facts: Mapping[str, Any],
     kept: ReusableVersion | None = None,
 ) -> JobResult:
-    """The version that was made."""
+    """The description of the new version."""
     spec = context.order.job.dataset
     assert spec is not None
     files = sorted(context.below_root(context.order.output_uri).glob("*.parquet"))
@@ -414,7 +421,7 @@ def make_result(
 
 
 def _events_until(label: Label | None, query: PreparedQuery) -> Mapping[str, Any]:
-    """Until when a label made of events is known; empty for another."""
+    """The time up to which a label made of events is known; empty for another kind of label."""
     if query.events is None or label is None:
         return {}
     newest = query.events.events
@@ -434,7 +441,7 @@ def _is_prediction(name: str, context: JobContext) -> bool:
 
 
 def _label_column(spec: DatasetSpec, compiled: CompiledQuery) -> str | None:
-    """The column whose later value is the label, where the row's own value is among the features."""
+    """The column whose later value is the label, if the row's own value is among the features."""
     if spec.label is None or spec.label.next_rows is not None:
         return None
     column = spec.label.column if spec.label.table is None else None
@@ -442,8 +449,8 @@ def _label_column(spec: DatasetSpec, compiled: CompiledQuery) -> str | None:
 
 
 def _label_after(label: Label | None) -> Mapping[str, float] | None:
-    """How long and how many rows of the entity after the row its label is known; None where an expression
-    says it."""
+    """How much time, or how many rows of the entity, after the row its label is known; None if an expression
+    decides it."""
     if label is None:
         return {"seconds": 0.0, "rows": 0}
     if label.known_at is not None and label.table is None:
@@ -453,7 +460,7 @@ def _label_after(label: Label | None) -> Mapping[str, float] | None:
 
 
 def _label_of(label: Label | None) -> Mapping[str, Any]:
-    """How the label is made: the declared fields that decide what it means."""
+    """How the label is made: the declared fields that define its meaning."""
     if label is None:
         return {}
     names = (
@@ -471,7 +478,7 @@ def _label_of(label: Label | None) -> Mapping[str, Any]:
 
 
 def _labels(compiled: CompiledQuery) -> Mapping[str, Any]:
-    """Of labels of several rows ahead: their names, of which column each is, how many rows ahead."""
+    """For labels of several rows ahead: their names, the column of each, and the number of rows ahead."""
     if not compiled.steps:
         return {}
     steps = ({"name": step.name, "column": step.column, "step": step.step} for step in compiled.steps)

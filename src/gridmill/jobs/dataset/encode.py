@@ -34,12 +34,13 @@ FILE = "encoders.json"
 HIDDEN = (DROPPED, TIME, LABEL_TIME)
 """Columns of the raw rows that are not in the dataset."""
 SHOWN = 100
-"""The most categories of an encoder that the version's details list; the file has all."""
+"""The largest number of an encoder's categories that the version's details list; the file has all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderStep:
-    """A fitted encoder; of `target` also the training labels by when they were known."""
+    """A fitted encoder; for `target` also the training labels, sorted by the time at which they
+    were known."""
 
     fitted: FittedEncoder
     smoothing: float = 0.0
@@ -47,7 +48,7 @@ class EncoderStep:
 
 
 def needs_times(encoders: Sequence[Encoder]) -> bool:
-    """Whether it must be known of each row when it is, and when its label is known."""
+    """Whether the encoder needs the time of each row and the time at which its label is known."""
     return any(encoder.method == Method.TARGET for encoder in encoders)
 
 
@@ -70,8 +71,8 @@ def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: CompiledQuery) -> tupl
 
 
 def _batches(columns: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """Yield up to `most` different columns at a time: one reading of a file with thousands of columns takes
-    longer to find a column than to read it."""
+    """Yield up to `most` different columns at a time: in a file with thousands of columns, finding a column
+    takes longer than reading it, so that reading one column at a time is slow."""
     batch: dict[str, None] = {}
     for column in columns:
         if column in batch or len(batch) == most:
@@ -86,19 +87,20 @@ def _check_role(
     encoder: Encoder, column: str, compiled: CompiledQuery, feature_names: frozenset[str]
 ) -> None:
     if column not in feature_names and not (column in compiled.entity and encoder.keep):
-        hint = f"Features are {', '.join(compiled.features)}; entities can be encoded with `keep: true`."
-        raise InputError(f"{column!r} is no feature", hint=hint, place="dataset.encoders.columns")
+        hint = f"The features are {', '.join(compiled.features)}; entities can be encoded with `keep: true`."
+        raise InputError(f"{column!r} is not a feature", hint=hint, place="dataset.encoders.columns")
 
 
 def _check_column_exists(encoder: Encoder, column: str, before: Sequence[FittedEncoder]) -> None:
-    """Raise InputError for a column that an encoder before has turned into others, or made the same of."""
+    """Raise InputError for a column that an earlier encoder has replaced or has encoded in the same way."""
     for one in before:
         if one.method not in CATEGORICAL:
             continue
         if not one.keep:
-            hint = f"`keep: true` in the encoder of {one.method} leaves it there."
+            hint = f"`keep: true` in the encoder {one.method} keeps the column."
             raise InputError(
-                f"{column!r} is gone: `{one.method}` made {', '.join(one.made[:3])} of it",
+                f"{column!r} does not exist any more: `{one.method}` replaced it by "
+                f"{', '.join(one.made[:3])}",
                 hint=hint,
                 place="dataset.encoders.columns",
             )
@@ -129,9 +131,9 @@ def _fit_some(
 
 
 def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
-    """The training rows; with their label where one is needed.
+    """The training rows; with their labels if an encoder needs them.
 
-    Those without a label tell of the features all the same; rows that are in no split do not.
+    Rows without a label are used for the features too; rows that belong to no split are not used.
     """
     dropped = ds.field(DROPPED)
     mine = dropped.is_null() if label is not None else ~dropped.isin([AFTER, GAP, APART])
@@ -139,7 +141,7 @@ def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
 
 
 def _later_values(label: Label | None, compiled: CompiledQuery) -> Mapping[str, Sequence[str]]:
-    """Return the labels that are later values of a column, by column."""
+    """Return the labels that are later values of each column."""
     if label is None or label.is_own or label.table is not None:
         return {}
     later: dict[str, list[str]] = {}
@@ -165,13 +167,13 @@ def microseconds(times: pa.ChunkedArray) -> Integers:
 
 
 def encoded_schema(raw: pa.Schema, steps: Sequence[EncoderStep]) -> pa.Schema:
-    """The columns that encoding leaves."""
+    """The columns that remain after encoding."""
     hidden = [name for name in HIDDEN if name in raw.names]
     return apply(raw.empty_table().drop_columns(hidden), [step.fitted for step in steps]).schema
 
 
 def encode_batches(raw: RawRows, steps: Sequence[EncoderStep]) -> Iterator[pa.Table]:
-    """Yield the rows that stay, encoded, in order."""
+    """Yield the kept rows, encoded, in order."""
     schema = encoded_schema(raw.table.schema, steps)
     fitted = [step.fitted for step in steps]
     for batch in raw.batches():
@@ -184,7 +186,8 @@ def encode_batches(raw: RawRows, steps: Sequence[EncoderStep]) -> Iterator[pa.Ta
 
 
 def _own_means(kept: pa.Table, steps: Sequence[EncoderStep]) -> Mapping[str, pa.Array]:
-    """What `target` encoders say of each row: the labels known before it, missing before there is any."""
+    """The values of `target` encoders for each row: from the labels known before the row, missing if there
+    is none."""
     made: dict[str, pa.Array] = {}
     for step in steps:
         if step.seen is not None:
@@ -195,7 +198,7 @@ def _own_means(kept: pa.Table, steps: Sequence[EncoderStep]) -> Mapping[str, pa.
 
 
 def encoded_features(features: Sequence[str], steps: Sequence[EncoderStep]) -> tuple[str, ...]:
-    """The features that encoding leaves, in order."""
+    """The features that remain after encoding, in order."""
     names = list(features)
     for step in steps:
         one = step.fitted
@@ -207,13 +210,13 @@ def encoded_features(features: Sequence[str], steps: Sequence[EncoderStep]) -> t
 
 
 def save_encoders(folder: Path, steps: Sequence[EncoderStep]) -> None:
-    """Keep the numbers beside the dataset's rows."""
+    """Store the fitted encoders beside the dataset's rows."""
     content = [to_builtins(step.fitted) for step in steps]
     (folder / FILE).write_text(json.dumps(content, indent=1))
 
 
 def load_encoders(folder: Path) -> tuple[FittedEncoder, ...]:
-    """The encoders of a dataset version; none when it has none."""
+    """The encoders of a dataset version; empty if it has none."""
     path = folder / FILE
     if not path.exists():
         return ()
@@ -221,7 +224,7 @@ def load_encoders(folder: Path) -> tuple[FittedEncoder, ...]:
 
 
 def describe_encoders(steps: Sequence[EncoderStep]) -> list[dict[str, Any]]:
-    """For the version's details: the numbers, without long lists of categories."""
+    """The encoders for the version's details: the numbers, without long lists of categories."""
     result = []
     for step in steps:
         item: dict[str, Any] = to_builtins(step.fitted)

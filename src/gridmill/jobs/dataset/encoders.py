@@ -1,4 +1,5 @@
-"""Encoders, fitted on training rows and applied to any rows alike, in datasets and in predictions."""
+"""Encoders, which are fitted on training rows and applied to any rows in the same way, in datasets and in
+predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,10 +19,11 @@ EMPTY: Mapping[str, pa.Array] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedEncoder:
-    """An encoder of one column with its numbers.
+    """A fitted encoder of one column.
 
-    Scalers: (x - `center`) / `scale`. For missing values: `fill`. For categories: `categories`, as text, and
-    the `values` they become; `other` for those that training never saw. `labels` are scaled with the column.
+    Scalers compute (x - `center`) / `scale`. `fill` replaces missing values. `categories`, as text, become
+    `values`; `other` is the value for categories that were not in the training rows. `labels` are scaled like
+    the column.
     """
 
     column: str
@@ -37,7 +39,8 @@ class FittedEncoder:
 
     @property
     def made(self) -> tuple[str, ...]:
-        """The columns that there are instead; the column itself for scalers and missing values."""
+        """The columns that replace the column; the column itself for scalers and for filling
+        missing values."""
         if self.method == Method.ONEHOT:
             return tuple(f"{self.column}_{category}" for category in self.categories)
         return (f"{self.column}_{self.method}",) if self.method in CATEGORICAL else (self.column,)
@@ -46,7 +49,8 @@ class FittedEncoder:
 def fit(
     encoder: Encoder, column: str, train: pa.Table, label: str | None, labels: Sequence[str]
 ) -> FittedEncoder:
-    """The encoder of `column` from its training rows; `labels` are later values of it. Raises InputError."""
+    """The encoder of `column`, fitted on its training rows; `labels` are later values of it. Raises
+    InputError."""
     values = train[column]
     empty = FittedEncoder(column=column, method=encoder.method, keep=encoder.keep)
     if encoder.method in SCALERS:
@@ -59,7 +63,8 @@ def fit(
 def _numbers(values: pa.ChunkedArray, column: str, method: Method) -> Floats:
     if not is_number(values.type):
         raise InputError(
-            f"`{method}` needs numbers, and {column!r} is {values.type}", place="dataset.encoders.columns"
+            f"`{method}` needs numbers, but {column!r} has type {values.type}",
+            place="dataset.encoders.columns",
         )
     found: Floats = pc.cast(values, pa.float64(), safe=False).to_numpy().astype(np.float64)
     return found[np.isfinite(found)]
@@ -73,8 +78,8 @@ def _scaler(empty: FittedEncoder, values: Floats) -> FittedEncoder:
     if not np.isfinite(center) or not np.isfinite(scale):
         raise InputError(
             f"`{empty.method}` cannot scale {empty.column!r}: its values reach from {values.min():g} to "
-            f"{values.max():g}, and their spread is no number",
-            hint="Leave out what is wrong among them, or divide them in `features`.",
+            f"{values.max():g}, and their spread is too large for a float",
+            hint="Correct or drop the wrong values, or divide the column in `features`.",
             place="dataset.encoders.columns",
         )
     usable = scale > 1e-12 * max(1.0, abs(center))
@@ -142,22 +147,22 @@ def _target(
 
 
 def label_numbers(train: pa.Table, label: str | None) -> Floats:
-    """The label as doubles. Raises InputError when it is no number."""
+    """The label as doubles. Raises InputError if it is not numeric or boolean."""
     if label is None or not is_number(train[label].type):
         raise InputError(
-            "`target` needs a label that is a number or true and false", place="dataset.encoders.method"
+            "`target` needs a label of numbers or of true and false", place="dataset.encoders.method"
         )
     values: Floats = pc.cast(train[label], pa.float64(), safe=False).to_numpy().astype(np.float64)
     return values
 
 
 def as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Categories are compared as text: `1`, `true`, `UA`."""
+    """The values as text, in which form categories are compared: `1`, `true`, `UA`."""
     return values if pa.types.is_string(values.type) else values.cast(pa.string())
 
 
 def codes_of(text: pa.ChunkedArray, categories: Sequence[str]) -> Integers:
-    """For each row the number of its category; -1 for another one, and a missing one."""
+    """For each row the number of its category; -1 for an unknown or missing category."""
     found = pc.index_in(text, value_set=pa.array(categories, pa.string()))
     codes: Integers = pc.fill_null(found, -1).to_numpy().astype(np.int64)
     return codes
@@ -168,8 +173,8 @@ def means_so_far(
 ) -> Floats:
     """For each row the smoothed mean label of its category, over labels known strictly before its time.
 
-    `seen` are the codes, known times and labels of the training rows. Before any label is known: 0 rows of
-    mean 0, which is NaN.
+    `seen` are the codes, known times and labels of the training rows. Before any label is known, the mean of
+    0 rows is NaN.
     """
     sums, rows = _before(codes, times, *seen)
     zero = np.zeros(len(codes), np.int64)
@@ -200,9 +205,10 @@ def _before(
 
 
 def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa.Array] = EMPTY) -> pa.Table:
-    """Return the table with the columns that the encoders make; those in `own` have these values instead.
+    """Return the table with the columns that the encoders make; the columns in `own` get these values
+    instead.
 
-    Raises DataError for a column that is missing.
+    Raises DataError for a missing column.
     """
     columns = _Columns(table)
     for one in fitted:
@@ -215,8 +221,8 @@ def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa
 class _Columns:
     """The columns of a table while encoders change them.
 
-    Arrow's `set_column` copies the list of all columns: of thousands of columns each changed once, that is
-    the square of their number.
+    Arrow's `set_column` copies the list of all columns: changing each of thousands of columns once would take
+    quadratic time.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -227,14 +233,14 @@ class _Columns:
         self._left_out: set[str] = set()
 
     def add(self, one: FittedEncoder, made: Sequence[pa.Array]) -> None:
-        """Put the columns that an encoder makes behind the one that it encodes, or in its place."""
+        """Insert the columns that an encoder makes after the column that it encodes, or instead of it."""
         behind = self._made.get(one.column, [])
         self._made[one.column] = [*zip(one.made, made, strict=True), *behind]
         if not one.keep:
             self._left_out.add(one.column)
 
     def table(self, own: Mapping[str, pa.Array]) -> pa.Table:
-        """Return them as a table."""
+        """Return the columns as a table."""
         pairs: list[tuple[str, pa.ChunkedArray | pa.Array]] = []
         for name, values in self.values.items():
             if name not in self._left_out:
@@ -252,8 +258,8 @@ def _scaled(columns: _Columns, one: FittedEncoder) -> None:
 def _scaled_values(
     values: pa.ChunkedArray | pa.Array, center: float, scale: float
 ) -> pa.ChunkedArray | pa.Array:
-    """Return (x - center) / scale. Without missing values numpy is several times as quick as Arrow, whose
-    functions look up a kernel for each call."""
+    """Return (x - center) / scale. Without missing values numpy is several times faster than Arrow, which
+    looks up a kernel for each call."""
     if values.null_count == 0 and pa.types.is_float64(values.type):
         scaled = np.subtract(values.to_numpy(), center)
         return pa.array(np.divide(scaled, scale, out=scaled))

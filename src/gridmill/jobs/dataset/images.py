@@ -1,4 +1,5 @@
-"""The SQL function `pixels(bytes, width, height)` of datasets: an image as numbers that models learn from."""
+"""The SQL function `pixels(bytes, width, height)` of datasets: an image as numbers from which models can
+learn."""
 
 from io import BytesIO
 from typing import Any
@@ -13,11 +14,12 @@ _ARROW: Any = "arrow"
 _NULLS: Any = "special"
 """Modes of a function, by name: DuckDB's enums for them are not public."""
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""Exceptions of Pillow for bytes that are no image, end early, or would fill the memory."""
+"""Pillow's exceptions for bytes that are not an image, that end early, or that would use too much memory."""
 
 
 def register(engine: duckdb.DuckDBPyConnection) -> None:
-    """Make the function known: pixels(BLOB, INTEGER, INTEGER) -> FLOAT[]; missing for what is no image."""
+    """Register the function pixels(BLOB, INTEGER, INTEGER) -> FLOAT[]; its value is missing for bytes that
+    are not an image."""
     engine.create_function(
         "pixels",
         _pixels,
@@ -35,13 +37,14 @@ def _pixels(files: pa.ChunkedArray, widths: pa.ChunkedArray, heights: pa.Chunked
 
 
 def grey(data: bytes, width: int, height: int) -> npt.NDArray[np.float32] | None:
-    """How light each pixel is, 0 to 1, row by row, of the image brought to that size; None for no image.
+    """The lightness of each pixel, 0 to 1, row by row, of the image resized to this size; None for bytes
+    that are not an image.
 
-    Colours become their lightness, a photo is turned as its camera says; each pixel is the mean of those it
-    stands for. Raises ValueError for a size that is none.
+    Colours are converted to lightness, and a photo is rotated by its camera's orientation tag. Each pixel is
+    the mean of the pixels that it replaces. Raises ValueError for an invalid size.
     """
     if width < 1 or height < 1:
-        raise ValueError(f"pixels(): {width} x {height} is no size of an image")
+        raise ValueError(f"pixels(): {width} x {height} is not a valid image size")
     try:
         with Image.open(BytesIO(data)) as image:
             deep = image.mode.startswith("I")  # 16 bits

@@ -1,6 +1,6 @@
-"""Incremental datasets: which files and encoders of the previous version stay valid.
+"""Incremental datasets: decides which files and encoders of the previous version stay valid.
 
-They do if the tables only had later rows appended.
+They stay valid if the tables have only got later rows.
 """
 
 import json
@@ -33,7 +33,7 @@ FORMAT = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusableVersion:
-    """A version whose rows up to `after` (inclusive) are final, and what it says of itself."""
+    """A version whose rows up to `after` (inclusive) are final, and its recorded state."""
 
     folder: Path
     after: datetime
@@ -48,18 +48,18 @@ def find_kept(
     tables: Mapping[str, ds.Dataset],
     units: Units,
 ) -> tuple[ReusableVersion | None, str]:
-    """The version to build on; or why all is computed."""
+    """The version on which to build; or the reason why all rows are computed."""
     if not spec.incremental or not context.order.earlier:
         return None, ""
     earlier = context.order.earlier[0].artifact
     state = earlier.output.details.get("incremental")
     folder = context.below_root(earlier.output.uri)
     if earlier.removed or not state or not folder.is_dir():
-        return None, "the version before is not there, or was not made to be built on"
+        return None, "the version before does not exist any more, or was made without `incremental`"
     if state["format"] != FORMAT or state["spec"] != _text(context):
         return None, "the declaration has changed"
     if any(_outages(context, spec).values()):
-        return None, "a sink has outages, whose rows are left out"
+        return None, "rows in the outages of a sink are dropped"
     for name, table in tables.items():
         of_events = spec.label is not None and name == spec.label.table
         seen = datetime.fromisoformat(state["events" if of_events else "seen"])
@@ -74,7 +74,7 @@ def find_kept(
 
 
 def _text(context: JobContext) -> str:
-    """Of all that is declared and decides which rows there are."""
+    """The text of all declared fields that decide the dataset's rows."""
     spec = context.order.job.dataset
     assert spec is not None
     return json.dumps([to_builtins(spec), _outages(context, spec)], sort_keys=True)
@@ -86,7 +86,7 @@ def _outages(context: JobContext, spec: DatasetSpec) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ChangedTable:
-    """A table in which rows may be new."""
+    """A table that may have new rows."""
 
     spec: DatasetSpec
     name: str
@@ -101,15 +101,15 @@ def _appended(
     before: int | None,
     seen: datetime,
 ) -> str:
-    """Why the table is not just the one of the version before with later rows; empty when it is."""
+    """The reason why the table is not just the earlier version's table with later rows; empty if it is."""
     name = fresh.name
     output = context.input(name).output
     if output.kind != ArtifactKind.SINK or before is None:
-        return f"{name} is no sink"
+        return f"{name} is not a sink"
     if output.table_version == before:
         return ""
     if any(join.table == name for join in fresh.spec.joins):
-        return f"{name} has changed, and is joined whatever its rows' times"
+        return f"{name} has changed, and it is joined regardless of the times of its rows"
     path = context.below_root(output.uri)
     old = set(DeltaTable(path, version=before).file_uris())
     now = set(DeltaTable(path, version=output.table_version).file_uris())
@@ -117,12 +117,15 @@ def _appended(
         return f"rows of {name} were replaced, not only added"
     first = _first_time(engine, fresh, {Path(file).name for file in now - old})
     if first is not None and first <= seen:
-        return f"{name} got rows from {first:%Y-%m-%d %H:%M}, and was known up to {seen:%Y-%m-%d %H:%M}"
+        return (
+            f"{name} got rows from {first:%Y-%m-%d %H:%M}, but the version before already used rows up "
+            f"to {seen:%Y-%m-%d %H:%M}"
+        )
     return ""
 
 
 def _first_time(engine: duckdb.DuckDBPyConnection, of: _ChangedTable, files: set[str]) -> datetime | None:
-    """The earliest moment at which any of the new rows is, or became known."""
+    """The earliest time, or known time, of any of the new rows."""
     table = of.table
     fragments = [part for part in table.get_fragments() if Path(part.path).name in files]
     if not fragments:
@@ -135,7 +138,7 @@ def _first_time(engine: duckdb.DuckDBPyConnection, of: _ChangedTable, files: set
 
 
 def _times(spec: DatasetSpec, name: str) -> set[str]:
-    """The SQL of every time that the declaration gives for rows of that table."""
+    """The SQL of every time that the declaration defines for rows of this table."""
     result: set[str] = set()
     if spec.basis is not None and spec.basis.table == name:
         result |= {quoted(spec.basis.time), *([spec.basis.known_at] if spec.basis.known_at else [])}
@@ -150,15 +153,15 @@ def _times(spec: DatasetSpec, name: str) -> set[str]:
 
 
 def final_until(label: Label | None, last: datetime, complete: datetime | None = None) -> datetime:
-    """The time up to which rows are final, where the basis ends at `last`: those that have a label, and all
-    before. A label's events are `complete` until that time."""
+    """The time up to which rows are final, for a basis that ends at `last`: all rows before the first one
+    whose label is not known yet. A label's events are `complete` up to that time."""
     if label is None or label.horizon_seconds is None:
         return last
     return min((complete or last) - timedelta(seconds=label.horizon_seconds), last)
 
 
 def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
-    """From when on rows matter for rows after that moment; None: all do."""
+    """The time from which on rows can influence the rows after this moment; None: all rows can."""
     label = spec.label
     late = label is not None and (label.known_at is not None or label.delay_seconds is not None)
     labels = (label.name, *label.sources) if label is not None and late else ()
@@ -171,7 +174,7 @@ def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
 def recent_rows(
     context: JobContext, spec: DatasetSpec, tables: Mapping[str, ds.Dataset], units: Units, after: datetime
 ) -> Mapping[str, ds.Dataset]:
-    """The basis table without the row groups that are too old to matter, where nothing else looks at it."""
+    """The basis table without the row groups that are too old to matter, if no other part reads it."""
     history, basis = history_from(spec, after), spec.basis
     if history is None or basis is None or basis.known_at is not None:
         return {}
@@ -199,7 +202,8 @@ def recent_rows(
 
 
 def link_files(kept: ReusableVersion, folder: Path) -> None:
-    """The kept version's files in `folder` too: links where the file system has them, copies elsewhere."""
+    """Put the kept version's files into `folder` too: as links if the file system has them, else
+    as copies."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(kept.folder.glob("*.parquet")):
         link_file(path, folder)
@@ -213,8 +217,8 @@ def describe_incremental(
     after: datetime | None,
     dropped: Mapping[str, int],
 ) -> dict[str, Any]:
-    """What the next version needs to know to build on this one: until when its tables were known, and the
-    `events` of its label; `dropped` are the final rows left out."""
+    """The state that the next version needs to build on this one: the times up to which its tables and the
+    `events` of its label were known; `dropped` are the final rows that were dropped."""
     if not spec.incremental or seen is None or after is None:
         return {}
     inputs = {name: context.input(name).output.table_version for name in spec.references()}

@@ -1,6 +1,6 @@
 """Ordinary joins as SQL, as-of joins as requests to the window engine, and the query's views of tables.
 
-The functions that write SQL are pure.
+The functions that write SQL have no side effects.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from gridmill.jobs.expressions import KNOWN, TIME, RowScope, quote_all, select, 
 
 @dataclass(slots=True)
 class JoinedColumns:
-    """Columns that ordinary joins add (name -> SQL), the text after FROM, and the names of what as-of joins
+    """The columns that ordinary joins add (name -> SQL), the text after FROM, and the names that as-of joins
     add."""
 
     columns: dict[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class JoinedColumns:
     names: list[str] = field(default_factory=list)
 
     def add(self, names: Iterable[str]) -> None:
-        """Note columns. Raises InputError for one that is there already."""
+        """Add columns. Raises InputError for a name that exists already."""
         for name in names:
             refuse_duplicates((*self.names, name))
             self.names.append(name)
@@ -44,7 +44,7 @@ def join_all(
     before: str,
     scope: RowScope,
 ) -> JoinedColumns:
-    """The declared joins of `before`; as-of joins are asked for. Raises InputError."""
+    """The declared joins of `before`; as-of joins become requests. Raises InputError."""
     made = JoinedColumns()
     for number, join in enumerate(spec.joins, start=1):
         _ordinary(made, join, f"j{number}", basis, tables, before)
@@ -57,7 +57,8 @@ def join_all(
 def _by_clock(
     asof: AsOfJoin, label: Label | None, basis: Basis, tables: Mapping[str, Types]
 ) -> Iterator[AsOfJoin]:
-    """The join; where it brings the rows' own labels, known late, these apart: known when both say so."""
+    """The join. The labels that it reads and that are known later are separate: they are known when both the
+    row and the label are."""
     mine = asof.table == basis.table and not asof.exempt
     available_at = own_label_availability(label, basis) if label is not None and mine else ""
     added = _added_as_of(asof, tables)
@@ -148,10 +149,12 @@ def _check_keys(
 def register_tables(
     engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset], units: Units | None = None
 ) -> None:
-    """Each table under its name, in place of one that is there; its columns of numbers in `units` as times.
+    """Create a view for each table under its name, replacing any existing view; numeric columns in `units`
+    become times.
 
-    Comparisons with times must not reach Arrow: it would hold the query's times, which have no zone, against
-    the statistics of the files, whose times do, and refuse. Times that a function gives stay in DuckDB.
+    Comparisons with times must not be passed on to Arrow: Arrow would compare the query's times, which have
+    no zone, with the statistics of the files, whose times have one, and raise an error. Times that a function
+    returns stay in DuckDB.
     """
     for name, table in tables.items():
         source = f"__source_{name}"
@@ -166,11 +169,11 @@ def register_tables(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableViews:
-    """Tables, and the units of their columns of numbers that are times."""
+    """Tables, and the units of their numeric columns that are times."""
 
     tables: Mapping[str, ds.Dataset]
     units: Units = field(default_factory=dict)
 
     def register(self, engine: duckdb.DuckDBPyConnection) -> None:
-        """Show a connection the tables."""
+        """Create the views in a connection."""
         register_tables(engine, self.tables, self.units)

@@ -21,7 +21,8 @@ BATCH_ROWS = 131_072
 
 
 def number_keys(engine: duckdb.DuckDBPyConnection, name: str, rows: str, keys: tuple[str, ...]) -> None:
-    """A table of the different keys (none missing), numbered in their order, with how many rows each has."""
+    """Make a table of the distinct keys (none missing), numbered in their order, with the number of rows of
+    each."""
     listed = ", ".join(quote_all(keys))
     not_null = " AND ".join(f"{key} IS NOT NULL" for key in quote_all(keys))
     counted_keys = (
@@ -43,13 +44,13 @@ def numbered(rows: str, keys: tuple[str, ...], table: str, columns: str = "r.*")
 
 
 def batches_of(relation: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
-    """The rows of a query as they come."""
+    """The rows of a query, batch by batch."""
     with memory_errors():
         yield from relation.to_arrow_reader(rows_at_once(len(relation.columns), BATCH_ROWS, BATCH_CELLS))
 
 
 def whole_ties(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[pa.Table]:
-    """Rows sorted by number and `time` in tables such that those of a key at the same time are in one."""
+    """Rows sorted by number and `time`, in tables that never separate rows of the same key and time."""
     waiting: list[pa.Table] = []
     for batch in batches:
         rows = pa.Table.from_batches([batch])
@@ -67,7 +68,7 @@ def whole_ties(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[pa.Tabl
 
 
 def moments(rows: pa.Table, time: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Where a row is of another key, or at another time, than the one before; the first always is."""
+    """The positions at which the key or the time changes; the first row is always one."""
     if not rows.num_rows:
         return np.zeros(0, np.bool_)
     return changes(integers(rows[CODE])) | changes(integers(rows[time]))
@@ -76,7 +77,8 @@ def moments(rows: pa.Table, time: str) -> np.ndarray[tuple[int], np.dtype[np.boo
 def untied(
     engine: duckdb.DuckDBPyConnection, rows: pa.Table, own: OwnRows, order: tuple[str, ...]
 ) -> pa.Table:
-    """The rows of a key at the same time put in order: few are; sorting all by it would be a waste."""
+    """Sort the rows with the same key and time by their values: these are few, and sorting all rows by
+    values would be slow."""
     places = np.arange(len(own.first))
     later = own.first != places
     tied = later.copy()
@@ -93,6 +95,6 @@ def untied(
 
 
 def integers(column: pa.ChunkedArray) -> Ints:
-    """Whole numbers, or times as such."""
+    """Values as whole numbers; times keep their microseconds."""
     numbers: Ints = pc.cast(column, pa.int64()).to_numpy()
     return numbers

@@ -1,8 +1,9 @@
-"""Applies the label's availability time: nothing reads a label before it is known, whatever `known_at` is.
+"""Applies the label's availability time: no part reads a label before it is known, whatever its `known_at`
+declares.
 
-A window, lag or join can name the column that the label is made of, and declare with `known_at` when its rows
-became known. If the label declares a later time (its own `known_at`, its `delay`), the later one holds. A
-part that declares `exempt` is left as it is, and the dataset's remarks show it.
+A window, lag or join can read the column from which the label is made, and declare with `known_at` when its
+rows become known. If the label declares a later time (its own `known_at`, its `delay`), the later time is
+used. A part that declares `exempt` is not changed, and the dataset's remarks show the exemption.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,8 +28,8 @@ Joining = TypeVar("Joining", AsOfJoin, Join)
 class _AvailabilityTime:
     """When the label's value in a row is known: `delay_seconds` after `known_at`, a column or SQL over it.
 
-    `sources` are the columns that hold it, in lower case; None: every column of the table, as the row itself
-    is an event. `tables` are the names of its table and of its copies; "" is the basis.
+    `sources` are the columns that contain the label, in lower case; None: every column of the table, as the
+    row itself is an event. `tables` are the names of the label's table and of its copies; "" is the basis.
     """
 
     label: Label
@@ -40,18 +41,18 @@ class _AvailabilityTime:
 
     @property
     def sql(self) -> str:
-        """The time, as SQL."""
+        """The time at which the label is known, as SQL."""
         timestamp = _timestamp(self.known_at)
         return f"{timestamp} + {interval(self.delay_seconds)}" if self.delay_seconds else timestamp
 
     @property
     def words(self) -> str:
-        """The time, for people."""
+        """The time at which the label is known, in words."""
         delay = f"{show_span(self.delay_seconds)} after " if self.delay_seconds else "at "
         return f"{delay}`{self.known_at}`"
 
     def holds(self, column: str) -> bool:
-        """Return whether the column tells of the label."""
+        """Return whether the column reveals the label."""
         return self.sources is None or column.lower() in self.sources
 
     def table_of(self, part: Part) -> str:
@@ -59,13 +60,13 @@ class _AvailabilityTime:
         return "" if part.table in (None, self.basis.table) else str(part.table)
 
     def own_time(self, part: Part) -> str | None:
-        """Return what the part says of when its rows are known, or the basis says for it."""
+        """Return the declared time at which the part's rows are known, or the basis's time."""
         if part.known_at is not None or self.table_of(part):
             return part.known_at
         return None if isinstance(part, Join) else self.basis.known_at or self.basis.time
 
     def later(self, known_at: str) -> str:
-        """Return the later one of both times, as SQL; missing where one of them is."""
+        """Return the later of both times, as SQL; missing if one of them is missing."""
         mine, theirs = _timestamp(known_at), self.sql
         if mine == theirs:
             return known_at
@@ -77,9 +78,10 @@ def _timestamp(text: str) -> str:
 
 
 def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> DatasetSpec:
-    """Return the declaration in which every part that reads the label says when that is known.
+    """Return the declaration in which every part that reads the label declares when the label is known.
 
-    `inputs` are the tables by the names that the declaration uses. Raises InputError where it cannot be said.
+    `inputs` are the tables by the names that the declaration uses. Raises InputError if this time cannot be
+    computed.
     """
     clock = _clock(spec, inputs)
     if clock is None:
@@ -96,7 +98,8 @@ def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> Datas
 
 
 def clock_remarks(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> tuple[str, ...]:
-    """Return a sentence for each part whose `known_at` the label's clock replaces, and for each exemption."""
+    """Return a sentence for each part whose `known_at` is replaced by the label's time, and for each
+    exemption."""
     clock, clocked = _clock(spec, inputs), with_label_clock(spec, inputs)
     remarks = [text for part, place in _parts(spec) if (text := _exemption(part, place))]
     if clock is None:
@@ -116,12 +119,12 @@ def _exemption(part: Part, place: str) -> str:
     if not part.exempt:
         return ""
     if isinstance(part, Join):
-        return f"{part.table} is joined whatever its rows' times (exempt)"
+        return f"{part.table} is joined regardless of the times of its rows (exempt)"
     return f"{place}: {_named(part)} can hold a label before it is known (exempt: {part.exempt})"
 
 
 def _changed(part: Part, clock: _AvailabilityTime) -> str:
-    message = f"sees a label only from when it is known: {clock.words}"
+    message = f"contains a label only from the time at which the label is known: {clock.words}"
     return f"{_named(part)} with `known_at: {part.known_at}` {message}"
 
 
@@ -132,7 +135,8 @@ def _named(part: Part) -> str:
 
 
 def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _AvailabilityTime | None:
-    """Return the label's clock; None without a label, and where its column is known with the row itself."""
+    """Return the label's availability time; None without a label, and if its column is known with the row
+    itself."""
     label, basis = spec.label, spec.basis or Basis(table="", time=spec.time or "", entity=spec.entity)
     if label is None or not basis.time:
         return None
@@ -156,8 +160,8 @@ def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _AvailabilityTi
 
 
 def _sources(label: Label, basis: Basis) -> frozenset[str]:
-    """Return the label's columns that are not known with the row: those of a later row's value are, where
-    they are features of the row itself."""
+    """Return the label's columns that are not known with the row. The columns of a later row's value are
+    known with the row if they are features of the row itself."""
     if label.is_own:
         return frozenset(name.lower() for name in label.sources)
     late = label.known_at is not None or label.delay_seconds is not None
@@ -170,14 +174,14 @@ def _sources(label: Label, basis: Basis) -> frozenset[str]:
 def _copies(
     own: str, of: Sequence[str], inputs: Mapping[str, Artifact], alike: Callable[[Artifact, Artifact], bool]
 ) -> set[str]:
-    """Return the other tables that hold the same rows as one of `of`, and `own`."""
+    """Return the other tables that contain the same rows as a table in `of`, and `own`."""
     mine = [inputs[name] for name in of if name in inputs]
     same = (name for name, one in inputs.items() if name != own and any(alike(one, each) for each in mine))
     return {own, *same} - {""}
 
 
 def _is_same(one: Artifact, other: Artifact) -> bool:
-    """Return whether both are one table, or tables of the same columns: of the same source, or its parts."""
+    """Return whether both are one table, or tables with the same columns of the same source or its parts."""
     return one.output.uri == other.output.uri or (
         one.kind != ArtifactKind.PREDICTION
         and bool(one.output.columns)
@@ -186,7 +190,7 @@ def _is_same(one: Artifact, other: Artifact) -> bool:
 
 
 def _is_kin(one: Artifact, other: Artifact) -> bool:
-    """Return whether they are the same, or one is made from the other, or both from a third."""
+    """Return whether they are the same version, or one is made from the other, or both from a third one."""
     return _is_same(one, other) or (one.kind != ArtifactKind.PREDICTION and bool(_jobs(one) & _jobs(other)))
 
 
@@ -196,14 +200,14 @@ def _jobs(artifact: Artifact) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AvailabilityRewrite:
-    """Applies a clock to parts. The engine only reads the syntax of expressions."""
+    """Applies an availability time to parts. The engine only parses expressions."""
 
     clock: _AvailabilityTime
     engine: duckdb.DuckDBPyConnection
     inputs: Mapping[str, Artifact]
 
     def one(self, part: OnePart, place: str) -> OnePart:
-        """Return the window or lag as it is computed."""
+        """Return the window or lag with the time that is used."""
         clock, known_at = self.clock, self.clock.own_time(part)
         if known_at is None or not self._is_looked_at(part):
             return part
@@ -216,7 +220,7 @@ class _AvailabilityRewrite:
         return part if later == known_at else replace(part, known_at=self._checked(later, part, place))
 
     def joined(self, part: Joining, place: str) -> Iterator[Joining]:
-        """Yield the join as it is computed: what it brings of the label apart."""
+        """Yield the join with the time that is used; the label's columns become a separate join."""
         clock, known_at = self.clock, self.clock.own_time(part)
         later = clock.later(known_at) if known_at is not None else known_at
         if known_at is None or later == known_at or not self._is_looked_at(part):
@@ -234,7 +238,8 @@ class _AvailabilityRewrite:
         return self.clock.table_of(part) in self.clock.tables and not part.exempt
 
     def _decides(self, known_at: str, place: str) -> bool:
-        """Return whether the label decides when rows are known: which ones are seen then tells it."""
+        """Return whether the label decides when rows are known: then the set of known rows reveals the
+        label."""
         used = expression_columns(self.engine, known_at, f"dataset.{place}.known_at")
         return self.clock.sources is not None and any(self.clock.holds(name) for name in used)
 
@@ -244,7 +249,7 @@ class _AvailabilityRewrite:
         return part.columns or tuple(column.name for column in columns if column.name not in keys)
 
     def _checked(self, later: str, part: Part, place: str) -> str:
-        """Return the time. Raises InputError where the part's table lacks a column that it needs."""
+        """Return the time. Raises InputError if the part's table lacks a column that the time needs."""
         table = self.clock.table_of(part)
         if not table:
             return later
@@ -254,9 +259,9 @@ class _AvailabilityRewrite:
         if not lacking:
             return later
         raise InputError(
-            f"{_named(part)} is the label's column in a table that is made of the same rows. The label is "
-            f"known {self.clock.words}, and {table!r} has no column {' and '.join(map(repr, lacking))} "
-            "to say when",
-            hint="Add that column to the table; or declare `exempt: REASON` if it cannot tell of the label.",
+            f"{_named(part)} is the label's column in a table that is made from the same rows. The label "
+            f"is known {self.clock.words}, but {table!r} has no column {' and '.join(map(repr, lacking))} "
+            "from which to compute this time",
+            hint="Add that column to the table; or declare `exempt: REASON` if it cannot reveal the label.",
             place=f"dataset.{place}",
         )

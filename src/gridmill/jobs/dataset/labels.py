@@ -1,8 +1,9 @@
-"""The label of a dataset: its value, when it is known, and why a row without one is left out. Pure.
+"""The label of a dataset: its value, when it is known, and why a row without a label is dropped. No side
+effects.
 
-A row's own value is SQL. The value of a later row and values made of the events of a table are computed by
+A row's own value is SQL. The value of a later row, and values computed from the events of a table, come from
 the window engine. Predictions can be tables of a dataset: a prediction is known with the row that it is for,
-and its true values are left out.
+and its true values are excluded.
 """
 
 from collections.abc import Mapping
@@ -40,34 +41,36 @@ _AGGREGATES = {
     LabelRule.MAX: Aggregate.MAX,
 }
 _OUTCOMES = {LabelRule.ANY: "{0} > 0", LabelRule.SUM: "coalesce({0}, 0)"}
-"""The label as an expression of the aggregate of its events, for outcomes that are not the aggregate
-itself."""
+"""The label as an expression of the aggregate of its events, for outcomes that are not the
+aggregate itself."""
 
 
 def clocked(label: Label | None, basis: Basis | None) -> Label | None:
-    """The label with its clock: that of the row it is taken from, unless it has one of its own."""
+    """The label with its availability time: that of the row from which it is taken, unless the label
+    declares one."""
     if basis is None or label is None or label.table is not None or label.known_at is not None:
         return label
     return replace(label, known_at=basis.known_at)
 
 
 def label_availability(label: Label | None) -> Mapping[str, str]:
-    """When the value of a row is known, where the declaration says so."""
+    """The declared time at which the value of a row is known, if there is one."""
     if label is None or label.known_at is None or label.table is not None:
         return {}
     return {LABEL_KNOWN: f"({sql_text(label.known_at)})::TIMESTAMP"}
 
 
 def own_label_availability(label: Label | None, basis: Basis) -> str:
-    """When a row's own label is known, where that is later than the row, as SQL over the row; or empty."""
+    """The time at which a row's own label is known, as SQL over the row, if it is later than the row; else
+    empty."""
     if label is None or not label.is_own or not has_time(label):
         return ""
     return _later(f"({sql_text(label.known_at or basis.time)})::TIMESTAMP", label)
 
 
 def label_columns(label: Label | None) -> Mapping[str, str]:
-    """The label, and when it is known where that is later than the row, as SQL over the row and what was
-    asked."""
+    """The label, and the time at which it is known if that is later than the row, as SQL over the row and
+    the requested values."""
     if label is None:
         return {}
     if label.is_own:
@@ -82,7 +85,7 @@ def label_columns(label: Label | None) -> Mapping[str, str]:
 
 
 def ask_label(plan: WindowPlan, label: Label | None, basis: Basis, tables: Mapping[str, Types]) -> None:
-    """Ask for what the label is of other rows. Raises InputError."""
+    """Request the values of other rows that the label needs. Raises InputError."""
     if label is None:
         return
     types = tables[basis.table]
@@ -124,7 +127,7 @@ def _following(label: Label, rows: int) -> NextRows:
 
 
 def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> OtherTable:
-    """The events of a label's table in the time ahead."""
+    """The request for the events of a label's table in the time ahead."""
     assert label.table is not None
     assert label.outcome is not None
     on, types = label.on or basis.entity, tables[label.table]
@@ -166,7 +169,8 @@ class LabelStep:
 
 
 def label_steps(label: Label | None) -> tuple[LabelStep, ...]:
-    """The labels of the next rows, step by step, all columns of a step; none for another label."""
+    """The labels of the next rows, step by step, with all columns of a step; empty for another kind of
+    label."""
     if label is None or label.next_rows is None:
         return ()
     each = product(range(1, label.next_rows + 1), label.sources)
@@ -195,7 +199,7 @@ def _later(ready_at: str, label: Label) -> str:
 
 
 def has_time(label: Label | None) -> bool:
-    """Whether the label is known later than the row."""
+    """Whether the label becomes known later than the row."""
     if label is None:
         return False
     return not label.is_own or label.known_at is not None or label.delay_seconds is not None
@@ -213,7 +217,7 @@ def label_type(label: Label | None, types: Types) -> str:
 
 
 def label_names(label: Label | None) -> tuple[str, ...]:
-    """The columns that hold the label, and what it is made of where that is the row's own value."""
+    """The columns that contain the label, and the columns of its expression if it is the row's own value."""
     if label is None:
         return ()
     steps = tuple(step.name for step in label_steps(label))
@@ -221,7 +225,7 @@ def label_names(label: Label | None) -> tuple[str, ...]:
 
 
 def missing_label(label: Label, types: Types, *, dated: bool) -> str:
-    """The SQL condition for a row without a label; where it is `dated`, also for one never known."""
+    """The SQL condition for a row without a label; if `dated`, also for a label that never becomes known."""
     name = quoted(label.name if label.next_rows is None else NEXT)
     missing = missing_value(name, label_type(label, types))
     if dated and label.table is None:
@@ -230,17 +234,17 @@ def missing_label(label: Label, types: Types, *, dated: bool) -> str:
 
 
 def missing_value(name: str, type_: str) -> str:
-    """The SQL condition for a column that is missing, or not a number."""
+    """The SQL condition for a column that is missing or NaN."""
     return f"{name} IS NULL OR isnan({name})" if type_ in FLOATS else f"{name} IS NULL"
 
 
 ASIDE = ("row", "truth", "fold")
-"""Columns of a prediction that are features only if they are named."""
+"""Columns of a prediction that are features only if the declaration names them."""
 
 
 def with_predictions(spec: DatasetSpec, predictions: Mapping[str, Output]) -> DatasetSpec:
-    """The declaration with what goes without saying of these tables: which columns are meant, and that
-    joined rows were known just before their own time, being made from what was known before it."""
+    """The declaration with the defaults for tables that are predictions: which columns are used, and that
+    joined rows were known just before their own time, as they were made from values known before it."""
     if not predictions:
         return spec
     basis = spec.basis

@@ -1,8 +1,8 @@
 """Numbers that are times: finds the units that fit them, and writes the SQL that converts them to times.
 
-A number shows its unit by its size, as a sink reads the numbers of a column that is declared a time: 9 or 10
-digits are seconds since 1970, 12 or 13 milliseconds, 15 or 16 microseconds, 18 or 19 nanoseconds; 8, 10, 12
-or 14 digits can be a date.
+The size of a number shows its unit, by the same rule as in a sink for a column that is declared as a time: 9
+or 10 digits are seconds since 1970, 12 or 13 milliseconds, 15 or 16 microseconds, 18 or 19 nanoseconds; 8,
+10, 12 or 14 digits can be a date.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ NAMES: Mapping[str, str] = {
     "%Y%m%d%H%M%S": "a date to the second",
 }
 _DIGITS = dict(zip(UNIX_UNITS, (9, 12, 15, 18), strict=True))
-"""The fewest digits of a number in such a unit; it has one more at most."""
+"""The fewest digits of a number in this unit; it has at most one more."""
 _PER_SECOND = dict(zip(UNIX_UNITS, (1, 10**3, 10**6, 10**9), strict=True))
 _WIDTHS = dict(zip(DATE_DIGITS, (8, 10, 12, 14), strict=True))
 _EPOCH = datetime(1970, 1, 1)
@@ -35,23 +35,23 @@ _INEXACT = ("DOUBLE", "FLOAT", "DECIMAL")
 
 
 def is_whole(type_: str) -> bool:
-    """Whether a type of DuckDB has whole numbers alone."""
+    """Whether a DuckDB type has only whole numbers."""
     return type_.endswith("INT") or type_ in ("INTEGER", "UINTEGER")
 
 
 def is_numeric(type_: str) -> bool:
-    """Whether numbers of a type of DuckDB can be times."""
+    """Whether numbers of a DuckDB type can be times."""
     return is_whole(type_) or (type_.startswith(_INEXACT) and not type_.endswith("]"))
 
 
 def value_sql(column: str, type_: str) -> str:
-    """The numbers as they are looked at: NaN is a missing value."""
+    """The numbers to check, as SQL: NaN becomes a missing value."""
     name = quoted(column)
     return f"CASE WHEN NOT isnan({name}) THEN {name} END" if type_ in ("DOUBLE", "FLOAT") else name
 
 
 def shows_sql(unit: str, value: str) -> str:
-    """Whether a number shows that it is in that unit, as SQL."""
+    """Whether the size of a number shows this unit, as SQL."""
     if unit in _DIGITS:
         least, end = 10 ** (_DIGITS[unit] - 1), min(10 ** (_DIGITS[unit] + 1), _MOST)
         return f"(abs({value}::DOUBLE) >= {least} AND abs({value}::DOUBLE) < {end})"
@@ -59,7 +59,7 @@ def shows_sql(unit: str, value: str) -> str:
 
 
 def fits_sql(unit: str, value: str) -> str:
-    """Whether a number can be a time in that unit, where this is declared, as SQL."""
+    """Whether a number can be a time in this declared unit, as SQL."""
     if unit not in _PER_SECOND:
         return _is_date(unit, value)
     per = _PER_SECOND[unit]
@@ -80,8 +80,8 @@ def _is_date(unit: str, value: str) -> str:
 
 
 def time_sql(unit: str, column: str, type_: str) -> str:
-    """The times of a column whose numbers all fit, as SQL: to the microsecond, the nearest one of fractions;
-    of nanoseconds, thousands are cut."""
+    """The times of a column whose numbers all fit, as SQL, in microseconds: fractions are rounded, and
+    nanoseconds are truncated."""
     name = quoted(column)
     if unit in _WIDTHS:
         return _date_sql(f"({value_sql(column, type_)})", _WIDTHS[unit])
@@ -97,14 +97,14 @@ def time_sql(unit: str, column: str, type_: str) -> str:
 
 
 def _date_sql(name: str, width: int) -> str:
-    """By arithmetic: an engine does it faster than it reads texts."""
+    """Convert by arithmetic, which is faster than parsing text."""
     full = f"({name}::BIGINT * {10 ** (14 - width)})"
     parts = [f"({full} // {10**place} % 100)::BIGINT" for place in (8, 6, 4, 2)]
     return f"make_timestamp({full} // {10**10}, {', '.join(parts)}, ({full} % 100)::DOUBLE)"
 
 
 def time_of(unit: str, number: float) -> datetime | None:
-    """The time of a number; None where it is none that Python has."""
+    """The time of a number; None if it is outside of Python's range."""
     try:
         if unit in _WIDTHS:
             text = str(int(number))
@@ -120,12 +120,12 @@ def time_of(unit: str, number: float) -> datetime | None:
 
 
 def _cut(nanoseconds: int) -> int:
-    """Microseconds, cut towards 1970."""
+    """Microseconds, truncated towards 1970."""
     return nanoseconds // 1000 if nanoseconds >= 0 else -(-nanoseconds // 1000)
 
 
 def least_number(unit: str, moment: datetime) -> int:
-    """A number that is not larger than any of a time from that moment on."""
+    """A number that is at most the number of any time from this moment on."""
     if unit in _WIDTHS:
         return int(f"{moment.year:04}{moment:%m%d%H%M%S}"[: _WIDTHS[unit]])
     micros = (moment - _EPOCH) // timedelta(microseconds=1)
@@ -134,7 +134,7 @@ def least_number(unit: str, moment: datetime) -> int:
 
 
 def shows(unit: str, number: float) -> bool:
-    """Whether a number shows that it is in that unit."""
+    """Whether the size of a number shows this unit."""
     if unit in _DIGITS:
         least, end = 10 ** (_DIGITS[unit] - 1), min(10 ** (_DIGITS[unit] + 1), _MOST)
         return bool(least <= abs(number) < end)
@@ -143,6 +143,6 @@ def shows(unit: str, number: float) -> bool:
 
 
 def readings(number: float, units: tuple[str, ...] = NUMBER_FORMATS) -> str:
-    """What a number says in each unit that it shows: `1 January 2024 (seconds since 1970)`."""
+    """The time of a number in each unit that it can have: `1 January 2024 (seconds since 1970)`."""
     texts = (f"{show_moment(moment)} ({NAMES[unit]})" for unit in units if (moment := time_of(unit, number)))
     return " or ".join(texts)

@@ -1,7 +1,7 @@
-"""Prepares a dataset's query from its declaration and its tables, after all checks.
+"""Prepares a dataset's query from its declaration and its tables, with all checks.
 
-`sql` may call functions beyond DuckDB's own; their libraries are loaded only if it does. A column of `sql`
-that holds arrays of a fixed length (`FLOAT[64]`) is spread into as many columns.
+`sql` may call functions beyond DuckDB's own; their libraries are imported only if it does. A column of `sql`
+with arrays of a fixed length (`FLOAT[64]`) is split into as many columns.
 """
 
 import re
@@ -36,11 +36,11 @@ from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import DROPPED, RowScope, explain, is_ordered, parse_select, types_of
 
 FUNCTIONS = {"pixels": "gridmill.jobs.dataset.images"}
-"""The module of each SQL function; its `register` makes the function known to a connection."""
+"""The module of each SQL function; its `register` adds the function to a connection."""
 
 
 def register_functions(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Those that the text calls. Raises ModuleNotFoundError where a library is not installed."""
+    """The functions that the text calls. Raises ModuleNotFoundError if a library is not installed."""
     for name, module in FUNCTIONS.items():
         if re.search(rf"\b{name}\s*\(", sql, re.IGNORECASE):
             register: Callable[[duckdb.DuckDBPyConnection], None] = import_module(module).register
@@ -53,24 +53,24 @@ _ARRAY = re.compile(r"(?P<item>[^\[\]]+)\[(?P<length>\d+)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneHotColumns:
-    """The SQL with a column for each value, and what its columns are."""
+    """The SQL with one column for each array element, and the names of these columns."""
 
     sql: str
     types: Types
 
 
 def spread(sql: str, types: Types) -> OneHotColumns:
-    """`pixel FLOAT[64]` as `pixel_1` ... `pixel_64`; the same SQL where there is no array.
+    """`pixel FLOAT[64]` as `pixel_1` ... `pixel_64`; the same SQL if there is no array.
 
-    Raises InputError for columns that would be there twice, and for too many.
+    Raises InputError for duplicate columns, and for too many.
     """
     made = [item for name, type_ in types.items() for item in _columns(name, type_)]
     if len(made) == len(types) and all(_ARRAY.fullmatch(type_) is None for type_ in types.values()):
         return OneHotColumns(sql=sql, types=types)
     if len(made) > MOST_COLUMNS:
         raise InputError(
-            f"its arrays would make {len(made):,} columns; {MOST_COLUMNS:,} is the most",
-            hint="Give models less to look at: a smaller image, fewer buckets of words.",
+            f"its arrays would make {len(made):,} columns, but at most {MOST_COLUMNS:,} are allowed",
+            hint="Use smaller inputs: a smaller image, or fewer buckets of words.",
             place="dataset.sql",
         )
     refuse_duplicates(name for name, _, _ in made)
@@ -81,7 +81,7 @@ def spread(sql: str, types: Types) -> OneHotColumns:
 
 
 def _columns(name: str, type_: str) -> list[tuple[str, str, str]]:
-    """Name, SQL and type of each."""
+    """The name, SQL and type of each column."""
     array = _ARRAY.fullmatch(type_)
     if array is None:
         return [(name, quoted(name), type_)]
@@ -95,7 +95,7 @@ Span: TypeAlias = tuple[int, datetime | None, datetime | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuery:
-    """What is run, and what was found out before. `rows` are those of the basis."""
+    """The query, and the facts that were found out before. `rows` are the rows of the basis."""
 
     compiled: CompiledQuery
     types: Types
@@ -103,11 +103,11 @@ class PreparedQuery:
     rows: int = 0
     span_seconds: float = 0.0
     buckets: int = 1
-    """Into how many parts of about as many rows the work can be cut."""
+    """The number of parts, with about as many rows each, into which the work can be split."""
     cut: bool = False
-    """Whether it was declared how many buckets there are."""
+    """Whether the number of buckets was declared."""
     seen: datetime | None = None
-    """The latest moment that the tables tell of, and up to when rows therefore are final."""
+    """The latest time in the tables, and the time up to which rows are therefore final."""
     final: datetime | None = None
     events: EventCoverage | None = None
     units: Units = field(default_factory=dict)
@@ -130,11 +130,11 @@ def prepare(
     units: Units | None = None,
     before: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PreparedQuery:
-    """The query; of the rows `after` a moment, if one is given. `sources` are the tables themselves; the
-    `declared` parts are checked in place of those of `spec`. `span` stands for that of tables whose rows are
-    not known. `units` are those of the tables' times, `before` those of the version before.
+    """The query; only for the rows `after` a moment, if one is given. `sources` are the tables themselves;
+    the `declared` parts are checked instead of those of `spec`. `span` replaces the span of tables whose rows
+    are not known. `units` are the units of the tables' times, `before` those of the version before.
 
-    Raises InputError and DataError for what does not make sense with these tables.
+    Raises InputError and DataError for a declaration that does not fit these tables.
     """
     declared_spec, units = declared or spec, dict(units or {})
     if spec.sql is not None:
@@ -190,7 +190,8 @@ def prepare(
 
 
 def _buckets(spec: DatasetSpec, basis: Basis, rows: int) -> int:
-    """How many buckets: as declared, or by the rows. Raises InputError where there is no entity to cut by."""
+    """The number of buckets: as declared, or by the number of rows. Raises InputError if there is no entity
+    by which to split."""
     if not basis.entity:
         if (spec.buckets or 1) > 1:
             raise InputError("buckets need an entity", place="dataset.buckets")
@@ -206,13 +207,16 @@ def _sql_types(engine: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str
         columns = {name: "" for types in tables.values() for name in types} if lacks else {}
         explained_error = explain(error, columns, "dataset.sql", text)
         if "Table with name" in explained_error.message:
-            hint = f"`tables` names what the query reads; now it names {', '.join(sorted(tables)) or 'none'}."
+            hint = (
+                "`tables` must list the tables that the query reads; now it lists "
+                f"{', '.join(sorted(tables)) or 'none'}."
+            )
             raise InputError(explained_error.message, hint=hint, place="dataset.sql") from error
         raise explained_error from error
 
 
 def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
-    """The declared SQL's rows as a table: it runs once."""
+    """Make a table of the rows of the declared SQL, so that it runs only once."""
     try:
         engine.execute(f"CREATE OR REPLACE TABLE {quoted(SQL_RESULT)} AS\n{text}")
     except duckdb.OutOfMemoryException:
@@ -224,14 +228,14 @@ def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
 def _with_times(
     engine: duckdb.DuckDBPyConnection, types: Types, units: Mapping[str, Unit]
 ) -> Mapping[str, str]:
-    """The types of the result of the declared SQL, whose columns of numbers become times."""
+    """The types of the result of the declared SQL; its numeric columns that are times become timestamps."""
     for name, sql in converted(units).items():
         engine.execute(f"ALTER TABLE {quoted(SQL_RESULT)} ALTER {quoted(name)} TYPE TIMESTAMP USING {sql}")
     return {**types, **dict.fromkeys(units, "TIMESTAMP")}
 
 
 def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> PreparedQuery:
-    """SQL without a time: its rows as they are, in an order of their own or in that of their values."""
+    """SQL without a time: its rows unchanged, in its own order or else in the order of their values."""
     label = spec.label.sources[0] if spec.label else None
     for name in (*spec.entity, *([label] if label else [])):
         find_column(name, types, "the result of `sql`", "label" if name == label else "entity")
@@ -252,18 +256,18 @@ def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Prep
 
 
 def _kept(types: Types) -> Types:
-    """The types themselves. Raises InputError for one that no table keeps."""
+    """The types. Raises InputError for a type that tables cannot store."""
     for name, kind in types.items():
         if "INTERVAL" in kind:
             raise InputError(
-                f"column {name!r} is an {kind}, which no table keeps",
-                hint=f"epoch({quoted(name)}) makes seconds of it.",
+                f"column {name!r} has type {kind}, which a table cannot store",
+                hint=f"epoch({quoted(name)}) converts it to seconds.",
                 place="dataset",
             )
         if "UNION(" in kind:
             raise InputError(
-                f"column {name!r} is a {kind}, which no table keeps",
-                hint=f"union_extract({quoted(name)}, 'TAG') takes one kind of its values.",
+                f"column {name!r} has type {kind}, which a table cannot store",
+                hint=f"union_extract({quoted(name)}, 'TAG') selects the values of one type.",
                 place="dataset",
             )
     return types
@@ -276,7 +280,7 @@ def _bound_types(
     tables: Mapping[str, Types],
     compiled: CompiledQuery,
 ) -> Types:
-    """The query's columns and types. Raises InputError, naming the expression that is wrong."""
+    """The query's columns and types. Raises InputError with the name of the wrong expression."""
     assert compiled.sorted is not None
     engine.execute(f"CREATE OR REPLACE TEMP VIEW {CHUNK} AS {compiled.sorted.empty}")
     try:

@@ -1,6 +1,6 @@
 """Rows of a dataset before they are encoded (written once, read once, then deleted), and job progress.
 
-The phases of the progress are: rows are computed, then encoded, then described.
+The phases of the progress are: computing rows, encoding them, describing them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from gridmill.jobs.parquet_reader import ahead, thrifty
 
 
 class Phase(StrEnum):
-    """What is done with each row, in this order; the value is shown to users."""
+    """The phases through which each row passes, in this order; the values are shown to users."""
 
     COMPUTE = "computing"
     ENCODE = "encoding"
@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note: str = "") -> None:
     """Report that `done` of `rows` rows have passed a phase. Every phase counts, so that the job is at 100 %
-    when nothing is left to do."""
+    when no work is left."""
     spec, part = context.order.job.dataset, context.order.part
     encodes = spec is not None and bool(spec.encoders) and part is None
     phases = [one for one in Phase if one != Phase.ENCODE or encodes]
@@ -36,15 +36,15 @@ def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note:
 
 SUFFIX = ".arrow"
 _FEW_TEXTS = 8
-"""If fewer than one column in this many holds texts or lists, compression costs more than it saves."""
+"""If fewer than one column in this many has texts or lists, compression takes more time than it saves."""
 
 
 def write_raw(batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str) -> None:
-    """Write `STEM.arrow`; none for no rows, and on any error nothing remains.
+    """Write `STEM.arrow`; no file if there are no rows. On any error the file is deleted.
 
-    In Arrow's own format a column needs no work to be written or read: of thousands of columns Parquet needs
-    as long for a file like this as the encoders for their work. Raises StorageError when the disk is full,
-    and whatever `batches` raises.
+    In Arrow's own format columns are neither encoded nor decoded: with thousands of columns, Parquet would
+    take as long for such a file as the encoders for their work. Raises StorageError if the disk is full, and
+    any error that `batches` raises.
     """
     path, writer = folder / f"{stem}{SUFFIX}", None
     options = pa.ipc.IpcWriteOptions(compression=_compression(schema))
@@ -74,7 +74,7 @@ def _is_large(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRows:
-    """Rows in files of one format: those of this process in Arrow's, those of other parts in Parquet."""
+    """Rows in files of one format: the files of this process are Arrow, those of other parts Parquet."""
 
     table: ds.FileSystemDataset
     paths: tuple[Path, ...]
@@ -93,7 +93,7 @@ class RawRows:
 
 
 def open_raw(folder: Path) -> RawRows | None:
-    """Return the rows in that folder; None where there are none."""
+    """Return the rows in this folder; None if there are none."""
     for suffix, name in ((SUFFIX, "ipc"), (".parquet", "parquet")):
         paths = tuple(sorted(folder.glob(f"*{suffix}")))
         if paths:

@@ -1,6 +1,7 @@
-"""The dataset job: compiles the declaration, runs the query, writes the rows as Parquet, describes them.
+"""The dataset job: compiles the declaration, runs the query, writes the rows as Parquet, and describes them.
 
-In parts, each computes some of the buckets; together they have the same rows as a job on one machine.
+If the job runs in parts, each part computes some of the buckets; together they produce the same rows as one
+process.
 """
 
 import json
@@ -38,14 +39,14 @@ TALLY_FILE = ".tally.json"
 
 
 def write_tally(folder: Path, tally: RowTally) -> None:
-    """Note what a part counted beside its rows."""
+    """Write a part's counts beside its rows."""
     content = {"kept": tally.kept, "dropped": tally.dropped, "final": tally.final, "splits": tally.splits}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TALLY_FILE).write_text(json.dumps(content))
 
 
 def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
-    """The files of all parts in `folder`, and what they counted. Raises OSError."""
+    """The files of all parts in `folder`, and the sum of their counts. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         for path in sorted(part.glob("*.parquet")):
@@ -58,13 +59,14 @@ def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
 OneTable = TypeVar("OneTable")
 KEYLESS = "no time or no entity"
 KEPT = "kept"
-"""Folder of a part for the files kept from an earlier version, which belong to the whole."""
+"""The folder of a part for the files that are kept from an earlier version and belong to the
+whole dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DatasetDraft:
-    """Rows in the draft, the query that gave them, what was kept of an earlier version, and what was counted;
-    `stem` begins the names of new files."""
+    """Rows in the draft folder, their query, the files kept of an earlier version, and the counts; names of
+    new files begin with `stem`."""
 
     query: PreparedQuery
     kept: ReusableVersion | None
@@ -73,9 +75,9 @@ class _DatasetDraft:
 
 
 def run(context: JobContext) -> JobResult:
-    """Make the dataset. Raises InputError, DataError, StorageError; nothing is visible then."""
+    """Make the dataset. Raises InputError, DataError, StorageError; then no result is visible."""
     if context.order.job.dataset is None:
-        raise InputError(f"job {context.order.job.name!r} is no dataset")
+        raise InputError(f"job {context.order.job.name!r} is not a dataset")
     inputs = {name: context.input(name).output for name in context.order.job.dataset.references()}
     spec = _declared(context, inputs)
     spec = with_label_clock(spec, {name: context.input(name) for name in inputs})
@@ -113,7 +115,8 @@ def run(context: JobContext) -> JobResult:
 def _make_rows(
     context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path
 ) -> _DatasetDraft:
-    """Rows in the draft. An engine that runs out of memory beside chunks is given what they would take."""
+    """Compute the rows in the draft folder. If the engine runs out of memory, it gets the memory of the
+    chunks and starts again."""
     reserved_bytes = bytes_for_chunks(context.threads) if spec.basis or spec.time else 0
     try:
         return _make_rows_in_limits(context, spec, inputs, draft, reserved_bytes)
@@ -194,7 +197,7 @@ def _declared(context: JobContext, inputs: Mapping[str, Output]) -> DatasetSpec:
 
 
 def _holds(spec: DatasetSpec, query: PreparedQuery, kept: ReusableVersion) -> bool:
-    """Whether the kept encoders hold: no row that is new is one to train on."""
+    """Whether the kept encoders stay valid: none of the new rows is a training row."""
     return not spec.encoders or _is_trained(query, kept)
 
 
@@ -204,14 +207,14 @@ def _is_trained(query: PreparedQuery, kept: ReusableVersion) -> bool:
 
 
 def _reusable_facts(kept: ReusableVersion | None, query: PreparedQuery) -> Mapping[str, Any]:
-    """Facts and statistics are those of the training rows: the same while these are."""
+    """The statistics of the kept version, which are valid while the training rows are the same."""
     if kept is None or not _is_trained(query, kept):
         return {}
     return {name: kept.details.get(name, []) for name in ("columns", "statistics", "suspects")}
 
 
 def _continue(kept: ReusableVersion | None, tally: RowTally, draft: Path) -> str:
-    """Take over what was kept; how the new files are called."""
+    """Take over the kept files; returns the beginning of the names of new files."""
     if kept is None:
         return PART
     details = kept.details
@@ -221,7 +224,7 @@ def _continue(kept: ReusableVersion | None, tally: RowTally, draft: Path) -> str
     tally.final.update(details["incremental"]["dropped"])
     link_files(kept, draft)
     since = kept.after.strftime("%Y%m%d%H%M%S%f")
-    print(f"{kept.rows:,} rows are kept; those after {kept.after:%Y-%m-%d %H:%M:%S} are computed")
+    print(f"{kept.rows:,} rows are kept; only rows after {kept.after:%Y-%m-%d %H:%M:%S} are computed")
     return f"{PART}-s{since}"
 
 
@@ -232,8 +235,8 @@ def open_views(
     tables: Mapping[str, ds.Dataset],
     sources: Mapping[str, ds.Dataset] | None = None,
 ) -> TableViews:
-    """Show the engine the tables, with the times that the declaration makes of columns of numbers. `sources`
-    are those of which no rows are left out. Raises DataError."""
+    """Create the views of the tables in the engine, with numeric columns converted to times as declared.
+    `sources` are tables from which no rows are dropped. Raises DataError."""
     views = TableViews(tables=with_short_names(tables))
     views.register(engine)
     declared = _declared(context, {name: context.input(name).output for name in tables})
@@ -252,7 +255,8 @@ def open_views(
 
 
 def with_short_names(tables: Mapping[str, OneTable]) -> Mapping[str, OneTable]:
-    """Another pipeline's `weather/hourly` can be called `hourly` in SQL too, where that is free."""
+    """The tables by their names in SQL. A table of another pipeline, `weather/hourly`, is also named
+    `hourly` if that name is free."""
     short = {name.rpartition("/")[2]: table for name, table in tables.items()}
     return {**short, **tables}
 
@@ -264,7 +268,7 @@ def _count_keyless(query: PreparedQuery, tally: RowTally) -> None:
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """The folder appears whole or not at all."""
+    """Rename the folder into place, so that it appears completely or not at all."""
     with storage_errors(target):
         rmtree(target, ignore_errors=True)
         draft.rename(target)

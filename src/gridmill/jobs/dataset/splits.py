@@ -1,4 +1,4 @@
-"""SQL for the split of each row, and for the reason why a row is in none. Pure."""
+"""SQL for the split of each row, and for the reason why a row belongs to no split. No side effects."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -20,10 +20,11 @@ APART = "in one split by time, in another by chance or entity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitBounds:
-    """Where validation and test begin and where all ends (UTC); None: there is no such bound.
+    """The times at which validation and test begin and at which all splits end (UTC); None: there is no such
+    time.
 
-    Rows within `gap` before the beginning of validation or test are in no split.
-    `shares` are those of validation and test among the hashes of the columns `on`, when rows are drawn.
+    Rows within `gap` before the beginning of validation or test belong to no split. `shares` are the shares
+    of validation and test among the hashes of the columns `on`, for splits by chance or entity.
     """
 
     validation_from: datetime | None = None
@@ -36,20 +37,20 @@ class SplitBounds:
 
     @property
     def starts(self) -> tuple[datetime, ...]:
-        """The moments that no label may be known beyond, in order."""
+        """The times beyond which no label of an earlier split may become known, in order."""
         starts = (self.validation_from, self.test_from, self.until)
         return tuple(start for start in starts if start is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The splits there must be."""
+        """The splits that must have rows."""
         validation, test = self.shares or (0.0, 0.0)
         more = (("validation", self.validation_from or validation), ("test", self.test_from or test))
         return ("train", *(name for name, there in more if there))
 
 
 def drawn_on(split: Split, basis: Basis) -> tuple[str, ...]:
-    """The columns whose hash draws the split; none when it goes by time."""
+    """The columns whose hash decides the split; empty for a split by time."""
     match split.by:
         case SplitBy.RANDOM:
             return split.on or (*basis.entity, basis.time)
@@ -75,7 +76,7 @@ def _by_time(bounds: SplitBounds) -> str:
 
 
 def _drawn(bounds: SplitBounds) -> str:
-    """By a hash that is the same everywhere and for ever."""
+    """The split by a hash that is the same on all machines and in all versions."""
     validation, test = bounds.shares or (0.0, 0.0)
     texts = [f"coalesce({quoted(name)}::VARCHAR, chr(30))" for name in bounds.on]
     text = f"concat_ws(chr(31), {', '.join((literal(str(bounds.seed)), *texts))})"
@@ -94,8 +95,8 @@ def dropped_column(
     *,
     dated: bool = False,
 ) -> str:
-    """The SQL of why a row is left out; null for one that stays. `dated`: it was declared when the label is
-    known."""
+    """The SQL of the reason why a row is dropped; null for a row that is kept. `dated`: the label has a
+    declared time at which it becomes known."""
     cases = list(_reasons(label, bounds, types, seen_until, dated=dated))
     if required:
         missing = (_missing(name, types) for name in required)
@@ -104,7 +105,8 @@ def dropped_column(
 
 
 def _missing(name: str, types: Types) -> str:
-    """The SQL condition for a required column that is missing; only the query knows the type of a feature."""
+    """The SQL condition for a missing value in a required column; only the query knows the type of a
+    feature."""
     if name in types:
         return missing_value(quoted(name), types[name])
     column = quoted(name)
@@ -125,8 +127,8 @@ def _reasons(
 
 
 def _outside(bounds: SplitBounds) -> Iterator[str]:
-    """Why a row is in no split. These come first: a row with another reason is in one, and tells encoders of
-    the features."""
+    """The reasons why a row belongs to no split. These are checked first: a row that is dropped for another
+    reason belongs to a split, and its features are used to fit encoders."""
     if bounds.until is not None:
         yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"
     if bounds.gap:

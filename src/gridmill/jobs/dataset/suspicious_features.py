@@ -1,6 +1,7 @@
-"""Finds label leakage (features that reveal the label), and SQL calls whose value changes each time.
+"""Finds label leakage (features that reveal the label), and SQL functions whose value changes with each
+call.
 
-The latter are random numbers, new identifiers and the clock.
+Such functions return random numbers, new identifiers or the current time.
 """
 
 import re
@@ -18,15 +19,15 @@ from gridmill.jobs.metrics import area_under_curve
 
 CORRELATION, AREA = 0.95, 0.98
 LEAST_ROWS, LEAST_OF_CLASS = 30, 10
-"""With fewer rows, or fewer rows of a class, chance alone reaches the limits."""
+"""With fewer rows in total or per class, pure chance reaches the limits."""
 MOST_ROWS = 20_000
 _NAMED = 5
 
 
 def suspects(sample: pa.Table, label: str | None) -> list[dict[str, Any]]:
-    """Return the features whose correlation with the label is at least CORRELATION (either sign), or, of a
-    label of two values, whose area under the ROC curve is at least AREA (either way): [{column, correlation
-    or auc}], the closest first. A constant, and a label of other text, is close to nothing."""
+    """Return the features whose correlation with the label is at least CORRELATION (either sign), or, for a
+    label with two values, whose area under the ROC curve is at least AREA (either direction): [{column,
+    correlation or auc}], the highest first. Constant features and other text labels are not considered."""
     if label is None or label not in sample.column_names or sample.num_rows < LEAST_ROWS:
         return []
     every = -(-sample.num_rows // MOST_ROWS)
@@ -40,7 +41,7 @@ def suspects(sample: pa.Table, label: str | None) -> list[dict[str, Any]]:
 
 
 def _label_numbers(label: pa.ChunkedArray) -> Floats | None:
-    """Return the label as numbers; of two texts 0 and 1."""
+    """Return the label as numbers; two texts become 0 and 1."""
     if is_number(label.type):
         return numbers(label)
     if not is_text(label.type):
@@ -69,7 +70,8 @@ def _held_against(name: str, values: Floats, truth: Floats) -> Iterator[dict[str
 
 
 def _area(x: Floats, y: Floats) -> float | None:
-    """Return the area of a label of two values, at least a half; None for another label."""
+    """Return the area under the ROC curve for a label with two values, at least 0.5; None for
+    another label."""
     positive = y == y.max()
     ones = int(np.count_nonzero(positive))
     if not (positive | (y == y.min())).all():
@@ -81,7 +83,7 @@ def _area(x: Floats, y: Floats) -> float | None:
 
 
 def _correlation(x: Floats, y: Floats) -> float:
-    """Return Pearson's correlation; the values are brought near 1, so that no square overflows."""
+    """Return Pearson's correlation; the values are scaled to about 1, so that no square overflows."""
     with np.errstate(all="ignore"):
         one, other = (values / np.abs(values).max() for values in (x, y))
         one, other = one - one.mean(), other - other.mean()
@@ -90,7 +92,7 @@ def _correlation(x: Floats, y: Floats) -> float:
 
 
 def suspect_lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for the first few, and one for the others."""
+    """Yield a sentence for each of the first features, and one for all others."""
     for one in found[:_NAMED]:
         measure = (
             f"separates the two labels with an area under the ROC curve of {one['auc']:.3f}"
@@ -99,7 +101,9 @@ def suspect_lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
         yield f"{one['column']} alone {measure}: check that it is known before the label"
     if len(found) > _NAMED:
-        yield f"{len(found) - _NAMED} more features are as close to the label (`suspects` in --json)"
+        yield (
+            f"{len(found) - _NAMED} more features are as closely related to the label (`suspects` in --json)"
+        )
 
 
 _FUNCTIONS = (
@@ -115,18 +119,18 @@ _CALL = re.compile(
 
 
 def volatile_remarks(job: Job) -> list[Any]:
-    """A warning where the SQL would give something else now, and the version stands all the same."""
+    """A warning that the SQL would now give other values, although the version stays valid."""
     calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache is not False else ()
     if not calls:
         return []
     changes = (
-        f"{', '.join(calls)} in SQL gives other values each time, but an unchanged job does not run again"
+        f"{', '.join(calls)} in SQL gives different values each time, but an unchanged job does not run again"
     )
     return [[f"{changes}: declare `cache: false` to compute it in each run", True]]
 
 
 def _texts(value: object, field: str = "") -> Iterator[str]:
-    """The texts of a declaration, but the reasons of exemptions."""
+    """The texts of a declaration, except the reasons of exemptions."""
     if isinstance(value, str) and field != "exempt":
         yield value
     elif isinstance(value, Mapping):
@@ -138,8 +142,8 @@ def _texts(value: object, field: str = "") -> Iterator[str]:
 
 
 def volatile_calls(texts: Iterable[str]) -> tuple[str, ...]:
-    """The calls in these SQL texts, each once, in order: `random()`, `current_timestamp`. What is in strings,
-    quoted names and comments is no call."""
+    """The function calls in these SQL texts, each once, in order: `random()`, `current_timestamp`. Strings,
+    quoted names and comments are ignored."""
     matches = (match for text in texts for match in _CALL.finditer(_SKIPPED.sub(" ", text)))
     named = (f"{one['function']}()" if one["function"] else one["word"] for one in matches)
     return tuple(dict.fromkeys(name.lower() for name in named))

@@ -1,6 +1,6 @@
-"""The unit of each number column that a dataset uses as a time.
+"""The unit of each numeric column that a dataset uses as a time.
 
-It is the declared one, else that of the previous version, else the only one that all numbers fit.
+It is the declared unit, else that of the previous version, else the only unit that fits all numbers.
 """
 
 import re
@@ -36,13 +36,13 @@ from gridmill.jobs.duckdb_engine import Types, fetch_rows, quoted
 TIMES = "times"
 """The key in the details of a version: by table and column, the unit."""
 INFERRED = "inferred"
-"""The key of the sentences on the units that were not declared."""
+"""The key of the sentences about units that were not declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What the numbers of a column are, whose type in DuckDB's words is `type`. `example` is one of them;
-    None: the column has none, and any unit is right. `shown`: nobody has declared it."""
+    """The unit of a column's numbers; `type` is the column's DuckDB type. `example` is one of the numbers;
+    None: the column has none, and any unit is possible. `shown`: the unit was detected, not declared."""
 
     unit: str
     type: str
@@ -51,12 +51,13 @@ class Unit:
 
 
 Units: TypeAlias = Mapping[str, Mapping[str, Unit]]
-"""By table and column."""
+"""Units by table and column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimeColumn:
-    """A column of numbers that is a time, `place` says where; `key` is how the declaration names it."""
+    """A numeric column that is a time; `place` is the field that uses it; `key` is its name in the
+    declaration."""
 
     table: str
     name: str
@@ -87,11 +88,11 @@ def find_units(
     before: Mapping[str, Mapping[str, str]] | None = None,
     sources: Mapping[str, ds.Dataset] | None = None,
 ) -> dict[str, dict[str, Unit]]:
-    """The units of the columns of these tables (the result of `sql` may be one) that are numbers and are used
-    or declared as times. `clocked` is the declaration with the label's clock, `sources` are tables whose
-    files tell their bounds.
+    """The units of the numeric columns of these tables (the result of `sql` can be one of them) that are
+    used or declared as times. `clocked` is the declaration with the label's availability time; `sources` are
+    tables whose files have statistics.
 
-    Raises DataError for numbers of which no unit, or more than one, is right.
+    Raises DataError for numbers that fit no unit, or more than one.
     """
     units: dict[str, dict[str, Unit]] = {name: {} for name in types}
     for column in _columns(spec, clocked or spec, types, before or {}):
@@ -129,7 +130,7 @@ def _basis(spec: DatasetSpec) -> Basis:
 
 
 def _used(spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
-    """Table and column of each time that is a column, and where it is declared."""
+    """The table and column of each time, and the field that declares it."""
     basis = _basis(spec)
     yield basis.table, basis.time, "basis" if spec.basis else "time"
     if basis.known_at is not None:
@@ -143,7 +144,7 @@ def _used(spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
 
 
 def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str, str]]:
-    """The columns that the label's clock looks at in other tables."""
+    """The columns of other tables that decide when the label is known."""
     names = {name for _, name, _ in _used(spec)}
     declared = {part for _, part in spec.parts()}
     for place, part in clocked.parts():
@@ -154,7 +155,8 @@ def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str,
 
 
 def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[str, str, str]]:
-    """A name alone is that of a column in all tables that parts name, not in those that only `sql` reads."""
+    """A name without a table means that column in all tables that parts name, but not in tables that only
+    `sql` reads."""
     named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
     for key in spec.timestamp_format:
         for table, columns in types.items():
@@ -165,7 +167,7 @@ def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[s
 
 
 def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) -> None:
-    """Raise InputError for a `timestamp_format` of a column that is not there, or holds no numbers."""
+    """Raise InputError for a `timestamp_format` of a column that does not exist or is not numeric."""
     named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
     kinds = {(table, name): kind for table, columns in types.items() for name, kind in columns.items()}
     for key in spec.timestamp_format:
@@ -177,8 +179,10 @@ def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) 
         place = f"dataset.timestamp_format.{key}"
         for (table, name), kind in mine.items():
             raise InputError(
-                f"{name!r} of {table_words(table)} is {kind}: `timestamp_format` of a dataset is for numbers",
-                hint="Remove it here. Texts are declared in the sink: `timestamp_format` under `source`.",
+                f"{name!r} of {table_words(table)} has type {kind}, but `timestamp_format` of a dataset "
+                "is for numbers",
+                hint="Remove it here. Declare the format of texts in the sink: `timestamp_format` under "
+                "`source`.",
                 place=place,
             )
         declared_names = [".".join(at) for at in kinds if at[0] != SQL_RESULT] + [
@@ -187,7 +191,7 @@ def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) 
         near = get_close_matches(key, declared_names, n=1)
         raise InputError(
             f"there is no column {key!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
-            hint="Name a COLUMN of a table that a part names, or TABLE.COLUMN.",
+            hint="Write COLUMN or TABLE.COLUMN, with a table that the dataset reads.",
             place=place,
         )
 
@@ -212,8 +216,8 @@ def _unit(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, bounds: tuple[
 
 
 def _bounds(table: ds.Dataset | None, name: str) -> tuple[int, int] | None:
-    """The least and the largest number, as the table's files tell without being read; None where they do not,
-    and of fractions."""
+    """The smallest and the largest number from the statistics in the table's files; None if there are no
+    statistics, and for fractions."""
     if not isinstance(table, ds.FileSystemDataset) or name not in table.schema.names:
         return None
     if not pa.types.is_integer(table.schema.field(name).type):
@@ -234,7 +238,7 @@ def _bounds(table: ds.Dataset | None, name: str) -> tuple[int, int] | None:
 
 
 def _shown_by(bounds: tuple[int, int] | None) -> tuple[str, ...]:
-    """The unit that all numbers between the bounds show, and no other; empty where that is not decided."""
+    """The only unit that all numbers between the bounds can have; empty if there is none or more than one."""
     if bounds is None or (bounds[0] < 0) != (bounds[1] < 0):
         return ()
     units = tuple(unit for unit in NUMBER_FORMATS if all(shows(unit, bound) for bound in bounds))
@@ -244,7 +248,7 @@ def _shown_by(bounds: tuple[int, int] | None) -> tuple[str, ...]:
 def _shown_by_all(
     engine: duckdb.DuckDBPyConnection, column: _TimeColumn
 ) -> tuple[float | None, tuple[str, ...]]:
-    """One of the numbers, and the units that all of them show."""
+    """One of the numbers, and the units that all numbers can have."""
     counts = ", ".join(f'count(*) FILTER ({shows_sql(unit, "v")}) AS "{unit}"' for unit in NUMBER_FORMATS)
     row = _row(engine, column, f"count(v) AS n, max(v) AS example, {counts}")
     units = tuple(unit for unit in NUMBER_FORMATS if row["n"] and row[unit] == row["n"])
@@ -262,14 +266,15 @@ def _row(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, what: str) -> d
 
 
 def _check_fits(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, unit: str) -> None:
-    """Raise DataError for numbers that are no times in that unit."""
+    """Raise DataError for numbers that are not times in this unit."""
     bad = f"FILTER (NOT coalesce({fits_sql(unit, 'v')}, false))"
     row = _row(engine, column, f"count(*) {bad} AS n, any_value(v) {bad} AS example")
     if row["n"]:
         raise DataError(
-            f"{_named(column)} is declared as {NAMES[unit]} ({unit}), and in {row['n']:,} rows it is no time "
-            f"of the years 1 to 9999 in that unit, for example {row['example']}",
-            hint="Declare another unit, or make such values missing: these rows are left out, and counted.",
+            f"{_named(column)} is declared as {NAMES[unit]} ({unit}), but in {row['n']:,} rows it is no "
+            f"time of the years 1 to 9999 in that unit, for example {row['example']}",
+            hint="Declare another unit, or replace such values with missing ones: rows with a missing "
+            "time are dropped and counted.",
             place=f"dataset.timestamp_format.{column.key}",
         )
 
@@ -282,9 +287,9 @@ def _changed(column: _TimeColumn, found: Sequence[str], example: float) -> DataE
     kept, units = column.kept or "", tuple(found)
     line = f"`timestamp_format: {{{column.key}: {_written(units[0])}}}`"
     return DataError(
-        f"the numbers of {_named(column)} were {NAMES[kept]} ({kept}) in the version before, and are now "
+        f"the numbers of {_named(column)} were {NAMES[kept]} ({kept}) in the version before, but are now "
         f"{' or '.join(NAMES[unit] for unit in units)}: {_shown(example)} is {readings(example, units)}",
-        hint=f"Under `dataset`, write {line} if that is right.",
+        hint=f"If that is correct, write {line} under `dataset`.",
         place=column.place,
     )
 
@@ -292,10 +297,12 @@ def _changed(column: _TimeColumn, found: Sequence[str], example: float) -> DataE
 def _unclear(
     engine: duckdb.DuckDBPyConnection, column: _TimeColumn, units: Sequence[str], example: float
 ) -> DataError:
-    start = f"{_named(column)} is {column.type}, not a timestamp"
+    start = f"{_named(column)} has type {column.type}, not timestamp"
     if units:
         lines = " or ".join(f"`timestamp_format: {{{column.key}: {_written(unit)}}}`" for unit in units)
-        message = f"{_shown(example)} is {readings(example, tuple(units))}, and no row shows which"
+        message = (
+            f"{_shown(example)} is {readings(example, tuple(units))}, but no row shows which of them is right"
+        )
         return DataError(
             f"{start}, and {message}", hint=f"Under `dataset`, write {lines}.", place=column.place
         )
@@ -304,13 +311,13 @@ def _unclear(
     return DataError(
         f"{start}, and its numbers do not show one unit: {_kinds(engine, column)}",
         hint=f"Under `dataset`, write {line} (or {others}) if all numbers have that unit. If some are "
-        "mistakes, correct them, or make them missing.",
+        "mistakes, correct them or replace them with missing values.",
         place=column.place,
     )
 
 
 def _kinds(engine: duckdb.DuckDBPyConnection, column: _TimeColumn) -> str:
-    """How many numbers show which unit, with an example of each."""
+    """The number of values for each unit, with an example of each."""
     parts: list[str] = []
     tests = {unit: shows_sql(unit, "v") for unit in NUMBER_FORMATS}
     tests[""] = f"NOT ({' OR '.join(tests.values())})"
@@ -328,7 +335,7 @@ def _kinds(engine: duckdb.DuckDBPyConnection, column: _TimeColumn) -> str:
 
 
 def _shown(number: float) -> str:
-    """Without an exponent."""
+    """The number without an exponent."""
     return f"{int(number)}" if number == number // 1 else f"{number}"
 
 
@@ -337,7 +344,7 @@ def _written(unit: str) -> str:
 
 
 def described(units: Units) -> Mapping[str, Mapping[str, str]]:
-    """What a version says of its units."""
+    """The units for the details of a version."""
     known = {
         table: {name: one.unit for name, one in columns.items() if one.example is not None}
         for table, columns in units.items()
@@ -346,7 +353,7 @@ def described(units: Units) -> Mapping[str, Mapping[str, str]]:
 
 
 def unit_lines(units: Units) -> Iterator[str]:
-    """A sentence for each unit that nobody has declared."""
+    """A sentence for each unit that was not declared."""
     for table, columns in units.items():
         for name, one in columns.items():
             moment = time_of(one.unit, one.example) if one.example is not None else None
@@ -356,5 +363,5 @@ def unit_lines(units: Units) -> Iterator[str]:
 
 
 def converted(units: Mapping[str, Unit]) -> Mapping[str, str]:
-    """The times of the columns, as SQL."""
+    """The SQL that converts the columns to times."""
     return {name: time_sql(one.unit, name, one.type) for name, one in units.items()}

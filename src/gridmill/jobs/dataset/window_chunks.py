@@ -1,8 +1,8 @@
-"""Cuts sorted rows into chunks, each of which can be computed alone.
+"""Cuts sorted rows into chunks, each of which can be computed independently.
 
-A chunk has whole entities, unless an entity is so large that it is cut in time. Then each piece includes the
-earlier rows that its windows and lags look back at, and the later ones that its labels look ahead at. The
-positions of the cuts depend on the rows alone.
+A chunk has whole entities, unless an entity is so large that it is cut by time. Then each piece also contains
+the earlier rows that its windows and lags read, and the later rows that its labels read. The positions of the
+cuts depend only on the rows.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,9 @@ SECOND = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkBoundaries:
-    """`starts` are the numbers of each chunk's first entity, `rows` what most chunks have. Of earlier rows of
-    an entity that is cut in time at most `history_bytes` are held."""
+    """The plan of the chunks. `starts` are the numbers of each chunk's first entity, `rows` is the usual
+    number of rows. For an entity that is cut by time, at most `history_bytes` of earlier rows are held in
+    memory."""
 
     starts: Ints
     rows: int
@@ -38,9 +39,9 @@ class ChunkBoundaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Chunk `number`, or a `piece` of it (from 0) where an entity is cut in time: the first `count` of `rows`
-    are computed. The rows behind them are those that these look ahead at; `history` are those that they look
-    back at, in order, with the columns that are looked at."""
+    """Chunk `number`, or a `piece` of it (from 0) if an entity is cut by time: the first `count` of `rows`
+    are computed. The rows after them are later rows that their labels read; `history` are the earlier rows
+    that they read, in order, with the needed columns."""
 
     number: int
     rows: pa.Table
@@ -52,8 +53,8 @@ class Chunk:
 def cut_chunks(
     engine: duckdb.DuckDBPyConnection, rows: SortedRows, cuts: ChunkBoundaries, part: JobPart | None = None
 ) -> Iterator[Chunk]:
-    """The chunks in order, those of a part, without the columns that `with_keys` adds: what is sorted should
-    be little. Raises DataError for a history that is too long."""
+    """The chunks of a part, in order, without the columns that `with_keys` adds: sorting should move little
+    data. Raises DataError for a history that is too long."""
     mine = f' WHERE k."{NUMBER}" % {part.count} = {part.number}' if part is not None else ""
     spare = quote_all((*rows.again, *([rows.time] if rows.time else [])))
     columns = f"r.* EXCLUDE ({', '.join(spare)})" if spare else "r.*"
@@ -71,7 +72,7 @@ def cut_chunks(
 
 
 def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
-    """Rows in the order of their chunks, cut where the next one begins."""
+    """Sorted rows, cut at the beginnings of chunks."""
     codes = integers(rows[CODE])
     for begin, end in pairwise(sorted({0, *np.searchsorted(codes, starts).tolist(), len(codes)})):
         number = np.searchsorted(starts, codes[begin], "right") - 1
@@ -81,8 +82,8 @@ def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
 def with_keys(
     engine: duckdb.DuckDBPyConnection, sorted_: SortedRows, starts: Ints, number: int, rows: pa.Table
 ) -> pa.Table:
-    """Rows of a chunk with the columns that were not sorted with them: their entities', and their times by
-    name."""
+    """Rows of a chunk with the columns that were not sorted with them: the columns of the entity, and the
+    time under its name."""
     if sorted_.time:
         rows = rows.append_column(sorted_.time, rows[TIME])
     if sorted_.again:
@@ -96,8 +97,8 @@ def with_keys(
 
 @dataclass(slots=True, kw_only=True)
 class _ChunkSplitter:
-    """The rows of one chunk as they come: one piece, or several where they are more than twice those of a
-    chunk."""
+    """The rows of one chunk as they arrive: in one piece, or in several if they are more than twice the
+    usual number."""
 
     engine: duckdb.DuckDBPyConnection
     sorted: SortedRows
@@ -110,7 +111,7 @@ class _ChunkSplitter:
     history: pa.Table | None = None
 
     def add(self, rows: pa.Table) -> Iterator[Chunk]:
-        """The pieces that are whole with these rows."""
+        """The pieces that are complete with these rows."""
         self.waiting.append(rows)
         self.count += rows.num_rows
         yield from self._pieces(all_there=False)
@@ -137,8 +138,9 @@ class _ChunkSplitter:
             self.piece, self.tried = self.piece + 1, 0
 
     def _places(self, rows: pa.Table, *, all_there: bool) -> tuple[int, int] | None:
-        """Where the next piece begins, and where what this one looks ahead at ends; None where it is not
-        there yet, or nowhere. Rows of an entity at the same time stay together."""
+        """The position at which the next piece begins, and the end of the later rows that this piece reads;
+        None if they have not arrived yet or do not exist. Rows of an entity at the same time stay together.
+        """
         codes, times = integers(rows[CODE]), integers(rows[TIME])
         borders = np.flatnonzero(moments(rows, TIME)[self.cuts.rows :])
         if not len(borders):
@@ -156,7 +158,7 @@ class _ChunkSplitter:
         return at, end
 
     def _next_history(self, rows: pa.Table, at: int, following: pa.Table) -> pa.Table | None:
-        """Of the rows before `at` those that the ones from there on look back at."""
+        """The rows before `at` that the rows from `at` on read."""
         code, time = (int(integers(following[name].slice(at, 1))[0]) for name in (CODE, TIME))
         seconds, count = self.sorted.plan.past
         if code != int(integers(rows[CODE].slice(at - 1, 1))[0]) or not (seconds or count):
@@ -181,8 +183,8 @@ def _too_long(rows: pa.Table, sorted_: SortedRows) -> DataError:
     reach = show_seconds(seconds) if seconds else f"{count} rows"
     one = f"one entity ({', '.join(sorted_.entity)})" if sorted_.entity else "the table (there is no entity)"
     return DataError(
-        f"windows and lags look back over {reach}, and {one} has {rows.num_rows:,} rows in that: "
-        f"{show_bytes(rows.nbytes)} of them would be held at a time",
+        f"windows and lags read rows of the last {reach}, and {one} has {rows.num_rows:,} rows in that "
+        f"time: {show_bytes(rows.nbytes)} of them would be in memory at once",
         hint="Give the job's resource more memory, shorten the windows, or add a column to the entity.",
         place="dataset.windows",
     )

@@ -1,10 +1,10 @@
 """The window engine: sorts a dataset's rows once, by entity and time, and computes them chunk by chunk.
 
-Chunks are independent: as many are computed in parallel as there are threads, on as many machines as compute
-a part each. Which rows a chunk has depends on the data alone: entities are counted first, and a part sorts
-only the rows of its own chunks.
+Chunks are independent: as many are computed in parallel as there are threads, and each part can run on its
+own machine. Which rows belong to a chunk depends only on the data: entities are counted first, and a part
+sorts only the rows of its own chunks.
 
-Rows of other tables by key and availability time, read once for all chunks, in memory or in files.
+Rows of other tables, by key and availability time, are read once for all chunks, into memory or files.
 """
 
 from collections import deque
@@ -60,7 +60,8 @@ RECENT, NEWEST = "__recent", "__newest"
 def load_all(
     engine: duckdb.DuckDBPyConnection, other_tables: Iterable[OtherTable], folder: Path, most_values: int
 ) -> tuple[LoadedTable, ...]:
-    """The tables: of so many values in memory, the rest of them in files in `folder`. Raises StorageError."""
+    """The tables: up to this number of values in memory, the others in files in `folder`. Raises
+    StorageError."""
     loaded: list[LoadedTable] = []
     for theirs in other_tables:
         loaded.append(_load(engine, theirs, f"__keys{len(loaded)}", folder, most_values))
@@ -100,7 +101,7 @@ def _load(
 
 @dataclass(slots=True)
 class _MemoryRows:
-    """Rows in memory; `empty` has their columns."""
+    """A table of rows in memory; `empty` has the columns."""
 
     empty: pa.Table
     times: list[Ints] = field(default_factory=list)
@@ -117,7 +118,7 @@ class _MemoryRows:
 
 @dataclass(slots=True)
 class _MappedRows:
-    """Rows in files that are mapped into memory: the kernel may forget what it has read of them."""
+    """A table of rows in files that are mapped into memory: the kernel can drop pages that it has read."""
 
     folder: Path
     _writer: pa.ipc.RecordBatchFileWriter | None = None
@@ -154,7 +155,7 @@ def _known_rows_sql(engine: duckdb.DuckDBPyConnection, theirs: OtherTable) -> st
 
 
 def _recent(engine: duckdb.DuckDBPyConnection, rows_sql: str, on: tuple[str, ...], after: datetime) -> str:
-    """The rows that are asked for, kept as a table: they are few of many."""
+    """The requested rows, stored as a table, as they are few of many."""
     keys = quote_all(on)
     newest = ", ".join((*keys, f'max("{KNOWN}") AS "{NEWEST}"'))
     by = f"GROUP BY {', '.join(keys)}" if keys else ""
@@ -168,7 +169,7 @@ def _recent(engine: duckdb.DuckDBPyConnection, rows_sql: str, on: tuple[str, ...
 
 
 def _are_spare(theirs: OtherTable) -> bool:
-    """Whether nothing is asked of the keys themselves."""
+    """Whether no request reads the keys themselves."""
     named = theirs.columns | {
         name for name in theirs.on if any(quoted(name) in text for text in theirs.order)
     }
@@ -178,12 +179,12 @@ def _are_spare(theirs: OtherTable) -> bool:
 CHUNK_ROWS = 1_048_576
 PIECE_ROWS, PIECE_VALUES = 262_144, 3_000_000
 CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
-"""Values per chunk: of wider rows fewer are computed at a time, even fewer of rows with more than WIDE
-columns, but never fewer than BATCH_ROWS rows."""
+"""Values per chunk: fewer rows are computed at a time if they are wide, even fewer with more than WIDE
+columns, but at least BATCH_ROWS rows."""
 MOST_VALUES = 96_000_000
 """The most values of other tables in memory; larger tables are in files."""
 VALUE_BYTES, WAITING = 2 * 8, 2
-"""Bytes per value of a chunk, which is held twice; and how many chunks exist besides those that are computed:
+"""Bytes per value of a chunk, which is held twice; and the number of chunks besides those that are computed:
 one waits and one is read."""
 PIECE, COUNTED = "__piece", "__counted"
 _Done = TypeVar("_Done")
@@ -191,8 +192,8 @@ _Done = TypeVar("_Done")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """What all chunks look at; `chunk_values` is what most chunks have. `types` are the SQL types of those of
-    a chunk's columns that Arrow has no type for."""
+    """The data that all chunks use; `chunk_values` is the usual number of values in a chunk. `types` are the
+    SQL types of the columns that Arrow cannot represent."""
 
     sorted: SortedRows
     loaded: tuple[LoadedTable, ...]
@@ -202,18 +203,18 @@ class EngineState:
 
     @property
     def chunks(self) -> int:
-        """How many there are."""
+        """The number of chunks."""
         return len(self.boundaries.starts)
 
     def cut(self, engine: duckdb.DuckDBPyConnection, part: JobPart | None = None) -> Iterator[Chunk]:
-        """The chunks in order, those of a part."""
+        """The chunks of a part, in order."""
         return cut_chunks(engine, self.sorted, self.boundaries, part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """Where files may be put, how many values of other tables may be held in memory, and how many bytes of
-    earlier rows."""
+    """The folder for files, and the limits for values of other tables in memory and for bytes of earlier
+    rows."""
 
     folder: Path
     values: int = MOST_VALUES
@@ -221,12 +222,12 @@ class EngineLimits:
 
 
 def bytes_for_chunks(threads: int) -> int:
-    """Bytes that chunks and other tables may take beside the engine."""
+    """Bytes that chunks and other tables may use beside the engine."""
     return (threads + WAITING) * VALUE_BYTES * CHUNK_VALUES + 8 * MOST_VALUES
 
 
 def side_by_side(prepared: EngineState, threads: int, room_bytes: int) -> int:
-    """How many chunks are computed at a time. 0: one after another."""
+    """The number of chunks that are computed at a time. 0: one after another."""
     return max(0, min(threads, room_bytes // (VALUE_BYTES * prepared.chunk_values) - WAITING))
 
 
@@ -238,10 +239,10 @@ def prepare_chunks(
     chunk_rows: int | None,
     room: EngineLimits,
 ) -> EngineState:
-    """Numbers the entities and, at the same time and by the `other` connection, reads the other tables.
+    """Number the entities and, at the same time over the connection `other`, read the other tables.
 
-    `columns` are those that the query gives; `chunk_rows` is what is wanted. Raises duckdb.Error,
-    StorageError.
+    `columns` are the columns of the query; `chunk_rows` is the requested size of a chunk. Raises
+    duckdb.Error, StorageError.
     """
     most = max(BATCH_ROWS, (CHUNK_VALUES if columns <= WIDE else WIDE_VALUES) // columns)
     wanted = min(chunk_rows or CHUNK_ROWS, most)
@@ -262,8 +263,8 @@ def prepare_chunks(
 
 
 def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
-    """To each entity the number of its chunk: the piece that the first of its rows is in, when all rows are
-    cut into pieces of `chunk_rows`."""
+    """Assign each entity to a chunk: the piece that contains the entity's first row, if all rows are cut
+    into pieces of `chunk_rows`."""
     before = f'sum({COUNT}) OVER (ORDER BY "{CODE}" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)'
     piece = f'coalesce({before}, 0) // {chunk_rows} AS "{PIECE}"'
     engine.execute(
@@ -274,7 +275,7 @@ def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
 
 
 def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: SortedRows) -> dict[str, str]:
-    """The columns of a chunk that are of another type after a way through Arrow, and their types."""
+    """The columns of a chunk whose type changes on the way through Arrow, and their original types."""
     empty = engine.sql(sorted_.empty).to_arrow_table()
     engine.register("__empty", empty)
     columns = fetch_rows(engine, "DESCRIBE SELECT * FROM __empty")
@@ -285,13 +286,14 @@ def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: SortedRows) -> dict[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkWorker:
-    """Computes chunks on a connection of its own."""
+    """Computes chunks with its own connection."""
 
     engine: duckdb.DuckDBPyConnection
     prepared: EngineState
 
     def results(self, chunk: Chunk, batch_rows: int) -> Iterator[pa.RecordBatchReader]:
-        """What the query gives of the chunk, piece by piece. Each is to be read before the next."""
+        """The result of the query for the chunk, piece by piece. Each piece must be read before the next
+        one."""
         sorted_ = self.prepared.sorted
         rows = with_keys(self.engine, sorted_, self.prepared.boundaries.starts, chunk.number, chunk.rows)
         for piece, count in self._pieces(chunk, rows):
@@ -300,9 +302,9 @@ class ChunkWorker:
             self.engine.unregister(f"{CHUNK}_rows")
 
     def _pieces(self, chunk: Chunk, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
-        """The chunk's rows in pieces that stay near the processor, whole entities each, and how many of each
-        are computed; all at once where the query joins, or where all of another table is looked at for
-        each."""
+        """The chunk's rows in pieces of whole entities that fit into the CPU caches, and the number of
+        computed rows of each. They are all in one piece if the query joins, or if each piece would scan all
+        of another table."""
         sorted_ = self.prepared.sorted
         wide = any(not set(one.plan.on) <= set(sorted_.entity) for one in self.prepared.loaded)
         if chunk.piece is not None or sorted_.joins or wide:
@@ -316,8 +318,8 @@ class ChunkWorker:
             begin = end
 
     def _find(self, rows: pa.Table, count: int, history: pa.Table | None) -> pa.Table:
-        """The first `count` rows, ties in order, with all that was asked beside their columns; less those
-        that are only there to be looked back at."""
+        """The first `count` rows, with ties sorted and with all requested values beside their columns;
+        without the rows that are only read as history."""
         sorted_ = self.prepared.sorted
         own = own_rows(integers(rows[CODE]), integers(rows[TIME]))
         rows = untied_rows = untied(self.engine, rows, own, sorted_.ties)
@@ -339,7 +341,7 @@ class ChunkWorker:
         return pa.table([*(rows[name] for name in names), *features.values()], names=[*names, *features])
 
     def _asking(self, own: OwnRows, rows: pa.Table, before: int) -> tuple[OwnRows, pa.Table]:
-        """The rows that ask, which `before` rows are ahead of."""
+        """The requesting rows, which come after `before` rows of history."""
         places, after = np.arange(before, before + rows.num_rows), self.prepared.sorted.after
         if after is not None:
             late = np.flatnonzero(own.times[places] > np.datetime64(after, "us").astype(np.int64))
@@ -350,7 +352,7 @@ class ChunkWorker:
         return rank(column, self.engine)
 
     def _register(self, rows: pa.Table) -> None:
-        """Make the rows the chunk, with the types that they had before Arrow."""
+        """Make the rows the chunk, with their types from before Arrow."""
         name, types = f"{CHUNK}_rows", self.prepared.types
         self.engine.register(name, rows)
         made = ", ".join(f"{quoted(one)}::{type_} AS {quoted(one)}" for one, type_ in types.items())
@@ -358,8 +360,7 @@ class ChunkWorker:
         self.engine.execute(f"CREATE OR REPLACE TEMP VIEW {CHUNK} AS SELECT {listed} FROM {name}")
 
     def _keys(self, loaded: LoadedTable, rows: pa.Table, owners: Ints) -> Ints:
-        """The number of each row's key in the other table; `owners` tell which rows are of the same
-        entity."""
+        """The number of each row's key in the other table; `owners` are the rows' entities."""
         on = loaded.plan.on
         if not on:
             return np.zeros(rows.num_rows, np.int64)
@@ -381,8 +382,8 @@ class ChunkWorker:
 
 
 def in_turn(chunks: Iterator[Chunk], do: Callable[[Chunk], _Done], threads: int) -> Iterator[_Done]:
-    """`do` with each chunk, some side by side (with 0 threads one after another, here); what it gives, in
-    order."""
+    """Apply `do` to each chunk, several in parallel (with 0 threads one after another in this thread);
+    yields the results in order."""
     if not threads:
         yield from map(do, chunks)
         return

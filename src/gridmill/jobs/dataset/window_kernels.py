@@ -1,12 +1,13 @@
 """Vectorised window, lag and as-of computations: the values of other rows for all rows at once, as arrays.
 
-The results are in the order of the rows that request them. Values of any type are ranked (each becomes its
-position among the different values in order), so that they can be compared as numbers.
+The results are in the order of the requesting rows. Values of any type are ranked (each becomes its position
+among the sorted distinct values), so that they can be compared as numbers.
 
-Distinct counts over ranges are exact, for all ranges at once. A value counts in a range at its first
-occurrence there: where its previous occurrence lies before the range. So the values of a range are counted
-whose previous occurrence is less than the range's beginning. A wavelet matrix counts them: rows are sorted by
-one bit of that number after another, and each range is followed through.
+Distinct counts over ranges are exact, and computed for all ranges at once. A value counts in a range at its
+first occurrence there, whose previous occurrence is before the range. So the count of a range is the number
+of its values whose previous occurrence is before the range's beginning. A wavelet matrix computes this count:
+rows are sorted by one bit of the previous position after another, and the bounds of each range are updated at
+each bit.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ Number: TypeAlias = np.int32 | np.int64
 
 
 def distinct(codes: Ints, frames: RowFrames) -> Ints:
-    """How many different codes; NOWHERE is none. Ranges may hold rows of one key only."""
+    """The number of different codes; NOWHERE is not counted. Each range has rows of only one key."""
     count = len(codes)
     kind: type[Number] = np.int32 if count < 2**31 - 3 else np.int64
     number = _typed(np.where(codes == NOWHERE, count + 1, _earlier(codes) + 1), kind)
@@ -63,7 +64,7 @@ def _typed(numbers: Ints, kind: type[Number]) -> NDArray[Number]:
 
 
 def _earlier(codes: Ints) -> Ints:
-    """Of each row the last one before it with the same code; NOWHERE where there is none."""
+    """For each row the last earlier row with the same code; NOWHERE if there is none."""
     order = np.argsort(codes, kind="stable")
     same = codes[order[1:]] == codes[order[:-1]]
     result = np.full(len(codes), NOWHERE, np.int64)
@@ -82,14 +83,15 @@ Rank: TypeAlias = Callable[[pa.Array], "RankedValues"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedValues:
-    """The `places` of values among `values`, which differ and are in order; NOWHERE of a missing one."""
+    """The positions of values among the sorted distinct `values`; NOWHERE for a missing value."""
 
     places: Ints
     values: pa.Array
 
 
 def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
-    """The order is that of SQL: texts by their bytes in UTF-8, NaN last; 0.0 and -0.0 are the same."""
+    """The rank of each value in SQL's order: texts by their bytes in UTF-8, NaN last; 0.0 and -0.0 are
+    equal."""
     if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
         return _by_query(column, engine)
     if pa.types.is_dictionary(column.type):
@@ -110,7 +112,7 @@ def _numbers(indices: pa.Array) -> Ints:
 
 
 def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
-    """What Arrow cannot compare."""
+    """Ranks of values that Arrow cannot compare, computed by DuckDB."""
     engine.register("__ranked", pa.table({"v": column, "__at": pa.array(np.arange(len(column)))}))
     text = "SELECT __at, dense_rank() OVER (ORDER BY v) - 1 AS place FROM __ranked WHERE v IS NOT NULL"
     table = engine.sql(text).to_arrow_table()
@@ -123,13 +125,14 @@ def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValu
 
 
 SLICE_ROWS = 4_194_304
-"""Rows of another table that are examined at a time, if no window is longer."""
+"""Rows of another table that are processed at a time, unless a window is longer."""
 Span = tuple[float | None, int | None, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTable:
-    """Another table's rows, by key and time known; and the table of their keys and the number of each key."""
+    """Another table's rows, sorted by key and known time; and the table of their keys with the number of
+    each key."""
 
     plan: OtherTable
     times: KeyedTimes
@@ -138,7 +141,7 @@ class LoadedTable:
 
 
 def own_features(rows: pa.Table, own: OwnRows, plan: WindowPlan, rank: Rank) -> Mapping[str, pa.Array]:
-    """Windows and lags over the rows of the same entity, and labels that are later values of it."""
+    """Compute windows and lags over the rows of the same entity, and labels that are later values of it."""
     spans = {_span(over): _own_frames(own, over) for over in plan.aggregates}
     result = dict(_aggregated(plan.aggregates, rows, own.known.offsets, spans, rank))
     for back in plan.lags:
@@ -151,7 +154,7 @@ def own_features(rows: pa.Table, own: OwnRows, plan: WindowPlan, rank: Rank) -> 
 
 
 def their_features(loaded: LoadedTable, asking: QueryRows, rank: Rank) -> Mapping[str, pa.Array]:
-    """Windows and lags over another table's rows, and its newest ones."""
+    """Compute windows and lags over another table's rows, and its newest rows."""
     theirs = loaded.plan
     spans = {_span(over): _their_frames(asking, over) for over in theirs.aggregates}
     places = {back.name: (back.column, asking.back(back.step)) for back in theirs.lags}
@@ -175,7 +178,7 @@ def _sliced(
     places: Mapping[str, tuple[str, Ints]],
     rank: Rank,
 ) -> Iterator[tuple[Ints, Mapping[str, pa.Array]]]:
-    """Which rows ask, and what is found for them, one piece of the other table after another."""
+    """The requesting rows and their results, for one piece of the other table after another."""
     ranges = [(frame.low, frame.high) for frame in spans.values()]
     ranges += [(at, np.where(at == NOWHERE, at, at + 1)) for _, at in places.values()]
     low, high = _reach(count, ranges)
@@ -197,7 +200,8 @@ def _sliced(
 
 
 def _reach(count: int, ranges: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Of each row that asks the first row that it looks at, and the one after the last; equal where none."""
+    """For each requesting row the first row that it reads, and the row after the last; equal if it reads
+    none."""
     least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
     for low, high in ranges:
         is_filled = high > low
@@ -207,7 +211,7 @@ def _reach(count: int, ranges: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]
 
 
 def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
-    """The rows that ask, those together that look at rows near each other."""
+    """Groups of requesting rows that read rows close to each other."""
     is_filled = high > low
     if not is_filled.any() or high.max() - low[is_filled].min() <= SLICE_ROWS:
         yield np.arange(len(high))
@@ -219,7 +223,7 @@ def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
 
 
 def _bounds(low: Ints, high: Ints, total: int) -> tuple[int, int]:
-    """What these rows look at; at least a row where there is one."""
+    """The rows that these requests read; at least one row if the table has any."""
     is_filled = high > low
     if not is_filled.any():
         return 0, min(1, total)
@@ -271,7 +275,7 @@ def _following(following: NextRows, rows: pa.Table, own: OwnRows) -> Mapping[str
 
 
 def _number(column: pa.ChunkedArray, at: Ints) -> pa.Array:
-    """Numbers at these places; missing where NaN."""
+    """Numbers at these positions; missing for NaN."""
     values = _take(column, at)
     values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
     values = values.cast(pa.float64(), safe=False)
@@ -287,7 +291,7 @@ def _take(column: pa.ChunkedArray, at: Ints) -> pa.Array:
 
 @dataclass(slots=True)
 class _Column:
-    """A column's values, which of them are there, and what was made of them already."""
+    """A column's values, which of them exist, and a cache of derived arrays."""
 
     values: pa.Array
     present: Flags
@@ -356,7 +360,7 @@ def _ranked_extreme(
 
 
 def _is_ordered(kind: pa.DataType) -> bool:
-    """Whether the values are numbers, or times kept as such, that fit into 64 bits."""
+    """Whether the values are numbers, or times stored as numbers, that fit into 64 bits."""
     whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
     return bool(
         whole or pa.types.is_floating(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
@@ -369,21 +373,21 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> Numbers:
-    """Numbers as computed with; 0 where there is none."""
+    """Numbers for computing; 0 for missing values."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     return _plain(column.cast(pa.float64(), safe=False))
 
 
 def _ordered(column: pa.Array) -> Numbers:
-    """Numbers, or times as whole numbers, that can be compared; 0 where there is none."""
+    """Numbers, or times as whole numbers, for comparing; 0 for missing values."""
     if pa.types.is_floating(column.type):
         return _plain(column.cast(pa.float64()))
     return _plain(column.view(_bits(column.type)).cast(pa.int64()))
 
 
 def _bits(kind: pa.DataType) -> pa.DataType:
-    """The plain number that a time is kept as."""
+    """The plain number as which a time is stored."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if pa.types.is_date32(kind) else kind

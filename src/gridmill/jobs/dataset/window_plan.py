@@ -1,9 +1,8 @@
-"""The plan of the computations over other rows than the row itself, beside the query. Pure.
+"""The plan of the computations that read other rows than the row itself, beside the query. No side effects.
 
-The query sees one row at a time, and joined static tables. Everything that looks at other rows (windows,
-lags, as-of joins, labels that are later values or are made of events) is requested here, and computed by
-`window_engine` over rows that are sorted once: a window is a range of them, an earlier or later row is a
-position.
+The query sees one row at a time, and joined static tables. All values of other rows (windows, lags, as-of
+joins, labels that are later values or are computed from events) are requested here. `window_engine` computes
+them over rows that are sorted once: a window is a range of these rows, an earlier or later row is a position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +15,9 @@ from gridmill.jobs.dataset.columns import refuse_duplicates
 from gridmill.jobs.expressions import quote_all, select
 
 CHUNK = "__chunk"
-"""The table of the rows that are computed at a time, with the values of other rows."""
+"""The table of the rows that are computed at a time, with the requested values of other rows."""
 LABELS = "__labels"
-"""The table of the labels of all rows, if windows or lags look at labels that are later values."""
+"""The table of the labels of all rows, if windows or lags read labels that are later values."""
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _ALIKE = (*_INTEGERS, "VARCHAR", "BOOLEAN", "DATE", "TIMESTAMP")
 """Types whose equal values are identical, unlike 0.0 and -0.0."""
@@ -46,7 +45,7 @@ class WindowAggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagValue:
-    """The value of `column` that many rows before."""
+    """The value of `column` this many rows before."""
 
     name: str
     column: str
@@ -55,8 +54,8 @@ class LagValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRow:
-    """Columns (by the feature's name) of the newest row known before; or `back_seconds` before that time, or
-    not long before."""
+    """Columns (by the feature's name) of the newest row that is known before the row; with `back_seconds`,
+    known before that earlier time; with a limit, known not longer ago than this."""
 
     columns: Mapping[str, str]
     back_seconds: float | None = None
@@ -65,8 +64,8 @@ class NewestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaterRow:
-    """Columns (by the result's name) of a later row of the same entity: the last one that has a value of
-    `column` exactly `seconds` later; or the row that is `step` rows after those at the same time."""
+    """Columns (by the result's name) of a later row of the same entity: the last row exactly `seconds` later
+    that has a value of `column`; or the row that is `step` rows after the rows at the same time."""
 
     columns: Mapping[str, str]
     column: str
@@ -78,8 +77,9 @@ class LaterRow:
 class NextRows:
     """Columns of each of the next `rows` rows as DOUBLE: `names` (result's name -> column, rows ahead).
 
-    They are all missing, as is `whole`, unless each of them is a number. `known` is the latest value of
-    `known_column`."""
+    Unless each of them is a number, they are all missing, and `whole` is too. `known` is the latest value of
+    `known_column`.
+    """
 
     rows: int
     names: Mapping[str, tuple[str, int]]
@@ -90,11 +90,11 @@ class NextRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherTable:
-    """Rows with keys of their own: `sql` gives `on`, `__known` and columns; `order` (SQL) is that of rows of
-    one key that are known at once. `title` is what people read.
+    """Rows with their own keys: `sql` returns `on`, `__known` and columns; `order` (SQL) sorts rows with one
+    key that are known at the same time. `title` is the name for users.
 
-    Nobody asks for what was the newest of a key before the moment `after`: of the rows known until then those
-    of the newest time of each key are enough (None: all are asked for).
+    No request reads rows that were replaced by newer ones before the moment `after`: of the rows known before
+    it, the newest ones of each key are enough (None: all rows can be requested).
     """
 
     title: str
@@ -108,7 +108,7 @@ class OtherTable:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that something is made of."""
+        """The columns from which a request is computed."""
         parts: tuple[WindowAggregate | LagValue, ...] = (*self.aggregates, *self.lags)
         newest = {column for one in self.newest for column in one.columns.values()}
         return frozenset({part.column for part in parts} | newest)
@@ -116,8 +116,8 @@ class OtherTable:
 
 @dataclass(slots=True)
 class WindowPlan:
-    """The windows, lags and labels over the dataset's own rows and other tables; `types` are the SQL types of
-    the results."""
+    """The windows, lags and labels over the dataset's own rows and other tables; `types` are the SQL types
+    of the results."""
 
     aggregates: list[WindowAggregate] = field(default_factory=list)
     lags: list[LagValue] = field(default_factory=list)
@@ -127,13 +127,13 @@ class WindowPlan:
     types: dict[str, str] = field(default_factory=dict)
 
     def name(self, types: Mapping[str, str]) -> None:
-        """Note what is found, by name. Raises InputError for what is found already."""
+        """Add a result by its name. Raises InputError for a name that exists already."""
         for name, type_ in types.items():
             refuse_duplicates((*self.types, name))
             self.types[name] = type_
 
     def add(self, theirs: OtherTable) -> None:
-        """Ask for more of other rows; of the same rows in the same order at once."""
+        """Add requests for other rows; requests for the same rows in the same order are merged."""
         for at, one in enumerate(self.other_tables):
             if (one.sql, one.on, one.order, one.after) == (theirs.sql, theirs.on, theirs.order, theirs.after):
                 self.other_tables[at] = replace(
@@ -147,7 +147,7 @@ class WindowPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the dataset's own rows that are looked at from other rows."""
+        """The columns of the dataset's own rows that are read from other rows."""
         parts: tuple[WindowAggregate | LagValue, ...] = (*self.aggregates, *self.lags)
         named = [part.column for part in parts]
         if self.later is not None:
@@ -158,14 +158,14 @@ class WindowPlan:
 
     @property
     def past(self) -> tuple[float, int]:
-        """How many seconds, and how many rows, of the same entity are looked back at."""
+        """The number of seconds and of rows of the same entity that are read before a row."""
         spans = (over.seconds or 0.0 for over in self.aggregates)
         rows = (*(over.rows or 0 for over in self.aggregates), *(back.step for back in self.lags))
         return max(spans, default=0.0), max(rows, default=0)
 
     @property
     def future(self) -> tuple[float, int]:
-        """How many seconds, and how many rows, of the same entity are looked ahead at."""
+        """The number of seconds and of rows of the same entity that are read after a row."""
         later = self.later
         step = (later.step or 0) if later else 0
         return (later.seconds or 0.0) if later else 0.0, max(
@@ -173,7 +173,7 @@ class WindowPlan:
         )
 
     def describe(self) -> Iterator[str]:
-        """What is computed, a line each, for people."""
+        """The computations as text for users, one per line."""
         for over in self.aggregates:
             yield _describe_over(over)
         yield from (f"{back.name}: {back.column} {back.step} rows before" for back in self.lags)
@@ -205,16 +205,16 @@ def _describe_theirs(theirs: OtherTable) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRows:
-    """Rows in the order of entity and time, computed chunk by chunk: `sql` is run on each chunk, which has
-    the columns of `rows` and of the planned values.
+    """Rows sorted by entity and time and computed chunk by chunk: `sql` is run on each chunk, which has the
+    columns of `rows` and the planned values.
 
-    `rows` (SQL) are the dataset's rows with what they are computed from; `ties` (SQL) order those of an
-    entity at the same time; `types` are those of a chunk's columns. `joins`: the query joins static tables,
-    after which it sorts.
+    `rows` (SQL) are the dataset's rows with the needed columns; `ties` (SQL) sort rows of an entity at the
+    same time; `types` are the types of a chunk's columns. `joins`: the query joins static tables, and sorts
+    afterwards.
 
-    `again` are the entity's columns that are the same in each of its rows, and `time` the column that the
-    times are of: neither need be sorted with the rows (empty: they must). Rows up to the moment `after`
-    (None: there are none) are there to be looked back at only.
+    `again` are the entity's columns that are the same in each of its rows, and `time` is the column of the
+    times: these are not sorted with the rows (empty: they must be). Rows up to the moment `after` (None:
+    there are none) are only read as history.
     """
 
     sql: str
@@ -236,12 +236,12 @@ class SortedRows:
 
     @property
     def looks_at_labels(self) -> bool:
-        """Whether the labels of all rows must be there before."""
+        """Whether the labels of all rows must be computed first."""
         return any(f'"{LABELS}"' in theirs.sql for theirs in self.plan.other_tables)
 
 
 def is_alike(type_: str) -> bool:
-    """Whether equal values of that type are the same."""
+    """Whether equal values of this type are identical."""
     return type_ in _ALIKE
 
 

@@ -1,4 +1,4 @@
-"""Computes which rows a window covers, as ranges of rows sorted by key and time. Works on numbers only."""
+"""Computes which rows a window covers, as ranges of rows sorted by key and time. Works only on numbers."""
 
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -17,8 +17,8 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedTimes:
-    """Rows in the order of key and time: `offsets[k]` up to `offsets[k + 1]` are those of key k, and there is
-    at least one of each. `times` are microseconds. `on_disk`: these are in a file."""
+    """Rows sorted by key and time: the rows of key k are `offsets[k]` up to `offsets[k + 1]`, at least one
+    per key. `times` are microseconds. `on_disk`: the arrays are in a file."""
 
     offsets: Ints
     times: Ints
@@ -36,9 +36,9 @@ class KeyedTimes:
         return np.repeat(starts, np.diff(self.offsets)) + self.times
 
     def find(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
-        """Of each key and time the first row that is at that time or later ("left"), or later ("right").
+        """For each key and time the first row at that time or later ("left"), or later than it ("right").
 
-        Any time will do; of NOWHERE it is row 0.
+        Any time is allowed; for the key NOWHERE the result is row 0.
         """
         if not len(self.times):
             return np.zeros(len(keys), np.int64)
@@ -53,7 +53,7 @@ class KeyedTimes:
         return np.where(keys == NOWHERE, 0, positions)
 
     def _halve(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
-        """The same where key and time do not fit into one number: by bisection, all rows at once."""
+        """The same if key and time do not fit into one number: by bisection, for all rows at once."""
         has_key = keys != NOWHERE
         low, high = (np.where(has_key, self.offsets[keys + more], 0) for more in (0, 1))
         while (open_ := low < high).any():
@@ -66,7 +66,7 @@ class KeyedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFrames:
-    """Of each row that asks, the rows from `low` up to, not including, `high`, all of key `keys`."""
+    """For each requesting row, the rows from `low` up to `high` (exclusive), all of key `keys`."""
 
     low: Ints
     high: Ints
@@ -74,33 +74,33 @@ class RowFrames:
 
     @property
     def lengths(self) -> Ints:
-        """How many rows each has."""
+        """The number of rows in each range."""
         return self.high - self.low
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRows:
-    """The rows that look at the earlier rows of their own key, and when they are."""
+    """Rows that read earlier or later rows of their own key, and their times."""
 
     known: KeyedTimes
     keys: Ints
     times: Ints
     first: Ints
-    """Of each row the first one of its key at the same time: what lies before it was known."""
+    """For each row the first row of its key at the same time: the rows before it are known."""
 
     def only(self, places: Ints) -> "OwnRows":
-        """Those of the rows that are at these places."""
+        """The rows at these positions."""
         return OwnRows(
             known=self.known, keys=self.keys[places], times=self.times[places], first=self.first[places]
         )
 
     def before(self, seconds: float) -> RowFrames:
-        """The rows known in that time before."""
+        """The rows that became known in this time before."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
         return RowFrames(low=low, high=self.first, keys=self.keys)
 
     def at(self, seconds: float) -> RowFrames:
-        """The rows exactly that time later."""
+        """The rows exactly this time later."""
         times = self.times + _microseconds(seconds)
         low, high = (self.known.find(self.keys, times, side) for side in _SIDES)
         return RowFrames(low=low, high=high, keys=self.keys)
@@ -111,13 +111,13 @@ class OwnRows:
         return RowFrames(low=self._after, high=high, keys=self.keys)
 
     def ahead(self, step: int) -> Ints:
-        """The row `step` after those at the same time; NOWHERE where there is none."""
+        """The row `step` rows after those at the same time; NOWHERE if there is none."""
         at = self._after + step - 1
         return np.where(at < self.known.offsets[self.keys + 1], at, NOWHERE)
 
     @cached_property
     def _after(self) -> Ints:
-        """Of each row the one after the last of its key at the same time."""
+        """For each row the row after the last one of its key at the same time."""
         return self.known.find(self.keys, self.times, "right")
 
     def newest(self, rows: int) -> RowFrames:
@@ -127,13 +127,13 @@ class OwnRows:
         )
 
     def back(self, step: int) -> Ints:
-        """The row `step` before those at the same time; NOWHERE where there is none."""
+        """The row `step` rows before those at the same time; NOWHERE if there is none."""
         at = self.first - step
         return np.where(at >= self.known.offsets[self.keys], at, NOWHERE)
 
 
 def own_rows(codes: Ints, times: Ints) -> OwnRows:
-    """Of rows sorted by code and time."""
+    """Ranges over rows sorted by code and time."""
     places = np.arange(len(codes))
     new = changes(codes)
     keyed_times = KeyedTimes(offsets=np.append(places[new], len(codes)), times=times)
@@ -143,19 +143,19 @@ def own_rows(codes: Ints, times: Ints) -> OwnRows:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRows:
-    """Rows with a key and a time each that look at the rows of another table."""
+    """Rows, each with a key and a time, that read the rows of another table."""
 
     known: KeyedTimes
     keys: Ints
     times: Ints
 
     def before(self, seconds: float) -> RowFrames:
-        """The rows known in that time before."""
+        """The rows that became known in this time before."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
         return RowFrames(low=low, high=self._high, keys=self.keys)
 
     def ahead(self, seconds: float) -> RowFrames:
-        """The rows known later, up to that time."""
+        """The rows that become known later, up to this time."""
         low = self.known.find(self.keys, self.times, "right")
         high = self.known.find(self.keys, self.times + _microseconds(seconds), "right")
         return RowFrames(low=low, high=high, keys=self.keys)
@@ -165,13 +165,13 @@ class QueryRows:
         return RowFrames(low=np.maximum(self._high - rows, self._start), high=self._high, keys=self.keys)
 
     def back(self, step: int) -> Ints:
-        """The row `step` before the time (1: the last one known); NOWHERE where there is none."""
+        """The row `step` rows before the time (1: the last known row); NOWHERE if there is none."""
         at = self._high - step
         return np.where((self.keys != NOWHERE) & (at >= self._start), at, NOWHERE)
 
     @cached_property
     def _high(self) -> Ints:
-        """Of each row the first one of its key that is not known before."""
+        """For each row the first row of its key that is not known before it."""
         return self.known.find(self.keys, self.times, "left")
 
     @cached_property
@@ -179,8 +179,8 @@ class QueryRows:
         return np.where(self.keys == NOWHERE, 0, self.known.offsets[self.keys])
 
     def newest(self, back_seconds: float | None, within_seconds: float | None) -> Ints:
-        """The last row known before the time (or known `back_seconds` before it), and not more than
-        `within_seconds` old; NOWHERE where there is none."""
+        """The last row known before the time (or before `back_seconds` earlier), at most `within_seconds`
+        old; NOWHERE if there is none."""
         if back_seconds is None:
             at = self._high - 1
         else:
@@ -196,15 +196,15 @@ def _microseconds(seconds: float) -> int:
 
 
 def changes(values: Ints) -> Flags:
-    """Where a value is not the one before it; the first always."""
+    """The positions at which a value differs from the one before; the first position is always one."""
     changed = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=changed[1:])
     return changed
 
 
 def cut_frames(keyed_times: KeyedTimes, frames: RowFrames, low: int, high: int) -> tuple[Ints, RowFrames]:
-    """The offsets and frames of the rows from `low` up to `high` alone, at least one; each frame lies within
-    them or is empty."""
+    """The offsets and ranges of only the rows from `low` up to `high`, at least one row; each range is
+    within them or empty."""
     first = int(np.searchsorted(keyed_times.offsets, low, "right")) - 1
     last = int(np.searchsorted(keyed_times.offsets, high, "left"))
     offsets = np.clip(keyed_times.offsets[first : last + 1], low, high) - low

@@ -1,9 +1,9 @@
-"""Aggregates over ranges of rows, all ranges at once, as exact as adding up each range alone.
+"""Aggregates over ranges of rows, for all ranges at once, as exact as adding up each range separately.
 
 Sums are differences of running sums of whole numbers: values are scaled, per key, by a power of two so that
-the sum of the longest range fits into 63 bits. Running sums may overflow; their differences do not. The loss
-is half a unit per value. If that could be visible (a range of tiny values beside a huge one), and for ranges
-with NaN or infinity, blocks of values are added up instead, as in a segment tree.
+the sum of the longest range fits into 63 bits. Running sums may overflow; their differences do not. The error
+is half a unit per value. If this error could be visible (a range of tiny values beside a huge one), and for
+ranges with NaN or infinity, blocks of values are added up instead, as in a segment tree.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ SPREAD_TOLERANCE = 1e-11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedValues:
-    """One number per row (0 where none is `present`), and the rows of each key."""
+    """One number per row (0 if not `present`), and the rows of each key."""
 
     numbers: Numbers
     present: Flags
@@ -36,21 +36,21 @@ class KeyedValues:
 
 
 def counts(present: Flags, frames: RowFrames) -> Ints:
-    """How many values are there."""
+    """The number of existing values."""
     if present.all():
         return frames.lengths
     return _between(_running(present.astype(np.int64)), frames)
 
 
 def newest(present: Flags, frames: RowFrames) -> Ints:
-    """The last row with a value; NOWHERE where there is none."""
+    """The last row with a value; NOWHERE if there is none."""
     last = np.maximum.accumulate(np.where(present, np.arange(len(present)), NOWHERE))
     at = np.append(last, NOWHERE)[frames.high - 1]
     return np.where(at >= frames.low, at, NOWHERE)
 
 
 def sums(values: KeyedValues, frames: RowFrames) -> Floats:
-    """Sums; 0 of nothing."""
+    """The sum of each range; 0 for an empty range."""
     numbers = values.numbers.astype(np.float64, copy=False)
     finite = np.isfinite(numbers)
     whole = bool(finite.all())
@@ -67,7 +67,7 @@ def sums(values: KeyedValues, frames: RowFrames) -> Floats:
 
 
 def squares(values: KeyedValues, frames: RowFrames, count: Ints) -> Floats:
-    """Sums of squared differences from the mean of the range; of `count` values each."""
+    """Sums of squared differences from the mean of the range, which has `count` values."""
     numbers = values.numbers.astype(np.float64, copy=False)
     finite = np.isfinite(numbers) & values.present
     middle = _middle(np.where(finite, numbers, 0.0), finite, values.offsets)
@@ -94,7 +94,7 @@ def squares(values: KeyedValues, frames: RowFrames, count: Ints) -> Floats:
 
 
 def extremes(values: KeyedValues, frames: RowFrames, *, largest: bool) -> Numbers:
-    """The smallest or largest value; of nothing any number. NaN counts as larger than all others."""
+    """The smallest or largest value; any number for an empty range. NaN counts as larger than all others."""
     numbers: NDArray[Any] = _neutral(values, largest=largest)
     pick: Callable[..., NDArray[Any]] = np.maximum if largest else np.fmin
     length, level = frames.lengths, 0
@@ -127,12 +127,13 @@ def _neutral(values: KeyedValues, *, largest: bool) -> Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunningSums:
-    """Running sums of the values as whole numbers of units, `units` by key, and of their absolute values."""
+    """Running sums of the values as whole numbers of units, with `units` by key, and of their absolute
+    values."""
 
     running: Ints
     absolute: Ints | None
     lossy: Flags | None
-    """Which values are no whole number of units; None where all are."""
+    """Which values are not a whole number of units; None if all are."""
     units: Floats
 
     def unit(self, keys: Ints) -> Floats:
@@ -142,7 +143,7 @@ class _RunningSums:
         return _between(self.running, frames)
 
     def doubtful(self, frames: RowFrames, made: Ints) -> Flags:
-        """Where half a unit a value could be seen."""
+        """The ranges in which half a unit per value could be visible."""
         if self.lossy is None:
             return np.zeros(len(made), np.bool_)
         whole = made if self.absolute is None else _between(self.absolute, frames)
@@ -190,7 +191,7 @@ def _between(running: Ints, frames: RowFrames) -> Ints:
 
 
 def _middle(numbers: Floats, present: Flags, offsets: Ints) -> Floats:
-    """Of each row a value near the mean of its key."""
+    """For each row a value close to the mean of its key."""
     if not len(numbers):
         return numbers
     count = np.maximum(np.add.reduceat(present.astype(np.float64), offsets[:-1]), 1)
@@ -245,7 +246,7 @@ def _spread(values: KeyedValues, frames: RowFrames) -> Floats:
 def _merge(
     count: Floats, mean: Floats, power: Floats, more: Floats, other: Floats, further: Floats
 ) -> Moments:
-    """Chan, Golub and LeVeque: count, mean and sum of squared differences of two sets together."""
+    """Chan, Golub and LeVeque: count, mean and sum of squared differences of the union of two sets."""
     both = count + more
     share = np.divide(more, both, out=np.zeros_like(both), where=both > 0)
     with np.errstate(over="ignore", invalid="ignore"):

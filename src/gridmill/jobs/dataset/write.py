@@ -1,4 +1,4 @@
-"""Runs a dataset's query: counts all rows, and writes those that are not left out as Parquet."""
+"""Runs a dataset's query: counts all rows, and writes those that are not dropped as Parquet."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,17 +40,18 @@ from gridmill.jobs.tables import cast_plain, plain_schema
 
 CHUNK_ROWS = 65_536
 WORK_COLUMNS = 8
-"""Temporary columns besides the columns of a chunk."""
+"""The names of temporary columns besides the columns of a chunk."""
 LEAST_HISTORY_BYTES = 64 * 2**20
-"""Memory for the past of an entity that is cut in time, in a job with little memory."""
+"""Memory for the history of an entity that is cut by time, in a job with little memory."""
 PART = "part"
 RAW = "raw"
-"""The folder of the rows before they are encoded, including those that are left out."""
+"""The folder of the rows before they are encoded, including the dropped ones."""
 
 
 @dataclass(slots=True)
 class RowTally:
-    """Rows kept, and those left out by reason; `final` are those of them that no later row can bring back."""
+    """The number of kept rows, and of dropped rows by reason; `final` are the dropped rows that no later
+    data can bring back."""
 
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -58,7 +59,7 @@ class RowTally:
     splits: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "RowTally") -> None:
-        """Count what another one counted."""
+        """Add the counts of another tally."""
         self.kept += other.kept
         for mine, theirs in (
             (self.dropped, other.dropped),
@@ -80,10 +81,10 @@ def write_rows(
     stem: str = PART,
     reserved_bytes: int = 0,
 ) -> None:
-    """Write the rows that stay to `folder`; `whole`: all, with the reason of those that do not.
+    """Write the kept rows to `folder`; `whole`: all rows, with the reason for each dropped one.
 
-    The engine leaves `reserved_bytes` bytes for what it does not hold itself. `tables` are those that it
-    sees. Raises DataError.
+    `reserved_bytes` is the memory that is needed outside of the engine. The engine can read `tables`. Raises
+    DataError.
     """
     show_progress(context, Phase.COMPUTE, 0, query.rows, "sorting and joining")
     make = _DatasetWriter(context=context, query=query, folder=folder, whole=whole, beside=reserved_bytes)
@@ -100,7 +101,7 @@ def write_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DatasetWriter:
-    """Writes what a query gives."""
+    """Writes the rows of a query."""
 
     context: JobContext
     query: PreparedQuery
@@ -110,17 +111,17 @@ class _DatasetWriter:
 
     @property
     def batch_rows(self) -> int:
-        """Of what the query gives so many are read at once."""
+        """The number of rows that are read from the query at once."""
         return rows_at_once(len(self.query.types), CHUNK_ROWS, BATCH_CELLS)
 
     def threads(self, prepared: EngineState) -> int:
-        """How many chunks are computed at a time."""
+        """The number of chunks that are computed at a time."""
         given = self.context.order.given
         room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(self.context, self.beside)
         return side_by_side(prepared, self.context.threads, room_bytes)
 
     def write(self, readers: Iterator[pa.RecordBatchReader], name: str, tally: RowTally) -> None:
-        """Write the rows of readers (at least one) of the same columns, one after another."""
+        """Write the rows of several readers (at least one) with the same columns, one after another."""
         first = next(readers)
         hidden = () if self.whole else (DROPPED, TIME, LABEL_TIME)
         schema = plain_schema(pa.schema([item for item in first.schema if item.name not in hidden]))
@@ -164,7 +165,7 @@ def _write_chunks(
 def _make_labels(
     make: _DatasetWriter, engine: duckdb.DuckDBPyConnection, rows: SortedRows, tables: TableViews
 ) -> None:
-    """The labels of all rows as a table."""
+    """Make a table of the labels of all rows."""
     show_progress(make.context, Phase.COMPUTE, 0, make.query.rows, "labels")
     prepared = _prepare(make, engine, rows, tables, "held-labels")
     workers = _Workers(engine, prepared, tables)
@@ -203,7 +204,7 @@ def _prepare(
 
 @dataclass(slots=True)
 class _Workers:
-    """Of each thread the worker."""
+    """The worker of each thread."""
 
     engine: duckdb.DuckDBPyConnection
     prepared: EngineState
@@ -219,7 +220,7 @@ class _Workers:
 
 
 def _another(engine: duckdb.DuckDBPyConnection, tables: TableViews) -> duckdb.DuckDBPyConnection:
-    """A connection for another thread that sees the same."""
+    """A connection for another thread that sees the same tables."""
     made = engine.cursor()
     tables.register(made)
     return made
@@ -264,10 +265,10 @@ def write_encoded(
     stem: str = PART,
     frozen: Sequence[FittedEncoder] = (),
 ) -> tuple[EncoderStep, ...]:
-    """Fit the encoders on the raw rows below `draft` (or take `frozen` ones), and write there what they make
-    of all rows that stay.
+    """Fit the encoders on the raw rows below `draft` (or use `frozen` ones), and write the encoded kept rows
+    there.
 
-    Raises InputError for what cannot be encoded.
+    Raises InputError for columns that cannot be encoded.
     """
     steps = tuple(EncoderStep(fitted=one) for one in frozen)
     raw = open_raw(draft / RAW)

@@ -1,1 +1,1 @@
-"""Prediction jobs: a swarm of workers that exists only for the job."""
+"""Prediction jobs: several worker processes, which exist only for the job, predict the rows of a dataset."""

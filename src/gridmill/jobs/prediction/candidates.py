@@ -39,11 +39,13 @@ SPLIT = "validation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What the candidates came to, by name: `metrics` on the same `rows` of `labelled` validation rows.
+    """The comparison of the candidates: by name the `metrics` on the same `rows` of `labelled` validation
+    rows.
 
-    `learned` counts the rows that each has learned from, which are left out for all. `unknown` are those of
-    which that is not known, `left_out` says why a candidate was not compared. Without `rows` nothing was
-    measured here; `stored` says that training's measurements stand in, which are of the same rows.
+    `learned` counts each candidate's training rows, which are left out for all. `unknown` are the candidates
+    whose training rows are unknown, `left_out` has the reason why a candidate was not compared. Without
+    `rows` nothing was measured here; `stored`: the metrics are those of the trainings, which are of the same
+    rows.
     """
 
     rows: int = 0
@@ -56,7 +58,7 @@ class Comparison:
 
 
 def check_candidates(candidates: Sequence[Candidate]) -> None:
-    """Raise InputError, naming both, for a candidate that predicts something else than the first."""
+    """Raise InputError with both names for a candidate that predicts something else than the first one."""
     first = candidates[0]
     for other in candidates[1:]:
         names = (f"model {first.name!r}", f"model {other.name!r}")
@@ -64,7 +66,8 @@ def check_candidates(candidates: Sequence[Candidate]) -> None:
 
 
 def compare(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> Comparison:
-    """Measure the candidates; a single one is only held against the dataset. Raises InputError, DataError."""
+    """Measure the candidates; a single one is only checked against the dataset. Raises InputError,
+    DataError."""
     dataset = context.input(spec.dataset)
     parts = open_partitions(context.below_root(dataset.output.uri))
     for candidate in candidates:
@@ -100,7 +103,7 @@ def _check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -
 
 
 def _labelled_rows(parts: Partitions, card: ModelCard) -> Integers:
-    """The validation rows with every label; none where the dataset has no split or label."""
+    """The validation rows with every label; none if the dataset has no split or label."""
     names = set(parts.schema.names)
     if "split" not in names or not set(card.labels) <= names:
         return np.zeros(0, np.int64)
@@ -114,7 +117,7 @@ def _labelled_rows(parts: Partitions, card: ModelCard) -> Integers:
 
 
 def _stored(candidates: Sequence[Candidate], dataset: Artifact) -> Comparison:
-    """What training measured, where all of it is of the same rows."""
+    """The metrics of the trainings, if all of them were measured on the same rows."""
     cards = [candidate.card for candidate in candidates]
     if any(not card.content or card.content != cards[0].content for card in cards):
         made = ", ".join(
@@ -122,9 +125,9 @@ def _stored(candidates: Sequence[Candidate], dataset: Artifact) -> Comparison:
             for candidate in candidates
         )
         raise InputError(
-            f"the models cannot be compared: dataset {dataset.id} has no validation rows with a label, and"
-            f" they were measured on different ones ({made})",
-            hint="Name one model, or give the dataset `split: {validation: ...}` and the label.",
+            f"the models cannot be compared: dataset {dataset.id} has no validation rows with a label, "
+            f"and the models were measured on different validation rows ({made})",
+            hint="Name one model, or declare a label and `split: {validation: ...}` in the dataset.",
             place="prediction.models",
         )
     prefix = f"{SPLIT}_"
@@ -147,7 +150,7 @@ def _predicted(
     parts: Partitions,
     rows: Integers,
 ) -> pa.Table:
-    """What it says of these rows: `row`, `truth`, `prediction` and probabilities."""
+    """The predictions for these rows: `row`, `truth`, `prediction` and probabilities."""
     check_order(parts, candidate.card)
     work = ShardWork(
         dataset=context.below_root(dataset.output.uri),
@@ -180,7 +183,7 @@ def _compared(
     train = {name: one.train for name, one in seen.items()}
     is_known = np.logical_and.reduce([one.known for one in seen.values() if one.known.any()] or [rows >= 0])
     left_out = {
-        name: f"it gave no number for {none} of {len(rows)} validation rows"
+        name: f"it predicted no number for {none} of {len(rows)} validation rows"
         for name, table in tables.items()
         if (none := int((~has_all_values(table["prediction"])).sum()))
     }
@@ -210,8 +213,8 @@ def _compared(
 
 
 def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Mask:
-    """The rows that none has learned from. The candidate that has learned from most is left out, and noted,
-    until so many remain that they can be measured on."""
+    """The rows on which no candidate was trained. The candidate with the most training rows is left out and
+    noted until enough rows remain for measuring."""
     while True:
         staying = [name for name in train if name not in left_out]
         if not staying:
@@ -220,14 +223,14 @@ def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Ma
         if kept.sum() >= max(1.0, LEAST_SHARE * mask.sum()):
             return kept
         most = max(staying, key=lambda name: int(train[name].sum()))
-        left_out[most] = f"it has learned from {int(train[most].sum())} of {len(mask)} validation rows"
+        left_out[most] = f"it was trained on {int(train[most].sum())} of the {len(mask)} validation rows"
 
 
 def _check_classes(candidate: Candidate, dataset: Artifact, table: pa.Table) -> None:
     if candidate.card.classes and not (candidate.card.classified.numbers(table["truth"]) >= 0).any():
         names = ", ".join(map(str, pc.unique(table["truth"]).to_pylist()[:5]))
         raise InputError(
-            f"model {candidate.name!r} predicts {', '.join(candidate.card.classes[:5])}; no validation row of"
-            f" {dataset.id} has one of these classes (it has {names})",
+            f"model {candidate.name!r} predicts {', '.join(candidate.card.classes[:5])}, but no "
+            f"validation row of {dataset.id} has one of these classes (they have {names})",
             place="prediction.models",
         )

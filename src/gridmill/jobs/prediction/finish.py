@@ -1,7 +1,6 @@
-"""Finishes a swarm: checks that each row exists exactly once, measures the predictions, takes a sample.
+"""Finishes a prediction: checks that each row exists exactly once, measures the predictions, takes a sample.
 
-The sample is for the report. What the parts of a swarm did on their machines is written down and combined
-here.
+The sample is for the report. The usage of the job's parts on their machines is recorded and combined here.
 """
 
 from collections.abc import Sequence
@@ -34,31 +33,32 @@ SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
 
 
 def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
-    """All parts, in order. Raises InternalError unless they hold each of these rows exactly once."""
+    """All shards, in order. Raises InternalError unless they have each of these rows exactly once."""
     table = pa.concat_tables([pq.ParquetFile(folder / part_name(shard)).read() for shard in range(shards)])
     if not np.array_equal(table["row"].to_numpy(), rows):
         raise InternalError(
-            f"the shards hold {table.num_rows} rows that are not the {len(rows)} of the split"
+            f"the rows of the shards ({table.num_rows}) are not the rows of the split ({len(rows)})"
         )
     return table
 
 
 def clear_partial(folder: Path) -> None:
-    """Remove what killed workers left half-written."""
+    """Delete the incomplete files of killed workers."""
     for path in folder.glob(".part-*"):
         path.unlink()
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all its files. These are Parquet files alone, so that any reader takes the folder."""
+    """The total size of its files in bytes. The folder has only Parquet files, so that any reader can open
+    it."""
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def measure(
     table: pa.Table, parts: Partitions, card: ModelCard, split: str | None, learned: Mask | None = None
 ) -> dict[str, float]:
-    """`SPLIT_NAME` metrics over the predicted rows whose truth is known, without the `learned` ones; empty
-    where no row is left."""
+    """`SPLIT_NAME` metrics over the predicted rows with a known truth, without the `learned` rows; empty if
+    no row is left."""
     kept = table if learned is None else table.take(pa.array(np.flatnonzero(~learned)))
     return {f"{split or 'all'}_{name}": value for name, value in metrics_of(kept, parts, card).items()}
 
@@ -87,7 +87,7 @@ def _intervals(table: pa.Table, card: ModelCard, truth: Floats, spread: Floats |
 
 
 def break_down(table: pa.Table, parts: Partitions, card: ModelCard) -> Any:  # noqa: ANN401  JSON
-    """The metrics of each label, if there are several, or of each class; empty where there are none."""
+    """The metrics of each label, if there are several, or of each class; empty if there are none."""
     table = _rows_with_truth(table)
     if table.num_rows == 0:
         return {}
@@ -98,7 +98,7 @@ def break_down(table: pa.Table, parts: Partitions, card: ModelCard) -> Any:  # n
 
 
 def _rows_with_truth(table: pa.Table) -> pa.Table:
-    """The rows with truth and prediction, of several labels with all of them."""
+    """The rows with truth and prediction; for several labels, the rows with all of them."""
     if "truth" not in table.column_names:
         return table.slice(0, 0)
     return table.take(np.flatnonzero(has_all_values(table["truth"]) & has_all_values(table["prediction"])))
@@ -110,7 +110,7 @@ def _classified(table: pa.Table, card: ModelCard) -> tuple[Integers, Floats]:
 
 
 def _naive(table: pa.Table, parts: Partitions, card: ModelCard) -> Floats:
-    """What skill is measured against: as in training."""
+    """The baseline for skill: the same as in training."""
     present_columns = [
         name for name in dict.fromkeys(card.label_columns) if name and name in parts.schema.names
     ]
@@ -123,15 +123,15 @@ def _naive(table: pa.Table, parts: Partitions, card: ModelCard) -> Floats:
 
 
 def _values(column: pa.ChunkedArray, card: ModelCard) -> Floats:
-    """[rows], or [rows, labels] of lists."""
+    """The values as [rows]; lists as [rows, labels]."""
     values: Floats = list_numbers(column, len(card.labels)) if card.many else column.to_numpy()
     return values
 
 
 def sample(table: pa.Table, card: ModelCard, ahead: timedelta) -> dict[str, list[list[Any]]]:
-    """For the first few entities the first points [time, truth, prediction]; numbers only.
+    """The first points [time, truth, prediction] of the first few entities; only for numbers.
 
-    The time is the one that is forecast: `ahead` after the row's own.
+    The time is the forecast time: `ahead` after the row's own time.
     """
     if card.objective == Objective.CLASSIFICATION:
         return {}
@@ -152,7 +152,7 @@ def _points(piece: pa.Table, card: ModelCard, ahead: timedelta) -> list[list[Any
 
 
 def _moment(at: pa.Scalar, ahead: timedelta) -> Any:  # noqa: ANN401  a time as text, or the row's number
-    """Return the time that is forecast; the text of the row's own time where Python cannot hold it."""
+    """Return the forecast time; if Python cannot represent it, the text of the row's own time."""
     try:
         value = at.as_py()
         return (value + ahead).isoformat() if isinstance(value, date) else value
@@ -161,7 +161,7 @@ def _moment(at: pa.Scalar, ahead: timedelta) -> Any:  # noqa: ANN401  a time as 
 
 
 def _first(piece: pa.Table, name: str, card: ModelCard) -> list[Any]:
-    """A column's values; of lists the first of each."""
+    """A column's values; of lists the first element."""
     if name not in piece.column_names:
         return [None] * piece.num_rows
     return [value[0] if card.many and value else value for value in piece[name].to_pylist()]
@@ -172,8 +172,8 @@ DONE_FILE = ".done.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedShards:
-    """The shards that were done: `first` is the number of the first one, of `of` that there are. `seconds` is
-    from the first worker made to the last shard done. `model` is the version that was chosen."""
+    """The finished shards: `first` is the number of the first one, `of` the number of all shards. `seconds`
+    is the time from making the first worker to finishing the last shard. `model` is the chosen version."""
 
     first: int
     of: int
@@ -185,21 +185,21 @@ class FinishedShards:
 
 
 def write_done(folder: Path, done: FinishedShards) -> None:
-    """Note it beside the files of the shards."""
+    """Write this record beside the files of the shards."""
     (folder / DONE_FILE).write_bytes(encode(done))
 
 
 def take_together(target: Path, folders: Sequence[Path], model: str) -> FinishedShards:
-    """The files of all parts in `target`, as if one swarm had made them. Raises StorageError; InternalError
-    unless each shard is there exactly once; JobError where a part is not of `model`."""
+    """Link the files of all parts into `target`, as if one process group had made them. Raises StorageError;
+    InternalError unless each shard exists exactly once; JobError if the parts chose different models."""
     parts = [decode((folder / DONE_FILE).read_bytes(), FinishedShards) for folder in folders]
     ends = [(part.first, part.first + len(part.shards)) for part in parts]
     whole = [(0, 0), *ends, (parts[0].of, parts[0].of)]
     if any(one[1] != other[0] for one, other in pairwise(whole)):
-        raise InternalError(f"the parts hold shards {ends}, which are not all of {parts[0].of}")
+        raise InternalError(f"the parts hold the shards {ends}, but there are {parts[0].of}")
     if len(models := {model, *(part.model for part in parts)}) > 1:
         raise JobError(
-            f"the parts have chosen different models, which are equally good: {', '.join(sorted(models))}",
+            f"the parts chose different models with the same score: {', '.join(sorted(models))}",
             hint="Name one of them in `models`.",
         )
     for folder, part in zip(folders, parts, strict=True):

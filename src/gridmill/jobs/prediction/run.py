@@ -1,11 +1,11 @@
-"""The prediction job: chooses the model, cuts the split, runs the swarm, checks and describes the result.
+"""The prediction job: chooses the model, cuts the split into shards, runs the workers, checks and describes
+the result.
 
-The model is the best of the candidates measured on the same rows. The job checks whether a model has learned
-from rows that it is to predict, and does what the declaration says about it.
+The model is the best of the candidates, measured on the same rows. The job checks whether a model was trained
+on rows that it is to predict, and follows the declaration in this case.
 
-This process only forks, waits and counts. Everything that reads data or runs a model does so in a child,
-because a process that has used such libraries is not safe to fork from any more, and dead workers are
-replaced by forks.
+This process only forks, waits and counts. All code that reads data or runs a model runs in a child, because a
+process that has used such libraries cannot fork safely any more, and dead workers are replaced by forks.
 """
 
 import math
@@ -59,7 +59,7 @@ from gridmill.jobs.training_rows import Mask, RowUse, seen_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
-    """The one that was chosen, by which metric, and why in words."""
+    """The chosen model, the metric, and the reason in words."""
 
     candidate: Candidate
     metric: str
@@ -67,8 +67,8 @@ class ModelChoice:
 
 
 def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str, Any]:
-    """A candidate for the report, as JSON: `measured` is of the rows that all were compared on, `metrics` is
-    what its training measured on its own dataset."""
+    """A candidate for the report, as JSON: `measured` has the metrics on the rows that all candidates share,
+    `metrics` those of its training on its own dataset."""
     return {
         "name": candidate.name,
         "model_id": candidate.artifact.id,
@@ -79,7 +79,7 @@ def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str
 
 
 def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str | None) -> ModelChoice:
-    """The best candidate; of equal ones the first. Raises InputError when they cannot be compared."""
+    """The best candidate; among equal ones the first. Raises InputError if they cannot be compared."""
     metric = check_metric(best_by, candidates[0].card.objective, BEST_BY)
     if len(candidates) == 1:
         return ModelChoice(
@@ -89,8 +89,10 @@ def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str
     finite_scores = {name: score for name, score in scores.items() if math.isfinite(score)}
     if not finite_scores:
         raise InputError(
-            f"no model was measured by {metric!r} on a validation split, and {len(candidates)} are named",
-            hint="Name one model in `models`, or declare a validation split in the dataset.",
+            f"`models` names {len(candidates)} models, but none has a {metric!r} of a validation split by "
+            "which they can be compared",
+            hint="Name one model in `models`, or declare a validation split in the dataset and train the "
+            "models again.",
             place="prediction.best_by",
         )
     best = next(iter(finite_scores))
@@ -101,14 +103,14 @@ def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str
 
 
 def check_keys(candidate: Candidate) -> None:
-    """Raise InputError where a column of the result would overwrite one that says which row it is."""
+    """Raise InputError if a column of the result would overwrite a column that identifies a row."""
     card = candidate.card
     own = {*OWN_COLUMNS, *probability_columns(card.classes), *quantile_columns(card.quantiles)}
     for name in card.keys:
         if name in own:
             raise InputError(
-                f"the dataset's column {name!r} would be overwritten: a prediction of model"
-                f" {candidate.name!r} has one of that name",
+                f"column {name!r} of the dataset would be overwritten: a prediction of model "
+                f"{candidate.name!r} writes a column of the same name",
                 hint=KEYS_HINT,
                 place="prediction.dataset",
             )
@@ -127,7 +129,7 @@ def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Compar
 
 
 class LearnedRowPolicy(StrEnum):
-    """How the rows that the model learned from are predicted."""
+    """How rows on which the model was trained are predicted."""
 
     NONE = "none"  # it did not learn from any of these, as far as is known
     HELD_OUT = "held out"  # by models of other folds
@@ -135,17 +137,17 @@ class LearnedRowPolicy(StrEnum):
 
 
 def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: PredictionSpec) -> LearnedRowPolicy:
-    """What goes for this prediction. Raises InputError where a model with folds cannot tell which rows it
-    learned from: they are those of another version of the dataset."""
+    """The policy for this prediction. Raises InputError if a model with folds was trained on another version
+    of the dataset, so that its training rows are unknown."""
     if spec.split not in (None, "train"):
         return LearnedRowPolicy.NONE
     if card.content and card.content == dataset.fingerprint:
         return LearnedRowPolicy.HELD_OUT if card.folds else LearnedRowPolicy.SEEN
     if card.folds and card.dataset.partition("@")[0] == dataset.name:
         raise InputError(
-            f"model {name!r} learned from {card.dataset}, not from {dataset.id}: which rows it has seen"
-            " cannot be told",
-            hint="Train it on this version, or predict `split: test`.",
+            f"model {name!r} was trained on {card.dataset}, not on {dataset.id}: it is unknown which rows "
+            "it was trained on",
+            hint="Train it on this version, or predict with `split: test`.",
             place="prediction.split",
         )
     return LearnedRowPolicy.NONE
@@ -153,17 +155,18 @@ def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: Prediction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedRows:
-    """Which predicted rows the model itself has learned from, and which have a truth (`labelled`)."""
+    """On which predicted rows the model itself was trained, and which rows have a truth (`labelled`)."""
 
     seen: RowUse
     labelled: Mask
 
     def unfit(self, split: str | None) -> Mask:
-        """The rows that the model cannot be measured on, because it has learned from them.
+        """The rows on which the model cannot be measured, because it was trained on them.
 
-        Of the train split none: its metrics are those of learning. Validation rows, which decide when
-        learning ends and which settings are best, are unfit in every split but their own. Of a model that
-        keeps a sample of its rows the unknown ones are unfit too.
+        In the train split no row is excluded: its metrics are metrics on training rows by definition.
+        Validation rows, which decide early stopping and the best settings, are excluded in every split except
+        their own. If the model stores only a sample of its training rows, rows for which it is unknown are
+        excluded too.
         """
         if split == "train":
             return np.zeros(len(self.labelled), bool)
@@ -172,8 +175,8 @@ class LearnedRows:
         return np.asarray(used | unknown, bool)
 
     def describe(self, split: str | None) -> dict[str, int]:
-        """Counts for the record: predicted rows of the model's train and validation splits, rows that may be
-        of either (`unknown`), rows with a truth that are not measured, and those that are."""
+        """Counts for the record: predicted rows of the model's train and validation splits, rows that could
+        belong to either (`unknown`), rows with a truth that are not measured, and measured rows."""
         unfit = self.unfit(split)
         return {
             "train": int(self.seen.train.sum()),
@@ -187,8 +190,8 @@ class LearnedRows:
 def learned_among(
     folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, table: pa.Table
 ) -> LearnedRows:
-    """Hold the predicted rows against those that the model in `folder` has learned from. Rows predicted by a
-    model of other folds do not count. Raises StorageError."""
+    """Compare the predicted rows with the training rows of the model in `folder`. Rows predicted by a model
+    of other folds do not count. Raises StorageError."""
     seen = seen_rows(folder, card, dataset, parts, table["row"].to_numpy())
     if "fold" in table.column_names:
         own = np.asarray(pc.is_null(table["fold"]).to_numpy(), bool)
@@ -203,7 +206,8 @@ ROWS_FILE = "rows.npy"
 
 
 def run(context: JobContext) -> JobResult:
-    """Predict with the best model. Raises InputError, DataError; JobError for a deadly shard."""
+    """Predict with the best model. Raises InputError, DataError; JobError for a shard that kills its
+    workers."""
     spec = context.order.job.prediction
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a prediction")
@@ -219,7 +223,9 @@ def run(context: JobContext) -> JobResult:
     print(choice.why, flush=True)
     learned = learned_rows(choice.candidate.card, choice.candidate.name, context.input(spec.dataset), spec)
     if learned == LearnedRowPolicy.SEEN:
-        print(f"the train rows are predicted by {choice.candidate.name}, which learned from them", flush=True)
+        print(
+            f"the train rows are predicted by {choice.candidate.name}, which was trained on them", flush=True
+        )
     if context.order.part is not None:
         write_done(context.output, _do(context, spec, choice, learned, plan))
         return JobResult(size=JobSize(rows=plan["rows"]))
@@ -256,7 +262,7 @@ def _do(
     learned: LearnedRowPolicy,
     plan: dict[str, Any],
 ) -> FinishedShards:
-    """Let a swarm do the shards, or those of the part that the order is for."""
+    """Let the workers predict the shards, or the shards of the ordered part."""
     shards = [[from_builtins(span, RowRange) for span in spans] for spans in plan["shards"]]
     workers = max(1, min(_workers(context, spec), len(shards)))
     begin = time.monotonic()
@@ -278,7 +284,7 @@ def _do(
 
 
 def _workers(context: JobContext, spec: PredictionSpec) -> int:
-    """Of this attempt: what a part has of its own is settled with its size."""
+    """The declaration for this attempt: a part replaces the fields that its size determines."""
     return context.order.workers if context.order.part else spec.workers or context.order.workers
 
 
@@ -295,14 +301,15 @@ def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
 
 
 def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """What needs libraries before the swarm: the comparison of the models, and the shards of the best."""
+    """The work before the prediction that needs libraries: comparing the models, and cutting the shards for
+    the best one."""
     comparison = compare(context, spec, candidates)
     plan = _plan(context, spec, choose(candidates, comparison, spec.best_by))
     return {"comparison": to_builtins(comparison), "plan": plan}
 
 
 def _plan(context: JobContext, spec: PredictionSpec, choice: ModelChoice) -> dict[str, Any]:
-    """The shards, or those of a part: they follow from the rows and from all parts' workers."""
+    """All shards, or those of a part: they depend on the rows and on the number of workers of all parts."""
     part, workers = context.order.part, _workers(context, spec)
     count = part.count if part else 1
     parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
@@ -401,7 +408,7 @@ def _finish(
 
 
 def _other_label(card: ModelCard, dataset: Artifact) -> str:
-    """The dataset's label, where the model predicts another one."""
+    """The dataset's label, if the model predicts another one."""
     label = str(dataset.output.details.get("label") or "")
     return "" if label in card.labels else label
 

@@ -1,4 +1,4 @@
-"""Cuts a split into shards: ranges of rows that any worker can read without reading the rest."""
+"""Cuts a split into shards: ranges of rows that any worker can read without reading the other rows."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,19 +11,22 @@ from gridmill.jobs.features import Integers, runs
 from gridmill.jobs.model_files import ModelCard
 
 GAP = 4096
-"""Rows between two selected ones that are read and dropped rather than made a range of their own."""
+"""If at most this many unselected rows lie between two selected rows, they are read and dropped instead of
+starting a new range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
-    """Rows `start` to `stop` (exclusive) of the dataset; those of the split among them are meant."""
+    """Rows `start` to `stop` (exclusive) of the dataset; only those that belong to the split are
+    predicted."""
 
     start: int
     stop: int
 
 
 def selected_rows(parts: Partitions, split: str | None) -> Integers:
-    """Numbers of the rows of a split (None: all), ascending. Raises InputError, DataError for none."""
+    """Numbers of the rows of a split (None: all), ascending. Raises InputError, and DataError if there are
+    none."""
     if split is None:
         rows = np.arange(parts.rows)
     elif "split" not in parts.schema.names:
@@ -33,14 +36,16 @@ def selected_rows(parts: Partitions, split: str | None) -> Integers:
         rows = np.flatnonzero(of_split(column, split))
         if len(rows) == 0:
             names = ", ".join(str(value) for value in pc.unique(column).to_pylist())
-            raise DataError(f"split {split!r} has no rows (there are: {names})", place="prediction.split")
+            raise DataError(
+                f"split {split!r} has no rows (splits with rows: {names})", place="prediction.split"
+            )
     if len(rows) == 0:
         raise DataError("the dataset has no rows")
     return rows.astype(np.int64)
 
 
 def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """For each row whether it is of that split (None: every one is)."""
+    """For each row whether it belongs to this split (None: every row does)."""
     if split is None:
         return np.ones(len(column), bool)
     equal = pc.fill_null(pc.equal(column.cast(pa.string()), split), False)
@@ -48,25 +53,26 @@ def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int
 
 
 def cut(rows: Integers, shards: int) -> list[list[RowRange]]:
-    """For each shard its spans, in order: together they hold each row of `rows` exactly once."""
+    """For each shard its ranges, in order: together they contain each row of `rows` exactly once."""
     return [spans_of(piece) for piece in pieces_of(rows, shards)]
 
 
 def pieces_of(rows: Integers, shards: int, share: float = 1.0) -> list[Integers]:
-    """For each shard its rows. With a `share` below 1 only the first part of each, at least a row: a probe
-    sees all of the data in samples."""
+    """For each shard its rows. With a `share` below 1 only the first part of each, at least one row: so a
+    probe measures a sample of all shards."""
     pieces = np.array_split(rows, shards)
     return [piece[: max(1, round(len(piece) * share))] for piece in pieces]
 
 
 def spans_of(rows: Integers) -> list[RowRange]:
-    """The ranges that hold these rows."""
+    """The ranges that contain these rows."""
     ends = np.flatnonzero(np.diff(rows) > GAP) + 1
     return [RowRange(start=int(some[0]), stop=int(some[-1]) + 1) for some in np.split(rows, ends)]
 
 
 def check_order(parts: Partitions, card: ModelCard) -> None:
-    """Sequence models need an entity's rows together and by time. Raises DataError when they are not."""
+    """Raise DataError unless each entity's rows are adjacent and sorted by time, as sequence models need
+    them."""
     if card.sequence is None or card.time is None:
         return
     table = parts.read(card.keys)
@@ -78,6 +84,6 @@ def check_order(parts: Partitions, card: ModelCard) -> None:
     torn = bool(card.entity) and len(firsts) != len(entities)
     if torn or back.any():
         raise DataError(
-            "the dataset's rows are not sorted by entity and time, as a sequence model needs them",
-            hint=f"Order it by {', '.join(card.keys)}.",
+            "the rows of the dataset are not sorted by entity and time, which a sequence model requires",
+            hint=f"Sort the dataset by {', '.join(card.keys)}.",
         )

@@ -1,8 +1,8 @@
-"""The swarm: workers of one job that process shards one at a time; a dead worker's shard is repeated.
+"""The swarm: workers of one job that process one shard at a time; the shard of a dead worker is repeated.
 
-A worker continues with the shard after its last one while that is open: the rows are adjacent, so it has
-often read them already. A new worker gets the shard of a dead one. The reports of the workers on their shards
-are added up.
+A worker continues with the shard after its last one if that is open: the rows are adjacent, so it has often
+read some of them already. A new worker gets the shard of a dead one. The workers' reports on their shards are
+combined.
 """
 
 import signal
@@ -20,7 +20,7 @@ from gridmill.errors import JobError
 from gridmill.jobs.child_processes import NOTHING, CpuTotals, Crew, WorkerProcess, raise_error
 
 MOST_DEATHS = 3
-"""If a shard ends this many workers, the job fails: the cause is the shard, not chance."""
+"""If this many workers die at one shard, the job fails: the shard is the cause, not chance."""
 
 Work = Callable[[int], dict[str, Any]]
 """Processes shard N and returns a report (JSON). It runs in workers and must be repeatable."""
@@ -28,7 +28,8 @@ Work = Callable[[int], dict[str, Any]]
 
 @dataclass(slots=True)
 class ShardQueue:
-    """Which shards are open, in whose hands, and done. `deaths` tells of each worker that died."""
+    """The open shards, the shards in progress with their workers, and the finished ones. `deaths` has one
+    text for each worker that died."""
 
     open: set[int]
     done: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -36,8 +37,8 @@ class ShardQueue:
     deaths: list[str] = field(default_factory=list)
 
     def take(self, after: int) -> int | None:
-        """The open shard that follows `after`, else the middle one of the longest open stretch (a worker may
-        be on its way through the first half); None when none is open."""
+        """The open shard after `after`, else the middle one of the longest open range (another worker may be
+        approaching from its beginning); None if no shard is open."""
         shard = after + 1 if after + 1 in self.open else self._middle()
         if shard is not None:
             self.open.remove(shard)
@@ -50,27 +51,28 @@ class ShardQueue:
         return longest[len(longest) // 2] if longest else None
 
     def finish(self, shard: int, report: dict[str, Any]) -> None:
-        """A worker did it."""
+        """A worker has finished the shard."""
         self.done[shard] = report
 
     def lose(self, shard: int, how: str) -> None:
-        """The worker that had it died. Raises JobError when it has ended too many."""
+        """The worker with this shard died. Raises JobError if too many have died at the shard."""
         self.killed[shard] += 1
         self.deaths.append(f"shard {shard}: {how}")
-        print(f"a worker died at shard {shard} ({how}); a new one does it again", flush=True)
+        print(f"a worker died at shard {shard} ({how}); a new worker computes the shard again", flush=True)
         if self.killed[shard] >= MOST_DEATHS:
             raise JobError(
-                f"shard {shard} ended {MOST_DEATHS} workers, the last one: {how}",
-                hint="The job's log has what they wrote. With 'killed by SIGKILL', give the job more memory.",
+                f"{MOST_DEATHS} workers died at shard {shard}, the last one: {how}",
+                hint="The job's log has their output. If they were 'killed by SIGKILL', give the job "
+                "more memory.",
             )
         self.open.add(shard)
 
 
 def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQueue], None]) -> ShardQueue:
-    """Do shards 0 to `shards` - 1 with so many workers; every report is kept once, per shard.
+    """Process shards 0 to `shards` - 1 with this many workers; each shard's report is kept once.
 
-    No worker is left when it returns or raises. Raises JobError for a shard that ends its workers, and
-    the GridmillError of a worker that raised one.
+    No worker is left when this function returns or raises. Raises JobError for a shard that kills its
+    workers, and the GridmillError that a worker raised.
     """
     state = ShardQueue(open=set(range(shards)))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die just when it is told something
@@ -87,7 +89,7 @@ def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQue
 
 
 def _receive(state: ShardQueue, crew: "_WorkerPool", worker: WorkerProcess) -> bool:
-    """True when a shard was done."""
+    """Handle the workers' reports and deaths. Returns whether a shard was finished."""
     shard = crew.shard_of_worker[worker.pid]
     reports = worker.receive()
     if reports is None:
@@ -103,7 +105,7 @@ def _receive(state: ShardQueue, crew: "_WorkerPool", worker: WorkerProcess) -> b
 
 
 class _WorkerPool(Crew):
-    """The workers that live, and the shard that each has in hand (None: idle)."""
+    """The running workers, and the shard of each (None: idle)."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -111,7 +113,7 @@ class _WorkerPool(Crew):
         self.shard_of_worker: dict[int, int | None] = {}
 
     def staff(self, state: ShardQueue, workers: int) -> None:
-        """Give open shards to idle workers, and to new ones up to `workers`."""
+        """Assign open shards to idle workers, and to new ones up to `workers`."""
         for worker in [
             worker for worker in self.children.values() if self.shard_of_worker[worker.pid] is None
         ]:
@@ -120,14 +122,14 @@ class _WorkerPool(Crew):
             self.hand(self.start(self._talk), state)
 
     def hand(self, worker: WorkerProcess, state: ShardQueue) -> None:
-        """Give it the next open shard, if there is one."""
+        """Give the worker the next open shard, if there is one."""
         last = self.shard_of_worker.get(worker.pid)
         self.shard_of_worker[worker.pid] = shard = state.take(-1 if last is None else last)
         if shard is not None:
             worker.send(str(shard))
 
     def remove(self, child: WorkerProcess) -> str:
-        """End a worker, and say how it ended."""
+        """End a worker, and return how it ended."""
         del self.shard_of_worker[child.pid]
         return super().remove(child)
 
@@ -139,7 +141,7 @@ class _WorkerPool(Crew):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTiming:
-    """Wall seconds, and what was spent in them."""
+    """Wall-clock seconds, and the resources used in them."""
 
     seconds: float
     spent: CpuTotals
@@ -147,8 +149,8 @@ class ShardTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDone:
-    """A shard. The first shard of a worker also tells how it opened the dataset and the model before (None:
-    not its first). `unknown` rows have a category that training did not have."""
+    """The usage of one shard. A worker's first shard also has the usage of opening the dataset and the model
+    (None for other shards). `unknown` rows have a category that was not in training."""
 
     rows: int
     timing: ShardTiming
@@ -159,7 +161,7 @@ class ShardDone:
 def add_up(
     done: Sequence[ShardDone], *, work: str, workers: int, whole_rows: int, stage_seconds: float
 ) -> ParallelTiming:
-    """The attempt's parallel part. `done` has at least one shard."""
+    """The usage of the attempt's parallel phase. `done` has at least one shard."""
     firsts = [shard for shard in done if shard.opening is not None]
     rest = [shard for shard in done if shard.opening is None]
     opened = len(firsts) or 1
@@ -193,7 +195,7 @@ def add_up(
 def _excess(
     firsts: Sequence[ShardDone], rest: Sequence[ShardDone], what: Callable[[ShardDone], float]
 ) -> float:
-    """What first shards took above the pace of the others: code that is loaded at its first use."""
+    """The extra time of first shards compared with the others: code is imported at its first use."""
     rows = sum(shard.rows for shard in rest)
     if not rows:
         return 0.0
@@ -202,7 +204,7 @@ def _excess(
 
 
 def _deviation(done: Sequence[ShardDone]) -> float:
-    """How far the shards' seconds per row lie apart, over their mean."""
+    """The spread of the shards' seconds per row, relative to their mean."""
     speeds = [shard.timing.seconds / shard.rows for shard in done if shard.rows]
     mean = statistics.fmean(speeds) if speeds else 0.0
     return statistics.stdev(speeds) / mean if len(speeds) > 1 and mean else 0.0

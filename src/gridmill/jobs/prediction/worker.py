@@ -1,4 +1,5 @@
-"""A worker's processing of a shard: reads it with its lead-in rows, predicts, writes one file atomically."""
+"""A worker's processing of a shard: reads it with the earlier rows that it needs, predicts, and writes one
+file atomically."""
 
 import os
 import sys
@@ -32,7 +33,7 @@ def part_name(shard: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStartup:
-    """What it took until a worker could begin; `helpers` are the pids of the processes it made."""
+    """The usage until a worker could begin; `helpers` are the pids of the processes that it started."""
 
     helpers: tuple[int, ...]
     timing: ShardTiming
@@ -40,7 +41,7 @@ class WorkerStartup:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
-    """Made before the fork; opens the dataset and the model at its first shard, in the worker."""
+    """Created before the fork; in the worker, opens the dataset and the model at its first shard."""
 
     dataset: Path
     model: Path
@@ -48,9 +49,9 @@ class ShardWork:
     split: str | None
     shards: Sequence[Sequence[RowRange]]
     first: int = 0
-    """The number of the first of them, among all that the rows are cut into."""
+    """The number of its first shard among all shards."""
     held_out: bool = False
-    """Take the training rows' predictions from those of models that did not learn from them."""
+    """For training rows, use the predictions of models that were not trained on them."""
     threads: int = 1
     python: str = sys.executable
 
@@ -83,11 +84,12 @@ class ShardWork:
 
     @cached_property
     def _fetch(self) -> Fetch:
-        """Shards that follow each other share row groups, and a shard's lead-in ends the one before."""
+        """A cache of row groups: adjacent shards share row groups, and the earlier rows that a shard needs
+        are the end of the shard before."""
         return lru_cache(maxsize=2)(fetch_piece)
 
     def __call__(self, shard: int) -> dict[str, Any]:
-        """Predict a shard. Doing it again gives the same file again."""
+        """Predict a shard. Repeating it gives the same file."""
         first = "_opened" not in self.__dict__
         opened = self._opened
         begin, before = time.monotonic(), spent_so_far(opened.helpers)
@@ -107,7 +109,7 @@ class ShardWork:
         return {"done": to_builtins(done)}
 
     def predict(self, span: RowRange) -> tuple[pa.Table, int]:
-        """The predictions, and how many of their rows have a category that training did not have."""
+        """The predictions, and the number of rows with a category that was not in training."""
         card = self._predictor.card
         lead = min(span.start, (card.sequence or 1) - 1)
         columns = _columns(card, self._parts, self.split)

@@ -1,4 +1,4 @@
-"""`python -m gridmill.jobs.preflight`: checks one pipeline, question in and answer out as JSON."""
+"""`python -m gridmill.jobs.preflight`: checks one pipeline, with JSON as input and output."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from gridmill.errors import GridmillError, to_body
 
 
 def main() -> None:
-    """Reads a question from standard input; writes the answer, or why there is none."""
+    """Read a question from standard input; write the answer, or the error, to standard output."""
     from gridmill.jobs import arrow
 
     arrow.keep_pandas_out()

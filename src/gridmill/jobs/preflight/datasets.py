@@ -1,4 +1,4 @@
-"""Checks a dataset on the tables that it would find: with their rows if all are known, else without rows."""
+"""Checks a dataset on its expected tables: with their rows if all rows are known, else without rows."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ from gridmill.jobs.tables import open_table, plain_schema
 
 NOWHERE = "nowhere"
 _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
-"""The span of a table whose rows are unknown: every bound of a split is within it."""
+"""The time span of a table whose rows are unknown: it contains every bound of a split."""
 
 
 def check_dataset(
@@ -34,7 +34,7 @@ def check_dataset(
 ) -> PreflightTable:
     """The dataset that a run would make of these tables; `earlier` is its newest version.
 
-    Raises InputError and DataError for what the run would fail with.
+    Raises the InputError or DataError with which the run would fail.
     """
     spec = job.dataset
     assert spec is not None
@@ -50,7 +50,7 @@ def check_dataset(
 
 
 def _after(context: JobContext, earlier: Artifact | None) -> JobContext:
-    """The context with what the version before says of its times, and no rows to build on."""
+    """The context with the time units of the version before, and without rows to build on."""
     if earlier is None:
         return context
     kept = {TIMES: earlier.output.details.get(TIMES) or {}}
@@ -60,7 +60,7 @@ def _after(context: JobContext, earlier: Artifact | None) -> JobContext:
 
 
 def check_texts(scene: PreflightContext, job: Job) -> None:
-    """The syntax of a dataset's SQL, where nothing is known of its tables. Raises InputError."""
+    """Check the syntax of a dataset's SQL if its tables are unknown. Raises InputError."""
     spec = job.dataset
     assert spec is not None
     with open_engine(scene.context(job, {})) as engine:
@@ -98,14 +98,14 @@ def _without_rows(
 
 
 def _schema(engine: duckdb.DuckDBPyConnection, query: PreparedQuery) -> pa.Schema:
-    """The columns that are written, in the types that a table keeps."""
+    """The columns that would be written, with the types that a table stores."""
     names = [name for name in query.compiled.columns if name in query.types]
     listed = ", ".join(f"NULL::{query.types[name]} AS {quoted(name)}" for name in names)
     return plain_schema(engine.sql(f"SELECT {listed} LIMIT 0").to_arrow_table().schema)
 
 
 def _computed(query: PreparedQuery, unsure: frozenset[str]) -> frozenset[str]:
-    """The columns whose type follows from others of which the type is not sure."""
+    """The columns whose type depends on columns with uncertain types."""
     return frozenset(query.compiled.columns) if unsure else frozenset()
 
 

@@ -1,7 +1,7 @@
 """Checks a prediction against its models and dataset, and a training against its dataset.
 
-A prediction: columns, labels, split, metric. A training: label, features, splits, weights, metrics, lengths
-of sequences.
+For a prediction: columns, labels, split, metric. For a training: label, features, splits, weights, metrics,
+lengths of sequences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ from gridmill.jobs.training.weights import check_column
 def check_prediction(
     scene: PreflightContext, job: Job, dataset: PreflightTable | None, models: Mapping[str, PreflightModel]
 ) -> None:
-    """Raises InputError and DataError for what the run would fail with."""
+    """Check a prediction. Raises the InputError or DataError with which the run would fail."""
     spec = job.prediction
     assert spec is not None
     _check_alike(spec, models)
@@ -61,7 +61,8 @@ def check_prediction(
                 raise InputError(
                     f"model {name!r} needs column {column!r}, which dataset {spec.dataset!r} does not have"
                     + (f"; did you mean {near[0]!r}?" if near else ""),
-                    hint="A dataset to predict has the features of the one that the model learned from.",
+                    hint="A dataset to predict needs the features of the dataset on which the model is "
+                    "trained.",
                     place=place,
                 )
             kind = parts.schema.field(column).type
@@ -79,9 +80,9 @@ def _check_alike(spec: PredictionSpec, models: Mapping[str, PreflightModel]) -> 
         first_name, first = labelled_models[0]
         if (model.labels, model.objective) != (first.labels, first.objective):
             raise InputError(
-                f"model {first_name!r} predicts {', '.join(first.labels)} ({first.objective}) and model "
+                f"model {first_name!r} predicts {', '.join(first.labels)} ({first.objective}), but model "
                 f"{name!r} predicts {', '.join(model.labels)} ({model.objective})",
-                hint="Name only models of the same label: the same column, horizon, type and classes.",
+                hint="Name only models with the same label: the same column, horizon, type and classes.",
                 place=f"prediction.models[{spec.models.index(name)}]",
             )
 
@@ -92,7 +93,7 @@ def _check_metric(spec: PredictionSpec, models: Mapping[str, PreflightModel]) ->
         check_metric(spec.best_by, first.objective, BEST_BY)
 
 
-_NO_VALIDATION = "a search compares its trials on the validation split, and the dataset has none"
+_NO_VALIDATION = "a search compares its trials on the validation split, but the dataset has none"
 
 
 def check_training(
@@ -102,8 +103,8 @@ def check_training(
     members: Sequence[PreflightModel],
     made_by: DatasetSpec | None,
 ) -> PreflightModel:
-    """The model that a run would learn. `members` are those of an ensemble, `made_by` is the declaration of
-    the dataset where it is known. Raises InputError and DataError for what the run would fail with."""
+    """The model that a run would train. `members` are those of an ensemble, `made_by` is the declaration of
+    the dataset if it is known. Raises the InputError or DataError with which the run would fail."""
     spec = job.training
     assert spec is not None
     context = scene.context(job, {spec.dataset: dataset.artifact})
@@ -129,13 +130,14 @@ def check_training(
 
 
 def _check_kinds(spec: TrainingSpec, schema: pa.Schema) -> None:
-    """Features that are declared must be numbers or text."""
+    """Raise an error for declared features that are neither numbers nor text."""
     names = [name for name in spec.features if name in schema.names]
     choose_encodings(pa.schema([schema.field(name) for name in names]).empty_table(), names, declared=True)
 
 
 def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: PreflightTable) -> None:
-    """The feature that a naive model repeats; `origin=EWR`, a category's input, only rows can tell."""
+    """Check the feature that a naive model repeats; the input of a category, such as `origin=EWR`, can be
+    checked only with rows."""
     name = spec.repeat
     if name is None or name in numeric or "=" in name or dataset.open:
         return
@@ -173,39 +175,44 @@ def _check_label(spec: TrainingSpec, subject: DatasetColumns, schema: pa.Schema)
     wrong = next((n for n, kind in enumerate(kinds) if not is_number(kind)), None)
     if objective == Objective.REGRESSION and wrong is not None:
         raise InputError(
-            f"label {subject.labels[wrong]!r} has type {kinds[wrong]}, which cannot be regressed",
+            f"label {subject.labels[wrong]!r} has type {kinds[wrong]}, but regression needs a numeric label",
             hint="Use `objective: classification`, or a numeric label.",
             place="training.objective" if spec.objective else "training.dataset",
         )
     if objective == Objective.CLASSIFICATION and len(kinds) > 1:
         raise InputError(
-            f"the dataset has {len(kinds)} labels, and classes are learned one at a time",
-            hint="Make a dataset for each, or use numbers.",
+            f"the dataset has {len(kinds)} labels, but classification needs exactly one",
+            hint="Declare one dataset per label, or use numeric labels.",
             place="training.dataset",
         )
     return objective
 
 
 def _check_choices(spec: TrainingSpec, objective: Objective) -> None:
-    """What goes with classes alone, or with numbers alone."""
+    """Check the options that need classes, and those that need numbers."""
     if spec.search is not None:
         check_metric(spec.search.metric, objective, SEARCH_METRIC)
     if spec.quantiles and objective != Objective.REGRESSION:
-        raise InputError("quantiles are of numbers; the label has classes", place="training.quantiles")
+        raise InputError(
+            "quantiles need a numeric label, but the label has classes", place="training.quantiles"
+        )
     if objective == Objective.REGRESSION:
         for name in ("threshold", "threshold_by"):
             if getattr(spec, name) is not None:
                 raise InputError(
-                    "a threshold decides between two classes; the label has numbers", place=f"training.{name}"
+                    "a threshold separates two classes, but the label has numbers", place=f"training.{name}"
                 )
         for name in ("class_weight", "class_weights"):
             if getattr(spec, name):
                 raise InputError(
-                    "class weights are for classes; the label has numbers", place=f"training.{name}"
+                    "class weights need a label with classes, but the label has numbers",
+                    place=f"training.{name}",
                 )
         if spec.combine == Combine.VOTE:
             raise InputError(
-                "numbers cannot be voted on", hint="Use mean or weighted.", place="training.combine"
+                "a vote needs a label with classes, but the label has numbers",
+                hint="Use `combine: mean` or `combine: weighted`.",
+                place="training.combine",
             )
 
 
@@ -223,13 +230,13 @@ def _ensemble(
     spec: TrainingSpec, members: Sequence[PreflightModel], subject: DatasetColumns, objective: Objective
 ) -> PreflightModel:
     if len(members) < len(spec.models):
-        raise NotCheckableError("it joins models that are not known before the run")
+        raise NotCheckableError("the models that it combines are not known before the run")
     for name, member in zip(spec.models, members, strict=True):
         if member.labels and member.labels != subject.labels:
             raise InputError(
-                f"model {name!r} predicts {', '.join(member.labels)}, and the dataset's label is "
+                f"model {name!r} predicts {', '.join(member.labels)}, but the dataset's label is "
                 f"{', '.join(subject.labels)}",
-                hint="Name only models of the dataset's label.",
+                hint="Name only models with the dataset's label.",
                 place=_named("training.models", spec.models, repr(name)),
             )
     features = {name: number for member in members for name, number in member.features.items()}
@@ -238,7 +245,7 @@ def _ensemble(
 
 
 def _check_rows(context: JobContext, spec: TrainingSpec) -> SortedFrame:
-    """What the rows decide. Raises InputError and DataError."""
+    """Check the conditions that depend on the rows. Raises InputError and DataError."""
     try:
         frame = read_frame(context, spec)
     except (InputError, DataError) as error:
@@ -263,7 +270,7 @@ def _check_rows(context: JobContext, spec: TrainingSpec) -> SortedFrame:
 
 
 def _check_sequence(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """The longest sequence that is tried. A search fails only where all of its trials do."""
+    """The longest sequence that can be tried. A search fails only if all of its trials fail."""
     searched = spec.search.parameters.get("sequence") if spec.search is not None else None
     tried = [int(one) for one in (searched.among or searched.bounds)] if searched else [spec.sequence]
     whole_windows(frame, min(tried))

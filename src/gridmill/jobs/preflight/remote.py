@@ -1,6 +1,6 @@
-"""Reads remote sources that answer in a few moments: columns of a database, first rows of files.
+"""Reads remote sources that answer in a few seconds: the columns of a database, the first rows of files.
 
-Extracts the whole rows at the beginning of a remote file of which only the first bytes were fetched.
+If only the first bytes of a remote file were downloaded, it extracts the complete rows at their beginning.
 """
 
 import codecs
@@ -25,25 +25,27 @@ _QUOTE, _LINE_END = b'"', b"\n"
 
 
 def begin(file: SourceFile, most_bytes: int) -> tuple[SourceFile, bool]:
-    """The file as far as it is fetched, and whether that is all of it. Raises NotCheckableError where its
-    first bytes alone cannot be read, DataError and UnavailableError where it cannot be fetched."""
+    """The downloaded part of the file, and whether it is the whole file. Raises NotCheckableError if its
+    first bytes alone cannot be read, DataError and UnavailableError if it cannot be downloaded."""
     path = file.local()
     if path.stat().st_size < most_bytes:
         return file, True
     if file.format not in (Format.CSV, Format.JSONL) or file.compression == Compression.ZIP:
         raise NotCheckableError(
-            f"its first file has more than {show_bytes(most_bytes)} and cannot be read in part"
+            f"its first file is larger than {show_bytes(most_bytes)} and cannot be read in part"
         )
     rows = _whole_rows(_text(file, most_bytes), quoted=file.format == Format.CSV)
     if not rows:
-        raise NotCheckableError(f"the first {show_bytes(most_bytes)} of its first file hold no whole row")
+        raise NotCheckableError(
+            f"the first {show_bytes(most_bytes)} of its first file contain no complete row"
+        )
     cut = path.with_name(f"{path.name}.beginning")
     cut.write_bytes(rows)
     return replace(file, path=cut, compression=Compression.NONE, size_bytes=len(rows)), False
 
 
 def _text(file: SourceFile, most_bytes: int) -> bytes:
-    """What the first bytes decompress to, as far as they do."""
+    """The decompressed text of the first bytes, as far as it is complete."""
     text = bytearray()
     try:
         with open_file(replace(file, is_utf8=False)) as opened:
@@ -55,7 +57,7 @@ def _text(file: SourceFile, most_bytes: int) -> bytes:
 
 
 def _whole_rows(text: bytes, *, quoted: bool) -> bytes:
-    """Up to the last end of a line that is not within quotes; nothing of a text in UTF-16."""
+    """The text up to the last line end that is not within quotes; empty for text in UTF-16."""
     if text.startswith(UTF16) or text.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return b""
     end = text.rfind(_LINE_END)
@@ -69,12 +71,12 @@ LONGEST_SECONDS = 2.0
 
 
 MOST_BYTES = 2 * 2**20
-"""The most bytes of a file that are fetched."""
+"""The most bytes of a file that are downloaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedFiles:
-    """Files that were fetched; `whole`: all of the source's files with all of their rows."""
+    """Downloaded files; `whole`: all files of the source with all of their rows."""
 
     files: tuple[SourceFile, ...]
     whole: bool
@@ -82,7 +84,7 @@ class FetchedFiles:
 
 @dataclass(slots=True)
 class TimeBudget:
-    """How much of the time is left."""
+    """The remaining time."""
 
     left: float = LONGEST_SECONDS
     longest: float = field(init=False)
@@ -91,8 +93,8 @@ class TimeBudget:
         self.longest = self.left
 
     def wait_for(self, read: Callable[[], tuple[SourceFile, ...]]) -> tuple[SourceFile, ...]:
-        """What `read` gives. Raises what it raises, and NotCheckableError where it takes too long: it goes on
-        in a thread that ends with this process."""
+        """The result of `read`. Raises its errors, and NotCheckableError if it takes too long: then it
+        continues in a thread that ends with this process."""
         call, begin = _Call(read=read), time.monotonic()
         thread = Thread(target=call.run, daemon=True)
         thread.start()
@@ -112,7 +114,7 @@ class _Call:
     error: Exception | None = field(default=None, init=False)
 
     def run(self) -> None:
-        """Read, and keep what came of it."""
+        """Run `read`, and store its result."""
         try:
             self.files = self.read()
         except Exception as error:  # noqa: BLE001  it is raised where it is waited for
@@ -120,10 +122,10 @@ class _Call:
 
 
 def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> FetchedFiles:
-    """The beginning of the first file of a source elsewhere, of a database its columns.
+    """The beginning of the first file of a remote source, or the columns of a database.
 
-    Raises InputError and DataError for what a run would fail with; NotCheckableError, also for secrets and
-    servers that only the job may reach.
+    Raises the InputError or DataError with which a run would fail; NotCheckableError, also for secrets and
+    servers that only the job can access.
     """
     source, layout = spec.source, ColumnMapping(spec=spec)
     if source.stream is not None:
@@ -161,8 +163,8 @@ def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> Fetc
 
 
 def _reading(request: SourceRequest) -> Callable[[], tuple[SourceFile, ...]]:
-    """What fetches the columns, or the first file of all that are listed. Its libraries are loaded before, as
-    that is no time of the server. Raises ModuleNotFoundError."""
+    """The function that downloads the columns, or the first of the listed files. Its libraries are imported
+    before, because this time does not count for the server's timeout. Raises ModuleNotFoundError."""
     if request.source.sql is not None:
         from gridmill.jobs.sink.sql import arrive_empty  # and with it SQLAlchemy
 
@@ -178,6 +180,6 @@ def _first_fetched(request: SourceRequest) -> tuple[SourceFile, ...]:
 
 
 def _is_secret(spec: SinkSpec) -> bool:
-    """Whether the source names variables of the environment that the job has."""
+    """Whether the source uses environment variables that only the job has."""
     url = spec.source.sql.url if spec.source.sql is not None else ""
     return any("${env:" in text for text in (url, *spec.source.headers.values(), *spec.source.paths))

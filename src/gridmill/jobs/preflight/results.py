@@ -1,4 +1,4 @@
-"""The expected results of jobs before they run, and the contexts in which preflight tests the jobs' code."""
+"""The expected results of jobs before they run, and the contexts in which preflight runs the jobs' code."""
 
 import re
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.tables import columns_of, open_version
 
 WHOLE_ROWS = 50_000
-"""Of a table with more rows only the columns are used."""
+"""If a table has more rows than this, only its columns are used."""
 _NO_COLUMN = re.compile(
     r"has no column|there is no column|has no feature|needs column|not found|does not have|holds no times"
 )
 
 
 class NotCheckableError(Exception):
-    """A job cannot be checked: why, in words."""
+    """A job cannot be checked; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightTable:
-    """A table as a job would find it. `whole`: with all of its rows; else with none. `open`: it may have more
-    columns. The types of the `unsure` columns may be others, as later rows decide."""
+    """The table that a job would read. `whole`: with all of its rows; else without rows. `open`: it may have
+    more columns. The types of the `unsure` columns can change, as later rows decide them."""
 
     artifact: Artifact
     whole: bool = False
@@ -42,8 +42,8 @@ class PreflightTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightModel:
-    """A model as a prediction would find it: the features that it takes (whether each is a number), its
-    labels, and the objective. `open`: it may take other features."""
+    """The model that a prediction would use: its features (whether each is a number), its labels, and the
+    objective. `open`: it may use other features."""
 
     features: Mapping[str, bool]
     labels: tuple[str, ...]
@@ -55,7 +55,7 @@ Known = PreflightTable | PreflightModel
 
 
 def doubtful(message: str, tables: Mapping[str, PreflightTable]) -> bool:
-    """Whether what a sample led to may not hold for all rows."""
+    """Whether a result of the sample may not hold for all rows."""
     if _NO_COLUMN.search(message):
         return any(table.open for table in tables.values())
     words = set(re.findall(r"\w+", message))
@@ -64,7 +64,8 @@ def doubtful(message: str, tables: Mapping[str, PreflightTable]) -> bool:
 
 @dataclass(slots=True)
 class PreflightContext:
-    """Where jobs are tried: files of their own below `work`, tables below the storage root `root`."""
+    """The folders in which jobs are tried: their files are below `work`, the tables are below the storage
+    root `root`."""
 
     work: Path
     folder: str
@@ -73,8 +74,8 @@ class PreflightContext:
     count: int = field(default=0, init=False)
 
     def context(self, job: Job, inputs: Mapping[str, Artifact]) -> JobContext:
-        """A context in which the job's own code can be called. Its root is that of the file system, as what
-        is made here lies beside the storage root."""
+        """A context in which the job's own code can be called. Its root is the root of the file system,
+        because files made here are outside of the storage root."""
         self.count += 1
         own = self.work / str(self.count)
         own.mkdir()
@@ -109,8 +110,8 @@ class PreflightContext:
         return Artifact(id=f"{name}@0", name=name, number=0, output=output, fingerprint="")
 
     def stored(self, artifact: Artifact) -> PreflightTable:
-        """A version of the storage root: whole where it is small, else its columns alone. Raises OSError and
-        what the libraries raise."""
+        """A version in the storage root: with its rows if it is small, else only its columns. Raises OSError
+        and the errors of the libraries."""
         output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
         if (output.rows or 0) <= WHOLE_ROWS and output.rows is not None:
             return PreflightTable(artifact=replace(artifact, output=output), whole=True)
@@ -120,7 +121,7 @@ class PreflightContext:
         return PreflightTable(artifact=replace(artifact, output=replace(kept, kind=kind)))
 
     def schema_of(self, artifact: Artifact) -> pa.Schema:
-        """The columns of a version. Raises OSError and what the libraries raise."""
+        """The columns of a version. Raises OSError and the errors of the libraries."""
         return open_version(below(self.root, artifact.output.uri), artifact.output).schema
 
 

@@ -1,4 +1,5 @@
-"""Runs the preflight: tests all jobs of a pipeline in order, each on the expected results of those before.
+"""Runs the preflight: tests all jobs of a pipeline in order, each on the expected results of the jobs before
+it.
 
 An error is attributed to the field of the declaration that its message indicates.
 """
@@ -40,8 +41,9 @@ _MOST_DEPTH = 4
 
 
 def nearest(job: Job, path: str, message: str) -> str:
-    """The field below `path` that holds a name which the message quotes: `dataset.lags` becomes
-    `dataset.lags[0].column`. The path itself (or what there is of it) where several do, or none."""
+    """The field below `path` that contains a name which the message quotes: `dataset.lags` becomes
+    `dataset.lags[0].column`. If no field or several fields match, `path` itself (or its existing beginning).
+    """
     while (value := _at(job.spec, path.split(".")[1:])) is None:
         path = path.rpartition(".")[0]
     quoted = (match[1] or match[2] for match in _QUOTED.finditer(message))
@@ -64,7 +66,7 @@ def _at(value: Any, parts: list[str]) -> Any:  # noqa: ANN401  any part of a dec
 
 
 def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401  as above
-    """Names below a part of a declaration, each with its path as it is written."""
+    """Names below a part of a declaration, each with its path."""
     if isinstance(value, str):
         yield path, value
     elif depth > _MOST_DEPTH:
@@ -82,7 +84,7 @@ def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:  # n
 
 
 _USUAL = {JobKind.SINK: "sink.source", JobKind.TRAINING: "training.dataset"}
-"""The field to which an error is attributed that names none."""
+"""The field to which an error without a field is attributed."""
 _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 
@@ -93,13 +95,14 @@ class _Preflight:
     patience: TimeBudget
     known: dict[str, Known] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
-    """Jobs that have a finding, or read the result of one that has: nothing more is said of these."""
+    """Jobs that have a finding, or that read the result of a job with a finding: these are not checked
+    further."""
     findings: list[PreflightFinding] = field(default_factory=list)
     unchecked: list[UncheckedJob] = field(default_factory=list)
     inferred: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def check(self) -> PreflightResult:
-        """Everything that is found."""
+        """All findings."""
         for name, artifact in self.question.versions.items():
             self._take(name, artifact)
         for job in self.question.jobs:
@@ -147,7 +150,7 @@ class _Preflight:
             case JobKind.SINK:
                 if job.name in self.question.late:
                     command = self.question.late[job.name]
-                    raise NotCheckableError(f"its files may be written by {command} before they are loaded")
+                    raise NotCheckableError(f"{command} may write its files before they are loaded")
                 earlier = self.question.earlier.get(job.name)
                 return check_sink(self.scene, job, tables, earlier, self.patience)
             case JobKind.DATASET:
@@ -218,8 +221,8 @@ def _model(artifact: Artifact) -> PreflightModel:
 def check(
     question: PreflightRequest, work: Path, patience_seconds: float = LONGEST_SECONDS
 ) -> PreflightResult:
-    """What is wrong with the pipeline, as far as its data says; files are written below `work` alone. Sources
-    elsewhere are waited for so long, all together."""
+    """The errors of the pipeline, as far as its data shows them. Files are written only below `work`. All
+    remote sources together have the time limit of `patience`."""
     scene = PreflightContext(work=work, folder=question.folder, root=question.root)
     with redirect_stdout(StringIO()):
         return _Preflight(question=question, scene=scene, patience=TimeBudget(patience_seconds)).check()

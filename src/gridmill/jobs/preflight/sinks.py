@@ -34,11 +34,11 @@ _MISFIT = re.compile(r"column '.*': .* is not of type")
 
 WHOLE_BYTES = 2 * 2**20
 WHOLE_ROWS = 20_000
-"""Sources are read whole if no file has more rows than this."""
+"""A source is read completely if no file has more rows than this."""
 SAMPLE_ROWS = 2_000
-"""Rows read of each file of a larger source."""
+"""The number of rows to read of each file of a larger source."""
 MOST_FILES = 20
-"""Files read of a larger source."""
+"""The number of files to read of a larger source."""
 
 
 def check_sink(
@@ -48,10 +48,10 @@ def check_sink(
     earlier: Artifact | None,
     patience: TimeBudget,
 ) -> PreflightTable:
-    """The table that a run would load. `tables` are those that foreign keys refer to, `earlier` is the
-    sink's newest version, `patience` is what sources elsewhere are waited for.
+    """The table that a run would load. `tables` are those that foreign keys reference, `earlier` is the
+    sink's newest version, `patience` is the time limit for remote sources.
 
-    Raises InputError, DataError for what the run would fail with; NotCheckableError.
+    Raises the InputError or DataError with which the run would fail; NotCheckableError.
     """
     assert job.sink is not None
     spec = job.sink.with_times()
@@ -75,7 +75,7 @@ def check_sink(
         schema, rows, sieve = trial.read()
     except AmbiguousTextError as error:
         if loading.is_cut or len(read) < len(files) or not fetched.whole:
-            raise NotCheckableError(f"a part of its rows was looked at, and {error.message}") from error
+            raise NotCheckableError(f"only a part of its rows was read, and {error.message}") from error
         raise _placed(error) from error
     except DataError as error:
         raise _placed(error) from error
@@ -92,7 +92,7 @@ def check_sink(
 def _loading(
     scene: PreflightContext, spec: SinkSpec, earlier: Artifact | None, most_rows: int
 ) -> LoadContext:
-    """How the files are read: as the table says that is there, where the same declaration loaded it."""
+    """The rules for reading the files: those of the existing table if it has the same declaration."""
     loading = LoadContext(spec=spec, progress=NoProgress(), most_rows=most_rows)
     if earlier is None:
         return loading
@@ -114,8 +114,8 @@ class _TrialLoad:
     judged: bool
 
     def read(self) -> tuple[pa.Schema, list[pa.Table], ConstraintFilter]:
-        """The columns and the rows; where values do not fit, once more in the forms that all of them have, as
-        a load does. Raises DataError."""
+        """The columns and the rows. If values do not fit, they are read once more with forms that fit all
+        values, as in a load. Raises DataError."""
         try:
             return self._read()
         except DataError:
@@ -142,7 +142,7 @@ def _files(scene: PreflightContext, spec: SinkSpec) -> tuple[SourceFile, ...]:
 
 
 def _rows_of_files(scene: PreflightContext, spec: SinkSpec) -> SourceFile:
-    """What a source whose files are rows is loaded from, without any."""
+    """A file without rows, in the format of a source whose files are rows."""
     path = scene.work / "files.parquet"
     pq.write_table(files_as_rows.SCHEMA.empty_table(), path)
     source = replace(spec.source, format=Format.PARQUET, compression=Compression.NONE)
@@ -150,7 +150,7 @@ def _rows_of_files(scene: PreflightContext, spec: SinkSpec) -> SourceFile:
 
 
 def _checkable_keys(spec: SinkSpec, tables: Mapping[str, PreflightTable]) -> SinkSpec:
-    """Without the foreign keys to tables of which nothing is known."""
+    """The sink without foreign keys to unknown tables."""
     kept = (
         constraint
         for constraint in spec.constraints
@@ -160,7 +160,7 @@ def _checkable_keys(spec: SinkSpec, tables: Mapping[str, PreflightTable]) -> Sin
 
 
 def _drops_rows(spec: SinkSpec) -> bool:
-    """Whether other rows than those that the constraints leave may be in the table."""
+    """Whether the table may contain other rows than those that satisfy the constraints."""
     return bool(
         any(constraint.unique for constraint in spec.constraints)
         or spec.retain
@@ -171,7 +171,7 @@ def _drops_rows(spec: SinkSpec) -> bool:
 
 
 def _unsure(loading: LoadContext, schema: pa.Schema, files: tuple[SourceFile, ...]) -> frozenset[str]:
-    """Columns whose type later rows may decide: text stays text, what was declared stays so."""
+    """Columns whose type later rows may change: text stays text, and declared types stay."""
     if all(file.format == Format.PARQUET for file in files):
         return frozenset()
     fixed = {*loading.spec.columns, *loading.spec.add}
@@ -191,7 +191,7 @@ def _table(
     *,
     is_open: bool,
 ) -> PreflightTable:
-    """The table; with the columns that its newest version has besides."""
+    """The table, with the additional columns of its newest version."""
     if earlier is not None:
         before = scene.schema_of(earlier)
         present = [item for item in before if item.name in schema.names]
@@ -204,14 +204,14 @@ def _table(
 
 
 def _loaded_before(scene: PreflightContext, earlier: Artifact) -> PreflightTable:
-    """A source that cannot be looked at: its columns are those of the newest version, or more."""
+    """A source that cannot be read: its columns are at least those of the newest version."""
     schema = scene.schema_of(earlier)
     artifact = scene.keep(earlier.name, schema.empty_table())
     return PreflightTable(artifact=artifact, open=True, unsure=frozenset(schema.names))
 
 
 def _placed(error: GridmillError) -> InputError:
-    """The error at the field that is to blame, with the file's place in its words."""
+    """The error at the field that caused it, with the place in the file in its message."""
     if error.place.startswith("sink."):
         return InputError(error.message, hint=error.hint, place=error.place)
     named = _NAMES.search(error.message)

@@ -1,1 +1,1 @@
-"""Sink jobs: tables loaded from source files, each file exactly once."""
+"""Sink jobs: tables that are loaded from source files, each file exactly once."""

@@ -1,4 +1,4 @@
-"""Errors for columns whose texts have several meanings, with all readings and the line to add to the file."""
+"""Errors for columns whose texts have several meanings, with all readings and the line to write."""
 
 import re
 from collections.abc import Iterator
@@ -33,31 +33,31 @@ _UNIT_NAMES = {
 
 
 class AmbiguousTextError(DataError):
-    """The texts that were read do not show what they mean; others may."""
+    """The values read so far do not show their meaning; later values may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmbiguousText:
-    """What is wrong with a column's texts, of which one is `text`."""
+    """The problem with a column's texts, one of which is `text`."""
 
     text: str
     message: str
     hint: str
 
     def error(self, place: str) -> AmbiguousTextError:
-        """The error at a place."""
+        """The error with its place."""
         return AmbiguousTextError(self.message, hint=self.hint, place=place)
 
 
 def families_of(type_: ColumnType) -> tuple[tuple[Form, ...], ...]:
-    """The families of forms that texts of such a column have."""
+    """The families of forms that the texts of such a column have."""
     if type_ in _NUMBERS:
         return (MARKS,)
     return (ORDERS, UNITS) if type_ in _TIMES else ()
 
 
 def forms_of(narrowing: FormCandidates, type_: ColumnType) -> Forms | None:
-    """The forms that are left; None where Arrow reads all texts of the column as they are."""
+    """The forms that remain possible; None if Arrow can read all texts of the column directly."""
     families = families_of(type_)
     plain = not narrowing.written and Form.POINT in narrowing.forms
     if not families or plain or (type_ in _TIMES and not narrowing.written):
@@ -66,12 +66,12 @@ def forms_of(narrowing: FormCandidates, type_: ColumnType) -> Forms | None:
 
 
 def is_open(forms: Forms | None, type_: ColumnType) -> bool:
-    """Whether more than one form of a family is left."""
+    """Whether more than one form of a family remains possible."""
     return any(forms is None or len(forms & {*family}) > 1 for family in families_of(type_))
 
 
 def may_fit(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool:
-    """Whether one of the texts is of the type in a form that is not ruled out."""
+    """Whether one of the texts has the type in a form that is still possible."""
     texts = as_texts(column, target)
     if texts is None or rules.time_format is not None:
         return False
@@ -94,7 +94,7 @@ def _has_written_number(texts: pa.StringArray) -> bool:
 
 
 def unclear_in(name: str, narrowing: FormCandidates, type_: ColumnType) -> AmbiguousText | None:
-    """Why a column's texts cannot be read; None where they can."""
+    """The reason why a column's texts cannot be read; None if they can."""
     if type_ in _TIMES and narrowing.short:
         return _short(name, narrowing.short)
     for family in families_of(type_):
@@ -122,19 +122,19 @@ def _short(name: str, text: str) -> AmbiguousText:
 def _contradictory(name: str, narrowing: FormCandidates, family: tuple[Form, ...]) -> AmbiguousText:
     texts = list(dict.fromkeys(narrowing.against[form] for form in family if form in narrowing.against))
     if family == MARKS:
-        message = f"{' and '.join(map(repr, texts))} are not written with the same decimal sign"
+        message = f"{' and '.join(map(repr, texts))} do not use the same decimal sign"
         lines = "`decimal: '.'` or `decimal: ','`"
         hint = f"Correct the values, or write {lines} under `source`. {_keep_text(name)}"
     elif len(texts) == 1:
-        message = f"{texts[0]!r} does not have the form that the column's other times have"
+        message = f"{texts[0]!r} does not have the form of the column's other times"
         hint = f"Correct the value. {_keep_text(name)}"
     elif family == ORDERS:
         message = (
             f"{texts[1]!r} has the day first, and {texts[0]!r} has the month first" if len(texts) > 1 else ""
         )
-        hint = f"Correct the values: in a column the order is the same in all rows. {_keep_text(name)}"
+        hint = f"Correct the values: all rows of a column must have the same order. {_keep_text(name)}"
     else:
-        message = f"{' and '.join(map(repr, texts[:2]))} do not count in the same unit since 1970"
+        message = f"{' and '.join(map(repr, texts[:2]))} do not count the time since 1970 in the same unit"
         hint = f"Correct the values, or write `timestamp_format: {{{name}: unix_s}}` under `source`."
     return AmbiguousText(text=texts[0], message=f"column {name!r}: {message}", hint=hint)
 
@@ -156,7 +156,7 @@ def _ambiguous(name: str, text: str, family: tuple[Form, ...], left: tuple[Form,
         lines = " or ".join(f"`timestamp_format: {{{name}: {_unit_pattern(text, form)}}}`" for form in units)
     return AmbiguousText(
         text=text,
-        message=f"column {name!r}: {text!r} is {meanings}, and no row shows which",
+        message=f"column {name!r}: {text!r} is {meanings}, and no row shows which is right",
         hint=f"Under `source`, write {lines}. {_keep_text(name)}",
     )
 
@@ -180,7 +180,8 @@ def _unit_pattern(text: str, form: Form) -> str:
 
 
 def _patterns(text: str) -> Iterator[str]:
-    """The strptime patterns of a date of numbers, the day first and the month first; of one with a name."""
+    """The strptime patterns of a numeric date, with the day first and with the month first; one pattern for
+    a date with the name of a month."""
     year = "%y" if re.match(r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(?!\d)", text) else "%Y"
     match = re.match(r"^\d{1,2}([-/.])\d{1,2}[-/.](?:\d{4}|\d{2})(.*)$", text)
     if match:
@@ -205,7 +206,8 @@ def _clock_pattern(rest: str) -> str:
 
 
 def example(column: pa.ChunkedArray, converted: pa.ChunkedArray, rules: TextRules) -> str:
-    """How the first text is read that Arrow does not read as it is; empty where there is none near."""
+    """How the first text is read that Arrow cannot read directly; empty if there is none among the first
+    rows."""
     texts = as_texts(column.slice(0, _EXAMPLE_ROWS), converted.type)
     if texts is None:
         return ""

@@ -1,6 +1,7 @@
-"""Statistics of a sink's columns (nulls, distinct, min, max, mean, std), merged without reading rows.
+"""Statistics of a sink's columns (nulls, distinct, min, max, mean, std), merged without reading rows again.
 
-Minima and maxima of written files come from the footers, since Parquet's writer has computed them.
+Minima and maxima of written files come from their footers, because Parquet's writer has already computed
+them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,29 +21,29 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(slots=True)
 class ColumnTally:
-    """What is missing and what numbers are like, batch by batch; only finite numbers count.
+    """Missing values and moments of numbers, batch by batch; only finite numbers count.
 
-    Arrow takes a tenth of the time that an SQL aggregate takes.
+    Arrow takes a tenth of the time of an SQL aggregate.
     """
 
     nulls: dict[str, int] = field(default_factory=dict)
     _moments: dict[str, Moments] = field(default_factory=dict)
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Count some rows."""
+        """Add some rows."""
         for item, column in zip(batch.schema, batch.columns, strict=True):
             self.nulls[item.name] = self.nulls.get(item.name, 0) + column.null_count
             if pa.types.is_integer(item.type) or pa.types.is_floating(item.type):
                 self._moments.setdefault(item.name, Moments()).see(column)
 
     def of(self, name: str) -> Mapping[str, Any]:
-        """The facts of a column."""
+        """The statistics of a column."""
         moments = self._moments.get(name)
         return {"nulls": self.nulls.get(name, 0), **(moments.facts() if moments else {})}
 
 
 def merged(before: Facts, before_rows: int, added: Facts, added_rows: int) -> dict[str, dict[str, Any]]:
-    """Facts of rows put together, without looking at them: `distinct` is then at least that many."""
+    """Merge the statistics of two sets of rows without reading them: `distinct` is then a lower bound."""
     names = dict.fromkeys((*before, *added))
     return {
         name: _merged_column(before.get(name), before_rows, added.get(name), added_rows) for name in names
@@ -74,7 +75,7 @@ Extremes: TypeAlias = Mapping[str, tuple[Any, Any]]
 
 
 def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
-    """Of each plain column that has any value, over all files; NaN is no value."""
+    """The minimum and maximum of each plain column that has a value, over all files; NaN is ignored."""
     result: dict[str, tuple[Any, Any]] = {}
     for path in paths:
         with pq.ParquetFile(path) as file:
@@ -86,7 +87,8 @@ def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
 
 
 def leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
-    """The plain columns by their places in a footer, which tells of what is inside the others one by one."""
+    """The plain columns by their positions in a footer, which lists the leaves of nested columns
+    separately."""
     at = 0
     for item in schema:
         if not pa.types.is_nested(item.type):
@@ -113,7 +115,7 @@ def _of_groups(file: pq.ParquetFile, name: str, leaf: int) -> Iterator[tuple[Any
 
 
 def _ends(statistics: pq.Statistics) -> Iterator[tuple[Any, Any]]:
-    """Yield nothing for times that Python cannot hold: it knows the years 1 to 9999."""
+    """Yield no bounds for times outside of Python's range of years."""
     try:
         yield statistics.min, statistics.max
     except (OverflowError, ValueError):

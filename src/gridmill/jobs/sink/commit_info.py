@@ -1,6 +1,6 @@
 """The record of a load in its commit, for the report and for the next load.
 
-It is part of the commit itself, so that an attempt that dies right after the commit loses nothing.
+It is part of the commit itself, so that nothing is lost if an attempt dies right after the commit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -51,11 +51,11 @@ class LoadRecord:
 
     @property
     def rows(self) -> int:
-        """Rows that it adds."""
+        """The number of rows that the load adds."""
         return sum(part.rows for part in self.parts)
 
     def write(self, rejects: SinkTable, rejects_version: int | None, uri: str) -> Mapping[str, Any]:
-        """The note: JSON values."""
+        """The record: JSON values."""
         before = self.table.note
         measured = self.meter.columns([part.path for part in self.parts]) if self.rows else {}
         drift = self._drift(before)
@@ -85,13 +85,13 @@ class LoadRecord:
         }
 
     def _remarks(self) -> Iterator[str]:
-        """What is not as it was in the files."""
+        """Sentences about values that were changed while they were read."""
         for what, count in self.lost.items():
             yield f"{show_count(count, 'value')} of column {what}"
         for name, example_text in self.read_as.items():
             yield f"column {name}: {example_text}"
         for name in self.keys:
-            yield f"column {name} is text, as numbers in it begin with a zero or a plus"
+            yield f"column {name} is text, because numbers in it begin with a zero or a plus"
 
     def _drift(self, before: Mapping[str, Any]) -> Mapping[str, Any]:
         limit = self.sieve.spec.drift_threshold
@@ -102,7 +102,7 @@ class LoadRecord:
         return {"columns": drift, "shifted": shifted, "threshold": limit}
 
     def _columns(self, before: Facts, measured: Facts) -> Facts:
-        """Of the whole table: put together from what is known where rows were only added."""
+        """The statistics of the whole table, merged with the earlier ones if rows were only added."""
         if self.plan.anew:
             return measured
         if not self.rows and not self.plan.remove:
@@ -121,9 +121,9 @@ class LoadRecord:
 def by_source(
     origins: Mapping[str, str], table: SinkTable, rejects: SinkTable
 ) -> Mapping[str, Mapping[str, int]]:
-    """Files, rows and rejects of the table by what the source says: the path or glob that names the files.
+    """The numbers of files, rows and rejected rows of the table for each path or glob pattern of the source.
 
-    Empty where `origins` (by the files' keys) tell nothing: one source is all.
+    `origins` has the pattern of each file, by the file's key. Empty if `origins` is empty.
     """
     counts = {written: {"files": 0, "rows": 0, "rejects": 0} for written in dict.fromkeys(origins.values())}
     for written in origins.values():
@@ -136,7 +136,8 @@ def by_source(
 
 
 def _rejects(sieve: ConstraintFilter, table: SinkTable, version: int | None, uri: str) -> Mapping[str, Any]:
-    """How many rows are rejected, how many of them now, why, and some of them; empty without any."""
+    """The number of rejected rows, how many of them are new, the reasons, and some examples; empty if there
+    are none."""
     rows = sum(entry.rows for entry in table.loaded)
     if table.delta is None or not rows:
         return {}

@@ -1,8 +1,8 @@
-"""Checks batches against the constraints: good rows continue, bad ones are set aside with their reasons.
+"""Checks batches against the constraints: good rows continue, rejected rows are stored separately with their
+reasons.
 
-It finds rows whose key exists already, in the table or earlier in the same load.
-
-Compiles constraints to one SQL query over a batch, which finds the rows that break one, with reasons.
+Constraints are compiled to one SQL query over a batch, which finds the rows that break one, with reasons.
+This module also finds rows whose key exists already, in the table or earlier in the same load.
 """
 
 import json
@@ -33,7 +33,8 @@ ROW = "__row"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintRule:
-    """`test` is SQL: false for a row that breaks it, with that `reason`."""
+    """A rule: `test` is SQL that is false for a row that breaks the rule; `reason` is the reason for
+    rejecting it."""
 
     test: str
     reason: str
@@ -41,8 +42,8 @@ class ConstraintRule:
 
 
 def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[ConstraintRule, ...]:
-    """What a row alone (and a foreign key's table) decides. Raises InputError for what does not fit the
-    columns."""
+    """The rules that need only a row (and a foreign key's table). Raises InputError for rules that do not
+    fit the columns."""
     rules: list[ConstraintRule] = []
     for number, constraint in enumerate(constraints):
         place = f"sink.constraints[{number}]"
@@ -67,7 +68,7 @@ def violations_sql(rules: Sequence[ConstraintRule], constraints: Sequence[Constr
 
 
 def keys_name(number: int) -> str:
-    """The table of the values a foreign key may have: columns k0, k1, ..., each combination once."""
+    """The table of a foreign key's allowed values: columns k0, k1, ..., each combination once."""
     return f"__keys_{number}"
 
 
@@ -113,7 +114,7 @@ def _test(kind: str, constraint: Constraint, number: int, schema: pa.Schema, pla
 def _check_there(name: str, schema: pa.Schema, place: str) -> None:
     if name not in schema.names:
         raise InputError(
-            f"there is no column {name!r}", hint=f"The sink has {', '.join(schema.names)}.", place=place
+            f"there is no column {name!r}", hint=f"The columns are {', '.join(schema.names)}.", place=place
         )
 
 
@@ -121,8 +122,8 @@ def _check_text(name: str | None, schema: pa.Schema, place: str) -> None:
     kind = schema.field(name).type
     if not is_text(kind):
         raise InputError(
-            f"a pattern is for text, and column {name!r} is {kind}",
-            hint=f"Give it the type of text under `columns`: {{{name}: string}}.",
+            f"a pattern needs a column of text, but column {name!r} has type {kind}",
+            hint=f"Declare its type as text under `columns`: {{{name}: string}}.",
             place=place,
         )
 
@@ -132,15 +133,16 @@ def _bound(bound: Bound | None, name: str | None, schema: pa.Schema, place: str)
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if number != isinstance(bound, int | float):
         raise InputError(
-            f"column {name!r} is {kind}, and {bound!r} cannot be compared with it",
-            hint="Bounds of numbers are numbers, those of times and text are text.",
+            f"column {name!r} has type {kind}, but {bound!r} cannot be compared with it",
+            hint="Write bounds of numbers as numbers, and bounds of times and text as text.",
             place=place,
         )
     return repr(bound) if isinstance(bound, int | float) else _as_column(str(bound), name, schema)
 
 
 def _no_nan(name: str | None, schema: pa.Schema) -> str:
-    """NaN is more than anything to DuckDB; it is within no range."""
+    """The condition that excludes NaN, which DuckDB sorts after all numbers: NaN is outside of
+    every range."""
     return f" AND NOT isnan({_column(name or '')})" if pa.types.is_floating(schema.field(name).type) else ""
 
 
@@ -164,7 +166,7 @@ def _sql_type(kind: pa.DataType) -> str:
 def check_rules(
     engine: duckdb.DuckDBPyConnection, rules: Sequence[ConstraintRule], constraints: Sequence[Constraint]
 ) -> None:
-    """Try each rule on the empty view `batch`. Raises InputError that names the constraint."""
+    """Run each rule on the empty view `batch`. Raises InputError with the name of the wrong constraint."""
     for number, one in enumerate(constraints):
         if one.expression is not None:
             _check_expression(engine, one.expression, f"sink.constraints[{number}].expression")
@@ -181,7 +183,9 @@ def _check_expression(engine: duckdb.DuckDBPyConnection, text: str, place: str) 
     kind = expression_type(engine, text, BATCH, types, place)
     if kind != "BOOLEAN":
         raise InputError(
-            f"{text!r} is {kind}, and a constraint is true or false", hint="Compare it.", place=place
+            f"{text!r} has type {kind}, but a constraint must be true or false",
+            hint="Write a comparison, for example `price > 0`.",
+            place=place,
         )
 
 
@@ -192,15 +196,16 @@ SPOOLED = pa.schema(
         pa.field("record", pa.string(), nullable=False),
     ]
 )
-"""A rejected row before its position in the file is known: its number from 0, and the values read, as
-JSON."""
+"""A rejected row before its position in the file is known: its number from 0, and the read values as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
-    """Rows as read (`raw`) and in the table's types (`rows`); the first is row `first` (from 0) of the file.
+    """Rows as they were read (`raw`) and in the table's types (`rows`); the first one is row `first` (from
+    0) of the file.
 
-    `misfits` are the rows (from 0 within the batch) with values not of their column's type, and why.
+    `misfits` are the rows (from 0 within the batch) with values that do not have their column's type, and the
+    reasons.
     """
 
     raw: pa.Table
@@ -211,14 +216,15 @@ class RowBatch:
 
 @dataclass(slots=True)
 class RejectSpool:
-    """Rejected rows of one source file, on disk until they are placed; `rows` are their numbers."""
+    """Rejected rows of one source file, on disk until their lines in the file are known; `rows` are their
+    numbers."""
 
     path: Path
     rows: list[int] = field(default_factory=list)
     _writer: pq.ParquetWriter | None = None
 
     def put(self, rejects: pa.Table) -> None:
-        """Add some, in order."""
+        """Add rows, in order."""
         if rejects.num_rows:
             if self._writer is None:
                 self._writer = pq.ParquetWriter(self.path, SPOOLED)
@@ -226,12 +232,12 @@ class RejectSpool:
             self.rows += rejects["row"].to_pylist()
 
     def close(self) -> None:
-        """No more come."""
+        """Finish writing."""
         if self._writer is not None:
             self._writer.close()
 
     def batches(self) -> Iterator[pa.Table]:
-        """All of them, in order."""
+        """All rows, in order."""
         if self._writer is not None:
             with pq.ParquetFile(self.path) as file:
                 for batch in file.iter_batches():
@@ -240,7 +246,7 @@ class RejectSpool:
 
 @dataclass(slots=True)
 class ConstraintFilter:
-    """The constraints of one sink over one load; counts what it saw."""
+    """The constraints of one sink for one load; counts rows and rejections."""
 
     spec: SinkSpec
     engine: duckdb.DuckDBPyConnection | None = None
@@ -250,9 +256,9 @@ class ConstraintFilter:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def good(self, batches: Iterable[RowBatch], spool: RejectSpool) -> Iterator[pa.Table]:
-        """The rows that keep to all constraints; the others are spooled.
+        """The rows that satisfy all constraints; the other rows are spooled.
 
-        Raises InputError as soon as there are more than the sink allows.
+        Raises InputError as soon as more rows are rejected than the sink allows.
         """
         for batch in batches:
             bad = self._broken(batch)
@@ -263,7 +269,7 @@ class ConstraintFilter:
         spool.close()
 
     def reject(self, spool: RejectSpool, rejects: pa.Table) -> None:
-        """Set rows aside, and count them and why."""
+        """Spool rejected rows, and count them and their reasons."""
         spool.put(rejects)
         self.rejected += rejects.num_rows
         self.reasons.update(reason for reasons in rejects["reasons"].to_pylist() for reason in reasons)
@@ -272,13 +278,13 @@ class ConstraintFilter:
             raise self._too_many(f"more than the {most:g} that `max_rejects` allows")
 
     def count(self, rows: int, rejected: int, reasons: Mapping[str, int]) -> None:
-        """Count what another sieve saw."""
+        """Add the counts of another sieve."""
         self.rows += rows
         self.rejected += rejected
         self.reasons.update(reasons)
 
     def check_share(self) -> None:
-        """Raise InputError when too large a share of the load is rejected."""
+        """Raise InputError if too large a share of the load is rejected."""
         most = self.spec.max_rejects
         if most is not None and self.rejected > (most if most >= 1 else most * self.rows):
             raise self._too_many(f"more than `max_rejects` allows ({most:g})")
@@ -286,7 +292,7 @@ class ConstraintFilter:
     def _too_many(self, limit: str) -> InputError:
         return InputError(
             f"{self.rejected:,} of {self.rows:,} rows break constraints, {limit}: {top(self.reasons)}",
-            hint="The table is left as it was. Correct the source, the constraints or `max_rejects`.",
+            hint="The table was not changed. Correct the source, the constraints or `max_rejects`.",
             place="sink.max_rejects",
         )
 
@@ -308,7 +314,7 @@ class ConstraintFilter:
             message = str(error).partition("\n")[0]
             raise InputError(
                 f"an expression cannot be computed for some row: {message}",
-                hint="TRY_CAST and CASE are missing or something else where a value does not fit.",
+                hint="Use TRY_CAST or CASE, which give NULL or another value where a value does not fit.",
                 place="sink.constraints",
             ) from error
 
@@ -333,7 +339,7 @@ def open_filter(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Itera
 
 
 def _one_missing(schema: pa.Schema) -> pa.Table:
-    """A row without any value: constants are computed, and nothing else can fail."""
+    """A row without values, on which only constants are computed: a rule that fails here always fails."""
     numbered = schema.append(pa.field(ROW, pa.int64()))
     return pa.Table.from_arrays([pa.nulls(1, item.type) for item in numbered], schema=numbered)
 
@@ -365,12 +371,12 @@ def _check_same_type(
     if theirs not in other.names:
         raise InputError(
             f"{one.references} has no column {theirs!r}",
-            hint=f"It has {', '.join(other.names)}; `referenced` says which.",
+            hint=f"Its columns are {', '.join(other.names)}. List the matching ones in `referenced`.",
             place=place,
         )
     if schema.field(mine).type != other.field(theirs).type:
         raise InputError(
-            f"{mine!r} is {schema.field(mine).type}, {theirs!r} of {one.references} is "
+            f"{mine!r} has type {schema.field(mine).type}, but {theirs!r} of {one.references} has type "
             f"{other.field(theirs).type}",
             hint="Give both the same type under `columns`.",
             place=place,
@@ -378,7 +384,7 @@ def _check_same_type(
 
 
 def rejects_of(raw: pa.Table, first: int, bad: Mapping[int, Sequence[str]]) -> pa.Table:
-    """Rows of a batch as rejects; `bad` has their numbers within it, in order."""
+    """Rows of a batch as rejected rows; `bad` are their numbers within it, in order."""
     records = [json.dumps(record, default=str, ensure_ascii=False) for record in _taken(raw, list(bad))]
     return pa.table([[first + row for row in bad], [list(why) for why in bad.values()], records], SPOOLED)
 
@@ -393,7 +399,7 @@ def _without(rows: pa.Table, bad: Mapping[int, object]) -> pa.Table:
 
 
 def top(reasons: Mapping[str, int], most: int = 3) -> str:
-    """`3 price: missing, 1 zip: not like [0-9]+`: the most frequent first."""
+    """The reasons in words, the most frequent first: `3 price: missing, 1 zip: not like [0-9]+`."""
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     more = f", and {len(ordered) - most} more reasons" if len(ordered) > most else ""
     return ", ".join(f"{count:,} {reason}" for reason, count in ordered[:most]) + more
@@ -408,10 +414,10 @@ def find_repeated(
     written: Sequence[Path],
     table: ds.Dataset | None,
 ) -> dict[int, str]:
-    """Ordinal (from 0, over the files of the load in order) and reason of each repeated row, in order.
+    """Number (from 0, over the files of the load in order) and reason of each repeated row, in order.
 
-    A row that one constraint rejects does not count for the next. A key with a missing part is not
-    compared. DuckDB spills where the keys do not fit into memory.
+    A row that one constraint rejects does not count for the next constraint. A key with a missing value is
+    not compared. DuckDB spills to disk if the keys do not fit into memory.
     """
     unique = [one for one in constraints if one.unique]
     if not unique or not written:

@@ -1,6 +1,6 @@
 """Converts raw values to the types of a table, and finds the first value that does not fit.
 
-Texts are read as numbers and times in the forms that were decided for their column.
+Texts are read as numbers and times in the forms that were detected for their column.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,8 +44,8 @@ _EXPONENT = r"^[+-]?[0-9]*\.?[0-9]+[eE][+-]?[0-9]{1,3}$|^[+-]?[0-9]+\.[eE][+-]?[
 
 
 def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa.ChunkedArray:
-    """The numbers as Arrow reads them. Where the sign before the decimals is not decided, a text must be the
-    same number with either; what is none is none of Arrow's."""
+    """The numbers in a form that Arrow reads. If the decimal sign is not decided, a text must be the same
+    number with either sign; any other text becomes one that Arrow rejects."""
     mark = only(forms, MARKS)
     if mark is not None:
         return as_plain(texts, mark, declared=declared)
@@ -54,7 +54,7 @@ def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa
 
 
 def whole_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers, also of numbers whose decimals are zeros (100.0, 1e2). Raises ArrowInvalid."""
+    """Integers, also from numbers whose decimals are zeros (100.0, 1e2). Raises ArrowInvalid."""
     try:
         return texts.cast(pa.int64())
     except pa.ArrowInvalid:
@@ -67,7 +67,7 @@ def whole_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _whole(text: str) -> str:
-    """A number in digits alone, where it is whole."""
+    """A whole number written with digits only."""
     if not pc.match_substring_regex(pa.scalar(text), _EXPONENT).as_py():
         return text
     number = Decimal(text)
@@ -76,9 +76,10 @@ def _whole(text: str) -> str:
 
 
 def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: bool) -> pa.ChunkedArray:
-    """Times, or `dates` without a time of day, by the forms of their column. Raises ValueError for others.
+    """Times, or `dates` without a time of day, by the forms of their column. Raises ValueError for other
+    texts.
 
-    Where a form is not decided, a text must be the same time in each that is left.
+    If a form is not decided, a text must be the same time in each possible form.
     """
     different, codes = distinct(texts)
     readings = DateReadings(different, declared)
@@ -97,7 +98,8 @@ def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: boo
 
 
 def _agreed(found: DateReadings, forms: list[Form]) -> tuple[Numbers, Mask]:
-    """The times that are the same in all of the forms: while several are left, no other shows which it is."""
+    """The times that are the same in all of the forms: while several forms are possible, no other text shows
+    which one is right."""
     if not forms:
         return np.zeros(len(found.texts), np.int64), np.zeros(len(found.texts), bool)
     readings = [found.forms[form] for form in forms]
@@ -107,7 +109,7 @@ def _agreed(found: DateReadings, forms: list[Form]) -> tuple[Numbers, Mask]:
 
 
 def as_unit(texts: pa.ChunkedArray, unit: Form) -> pa.ChunkedArray:
-    """Numbers that count since 1970. Raises ValueError for what is none."""
+    """Numbers that count since 1970. Raises ValueError for texts that are not such numbers."""
     different, codes = distinct(texts)
     times = counted(different, unit)
     if not times.ok.all():
@@ -133,7 +135,7 @@ _FRACTION = r"(\.\d{6})\d+"
 
 
 class ConversionLoss(Enum):
-    """What a value would lose."""
+    """What a value would lose by the conversion, in words."""
 
     NOTHING = "nothing"
     ZEROS = "zeros"
@@ -142,7 +144,8 @@ class ConversionLoss(Enum):
 
 
 class MisfitError(Exception):
-    """The value at `row` (from 0, within the column given) is not of the type, or would lose (`loss`)."""
+    """The value at `row` (from 0, within the given column) does not have the type, or would lose information
+    (`loss`)."""
 
     def __init__(self, row: int, value: object, loss: ConversionLoss = ConversionLoss.NOTHING) -> None:
         super().__init__(row, value)
@@ -155,9 +158,9 @@ class MisfitError(Exception):
 class TextRules:
     """How text is read: `nulls` mean missing; `time_format` is a strptime pattern, or a unit (`unix_s`).
 
-    `forms` are those that the column's texts have; None: they are as Arrow reads them. `known` are those that
-    are not ruled out before a text is seen. `declared`: the column's type was given, and what other things
-    look like, too, is of it.
+    `forms` are the forms of the column's texts; None: Arrow reads them directly. `known` are the forms that
+    are possible before a text is seen. `declared`: the column's type was declared, so that texts which could
+    also be other values have this type.
     """
 
     nulls: tuple[str, ...] = ()
@@ -168,17 +171,17 @@ class TextRules:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Strings of any sort."""
+    """Whether the type is a string type of any kind."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_coded(kind: pa.DataType) -> bool:
-    """Texts as numbers of a dictionary."""
+    """Whether the type is dictionary-encoded text."""
     return bool(pa.types.is_dictionary(kind) and kind.value_type == pa.string())
 
 
 def is_nested(kind: pa.DataType) -> bool:
-    """Lists, structs, maps and bytes: kept as they are."""
+    """Whether the type is kept unchanged: lists, structs, maps and bytes."""
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -187,9 +190,9 @@ def convert(
 ) -> pa.ChunkedArray:
     """The column as `target`. Raises MisfitError for the first value that does not fit.
 
-    With `exact`, for a type that nobody declared, a value does not fit either that `target` holds in part:
-    a whole number that is no float, a number that begins with a zero, a time as a date. Without, `lost`
-    counts those.
+    With `exact`, for a type that was not declared, a value that `target` can represent only in part does not
+    fit either: a whole number that a float cannot represent, a number that begins with a zero, a time as a
+    date. Otherwise `lost` counts such values.
     """
     column = plain(column)
     if column.type == target and not pa.types.is_temporal(target):
@@ -207,19 +210,20 @@ def convert(
 def _converter(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
 ) -> tuple[pa.ChunkedArray, Convert]:
-    """How the column becomes `target`, and the column to begin with: numbers that are times, as texts."""
+    """The conversion of the column to `target`, and the column to start with: numbers that are times become
+    texts."""
     if rules.declared and (rules.forms is not None or rules.time_format is not None):
         column = as_texts(column, target) or column
     return column, _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values themselves, where they are numbers of a dictionary."""
+    """The decoded values if the column is dictionary-encoded."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _check_exact(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> None:
-    """Raise MisfitError for the first value that `target` holds in part."""
+    """Raise MisfitError for the first value that `target` can represent only in part."""
     texts = is_text(column.type)
     numbers = trimmed(column, rules.nulls) if texts else column
     if texts and rules.forms is not None and target in (pa.int64(), pa.float64()):
@@ -245,7 +249,7 @@ DATED = "cut to their date"
 
 
 def lost(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> tuple[str, int]:
-    """What a column that fits loses as `target`, and how many of its values do."""
+    """What the values of a fitting column lose as `target`, and the number of these values."""
     column = plain(column)
     if is_text(column.type) and target in (pa.float64(), TIMESTAMP):
         column = trimmed(column, rules.nulls)
@@ -273,7 +277,7 @@ def _shown(value: pa.Scalar) -> object:
 def convert_fitting(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
 ) -> tuple[pa.ChunkedArray, tuple[int, ...]]:
-    """The column as `target`, and the rows (from 0) whose values do not fit: missing in it."""
+    """The column as `target`, and the rows (from 0) whose values do not fit; these values become missing."""
     column = plain(column)
     try:
         return convert(column, target, rules), ()
@@ -287,7 +291,7 @@ def convert_fitting(
 
 
 def _misfits(column: pa.ChunkedArray, to: Convert) -> Iterator[int]:
-    """All rows that do not fit, each different value tried once where Arrow can tell values apart."""
+    """All rows that do not fit. If Arrow can compare the values, each distinct value is tried only once."""
     try:
         codes = column.combine_chunks().dictionary_encode()
     except pa.ArrowNotImplementedError:
@@ -298,7 +302,7 @@ def _misfits(column: pa.ChunkedArray, to: Convert) -> Iterator[int]:
 
 
 def _bad_rows(column: pa.ChunkedArray, to: Convert, start: int) -> Iterator[int]:
-    """By halving: what fits as a whole is not looked at closer."""
+    """By bisection: a range that fits as a whole is not divided further."""
     try:
         to(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError):
@@ -320,7 +324,7 @@ def fits(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool
 
 
 def are_plain(texts: pa.ChunkedArray, target: pa.DataType) -> bool:
-    """Whether Arrow reads every text as `target` as it is; the texts are trimmed."""
+    """Whether Arrow reads every text as `target` directly; the texts are trimmed."""
     try:
         _parser(target, TextRules())(texts)
     except (pa.ArrowInvalid, ValueError, OverflowError):
@@ -329,7 +333,7 @@ def are_plain(texts: pa.ChunkedArray, target: pa.DataType) -> bool:
 
 
 def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
-    """By halving: O(n) conversions in all."""
+    """By bisection: O(n) conversions in total."""
     start, length = 0, len(column)
     while length > 1:
         half = length // 2
@@ -369,21 +373,22 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
 
 
 def _nothing(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Numbers are no times, nor times numbers: nobody knows whether they count seconds or days."""
+    """Numbers are not converted to times, nor times to numbers: it is unknown whether the numbers count
+    seconds or days."""
     if column.null_count < len(column):
         raise ValueError
     return pa.chunked_array([pa.nulls(len(column), target)])
 
 
 def _to_boolean(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """0 and 1 alone: Arrow takes any other number for true."""
+    """Only 0 and 1 are booleans: Arrow converts any other number to true."""
     if not pc.all(pc.is_in(column.cast(pa.float64(), safe=False), pa.array([0.0, 1.0, None]))).as_py():
         raise ValueError
     return column.cast(pa.bool_())
 
 
 def _digits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals with all their digits and no exponent: Arrow writes 1E-10."""
+    """Decimals with all their digits and without an exponent: Arrow would write 1E-10."""
     texts = column.cast(pa.string())
     if not pc.any(pc.match_substring(texts, "E")).as_py():
         return texts
@@ -395,14 +400,14 @@ def _text(value: object) -> str | None:
 
 
 def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times without a zone are UTC; what is finer than a microsecond is cut off."""
+    """Times without a zone are UTC; fractions of a microsecond are cut off."""
     cut = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
     # cut without a look; coarser ones may be too far away
     return _in_years(pc.cast(column, TIMESTAMP, safe=not cut))
 
 
 def as_texts(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray | None:
-    """The column as texts to be read as `target`: numbers may be times. None for other values."""
+    """The column as texts that can be read as `target`: numbers can be times. None for other values."""
     column = plain(column)
     if is_text(column.type):
         return column
@@ -411,7 +416,7 @@ def as_texts(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray | 
 
 
 def _number_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers as they are written without an exponent."""
+    """Numbers as they are usually written, without an exponent."""
     if pa.types.is_floating(column.type):
         whole = pc.all(pc.equal(pc.floor(column), column)).as_py()
         largest = pc.max(pc.abs(column)).as_py()
@@ -428,7 +433,7 @@ def _from_text(target: pa.DataType, rules: TextRules) -> Convert:
 
 
 def _parser(target: pa.DataType, rules: TextRules) -> Convert:
-    """From trimmed texts."""
+    """Booleans from trimmed texts."""
     if target in (TIMESTAMP, pa.date32()):
         return _time_parser(target, rules)
     parse: Convert = _READ_AS.get(target) or (lambda column: column.cast(target))
@@ -454,7 +459,8 @@ def _time_parser(target: pa.DataType, rules: TextRules) -> Convert:
 
 
 def _finite(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floats; a number beyond all of them is none, where Arrow takes it for infinity."""
+    """Floats; a number that is too large for a float does not fit, while Arrow would convert it
+    to infinity."""
     result = texts.cast(pa.float64())
     if pc.any(pc.is_inf(result)).as_py():
         beyond = pc.and_(pc.is_inf(result), pc.match_substring_regex(texts, "[0-9]"))
@@ -464,12 +470,12 @@ def _finite(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _dates(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates of the years 1 to 9999."""
+    """Raise OverflowError for dates outside of the years 1 to 9999."""
     return _in_years(texts.cast(pa.date32()))
 
 
 def _in_years(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The same. Raises OverflowError for a year that Python has no word for."""
+    """Raise OverflowError for times outside of the years that Python can represent."""
     for end in pc.min_max(times).values():
         end.as_py()
     return times
@@ -479,7 +485,7 @@ _READ_AS: Mapping[pa.DataType, Convert] = {pa.float64(): _finite, pa.date32(): _
 
 
 def is_missing(texts: pa.ChunkedArray, nulls: Sequence[str]) -> bool:
-    """Whether all texts of a column mean "missing"; some may be in quotes."""
+    """Whether all texts of a column mean "missing"; some of them may be quoted."""
     if not set(texts[:1].to_pylist()) <= {None, "", *nulls}:
         return False
     trimmed_texts = trimmed(texts, nulls)
@@ -487,14 +493,14 @@ def is_missing(texts: pa.ChunkedArray, nulls: Sequence[str]) -> bool:
 
 
 def trimmed(column: pa.ChunkedArray, nulls: Sequence[str]) -> pa.ChunkedArray:
-    """Texts without space around them; what means "missing" is null."""
+    """Texts without surrounding spaces; texts that mean "missing" are null."""
     texts = pc.utf8_trim_whitespace(column.cast(pa.string()))
     missing = pc.is_in(texts, value_set=pa.array([*nulls, ""], pa.string()))
     return pc.if_else(missing, pa.scalar(None, pa.string()), texts)
 
 
 def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """ISO 8601; a column may hold times with and without a zone."""
+    """Times in ISO 8601; a column may have times with and without a zone."""
     column = pc.replace_substring_regex(column, pattern=_FRACTION, replacement=r"\1")
     zoned = pc.match_substring_regex(pc.utf8_slice_codeunits(column, 10), pattern=_ZONE)
     none = pa.scalar(None, pa.string())
@@ -504,7 +510,7 @@ def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _by_pattern(column: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
-    """By strptime, each different text once."""
+    """Times by strptime, each distinct text only once."""
     codes = column.combine_chunks().dictionary_encode()
     times = [_moment(text, pattern) for text in codes.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(times, TIMESTAMP).take(codes.indices)])

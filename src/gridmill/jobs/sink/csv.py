@@ -1,6 +1,6 @@
-"""The CSV reader: columns of text in batches. Lines are counted only when an error must name one.
+"""The CSV reader: columns of text in batches. Lines are counted only if an error must name one.
 
-Numbers that begin with a zero or a plus are found in the file's bytes, since Arrow reads 01234 as 1234.
+Numbers that begin with a zero or a plus are found in the file's bytes, because Arrow reads 01234 as 1234.
 """
 
 import csv
@@ -27,14 +27,15 @@ _DIGITS = np.isin(_BYTES, np.frombuffer(b"0123456789abcdefABCDEFxX", np.uint8))
 _NEXT = np.isin(_BYTES, np.frombuffer(b"0123456789xX", np.uint8))
 _SIGNS = np.isin(_BYTES, np.frombuffer(b"+-", np.uint8))
 _PIECE_BYTES = 2**18
-"""Bytes examined together: they fit into a processor's cache."""
+"""Bytes that are examined at a time: they fit into the CPU's cache."""
 _BELOW = _ZERO
-"""Every byte that can precede a value is below the digits, except some delimiters."""
+"""All bytes that can precede a value are smaller than the digits, except some delimiters."""
 
 
 @dataclass(slots=True)
 class LeadingZeros:
-    """Looks at the blocks of a file, in order. `columns` (from 0) are those that count, of `width`."""
+    """Examines the blocks of a file, in order, for numbers with a leading zero or plus. Only the columns in
+    `columns` (from 0), of `width`, are examined."""
 
     delimiter: int
     columns: Collection[int]
@@ -47,8 +48,9 @@ class LeadingZeros:
         self._around = np.isin(_BYTES, [*b'\n\r\t "', self.delimiter])
 
     def see(self, block: bytes, quotes: int) -> bool:
-        """Whether a value of these columns is a whole number with a zero before another digit, a plus, or 0x;
-        or may be, where that takes long to tell. An empty block is the end; `quotes` are in it."""
+        """Whether a value of these columns is a whole number with a zero before another digit, a plus, or
+        0x; or could be, if an exact answer would take too long. An empty block marks the end; `quotes` is
+        the number of double quotes in the block."""
         first, line = block.find(b"\n") + 1, block.rfind(b"\n") + 1
         if block and not first:
             self._rest += block
@@ -62,7 +64,7 @@ class LeadingZeros:
         return self._is_in(lines, inner, b"+" in block) or result
 
     def _is_in(self, lines: NDArray[np.uint8], quotes: int, plus: bool) -> bool:
-        """Whether such a value is in whole lines."""
+        """Whether complete lines contain such a value."""
         result = self._has_leading_zero(lines, plus)
         self._inside ^= bool(quotes % 2)
         return result
@@ -77,7 +79,7 @@ class LeadingZeros:
         return bool(np.any(np.isin(columns, list(self.columns)) | (columns >= self.width)))
 
     def _places(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
-        """Where such numbers begin."""
+        """The positions at which such numbers begin."""
         pieces = (data[at : at + _PIECE_BYTES + 2] for at in range(0, len(data), _PIECE_BYTES))
         found = [self._zeros(piece, plus) + number * _PIECE_BYTES for number, piece in enumerate(pieces)]
         places = np.concatenate(found)
@@ -87,7 +89,7 @@ class LeadingZeros:
         return self._whole(data, places[self._is_beginning(data, places - 1)])
 
     def _zeros(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
-        """Zeros and plus signs, if there are any, behind what may stand before a value, and some others."""
+        """The positions of zeros and plus signs after a byte that can precede a value, with some others."""
         before = data[:-2] < _BELOW
         if self.delimiter >= _BELOW:
             before |= data[:-2] == self.delimiter
@@ -98,12 +100,13 @@ class LeadingZeros:
         return np.flatnonzero(before) + 1
 
     def _is_beginning(self, data: NDArray[np.uint8], before: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether nothing of a value stands at these places, or its sign alone."""
+        """Whether these positions are the beginning of a value, or come directly after its sign."""
         before = before - ((before >= 0) & _SIGNS[data[before]])
         return (before < 0) | self._around[data[before]]
 
     def _whole(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those from which digits follow up to the end of the value: 01:30 and 01.5 are other things."""
+        """The positions from which digits follow up to the end of the value: 01:30 and 01.5 are not such
+        numbers."""
         result, length = places[:0], 2
         while len(places):
             after = data[places + length]
@@ -112,7 +115,7 @@ class LeadingZeros:
         return result
 
     def _columns_of(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The column of each place; the data begins with a line."""
+        """The column of each position; the data begins with a line."""
         delimiters, lines = data == self.delimiter, data == _LINE
         quotes = data == _QUOTE
         if quotes.any():
@@ -127,20 +130,20 @@ class LeadingZeros:
 
 
 BLOCK_BYTES = 4 * 2**20
-"""The text of one batch. A longer record is refused."""
+"""The size of the text of one batch. A longer record is an error."""
 _DELIMITERS = ",;\t|"
 _SIGN_BYTES = '0123456789xX+-. "\n\r\t'
 csv.field_size_limit(BLOCK_BYTES)
 
 
 def _sign(sign: str) -> str:
-    """As YAML has it."""
+    """The character as YAML text."""
     return '"\\t"' if sign == "\t" else f"'{sign}'"
 
 
 @dataclass(slots=True)
 class CsvReader:
-    """A CSV file (RFC 4180: quoted fields may hold delimiters, quotes and line ends)."""
+    """A CSV file (RFC 4180: quoted fields may contain delimiters, quotes and line ends)."""
 
     file: SourceFile
     source: Source
@@ -153,7 +156,7 @@ class CsvReader:
             self._header_line, header = next(self._records(), (1, None))
             if header is None:
                 raise DataError(
-                    "the file is empty: not even a header",
+                    "the file is empty: it has no header",
                     hint="Write its header, or move the file away.",
                     place=self.file.name,
                 )
@@ -164,16 +167,18 @@ class CsvReader:
         return self._names
 
     def _check_page(self, header: Sequence[str]) -> None:
-        """What a server answers instead of a file: it could be read as a column of texts."""
+        """Raise DataError for a web page, which a server may return instead of a file and which could be
+        read as a column of texts."""
         if header[0].lstrip().lower().startswith(("<!doctype html", "<html")):
             raise DataError(
                 "this is a web page, not a CSV file",
-                hint="Does the address lead to a login, or to a page about the file?",
+                hint="Check that the address leads neither to a login nor to a page about the file.",
                 place=self.file.name,
             )
 
     def _check_delimiter(self, header: Sequence[str]) -> None:
-        """A single column whose name has another delimiter in it is hardly one."""
+        """Raise DataError for a single column whose name contains another delimiter, which is then probably
+        the right one."""
         others = _DELIMITERS.replace(self.file.delimiter, "")
         sign = next((sign for sign in others if len(header) == 1 and sign in header[0]), None)
         if sign is not None and self.source.delimiter is None:
@@ -209,8 +214,8 @@ class CsvReader:
         yield from pick(records, rows)
 
     def zeros(self, names: tuple[str, ...], haste: ExpectedTypes | None) -> LeadingZeros | None:
-        """What looks for numbers that begin with a zero. Raises UnexpectedTypeError where bytes do not
-        tell."""
+        """The search for numbers that begin with a zero. Raises UnexpectedTypeError if the bytes do not show
+        them."""
         watched = [at for at, name in enumerate(names) if haste is not None and name in haste.inferred]
         if not watched:
             return None
@@ -221,7 +226,7 @@ class CsvReader:
     def options(
         self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any], types: Types
     ) -> dict[str, Any]:
-        """How Arrow reads it; it adds rows of another width to `ragged`."""
+        """The options for Arrow; rows of another width are added to `ragged`."""
 
         def remember(row: Any) -> str:  # noqa: ANN401  pyarrow's InvalidRow
             ragged.append(row)
@@ -268,13 +273,13 @@ class CsvReader:
             raise
 
     def _explain(self, error: pa.ArrowInvalid, ragged: list[Any]) -> DataError:
-        """What is wrong, found by reading the file again, slowly."""
+        """The exact error, found by reading the file again, slowly."""
         self._check_closed()
         width = len(self.names())
         for line, row in self._records():
             if len(row) != width:
                 return DataError(
-                    f"this row has {len(row)} values, the header has {width} columns: {_shown(row)}",
+                    f"this row has {len(row)} values, but the header has {width} columns: {_shown(row)}",
                     hint="A value that holds the delimiter must be in double quotes; or set `delimiter`.",
                     place=f"{self.file.name}:{line}",
                 )
@@ -286,20 +291,21 @@ class CsvReader:
         return next(records, None) is None
 
     def _check_closed(self) -> None:
-        """Raise DataError for a quote that nothing closes: all rows after it would be part of one value."""
+        """Raise DataError for a quote that is never closed: all rows after it would be part of one value."""
         with open_file(self.file) as opened:
             line = _unclosed(self._text(opened), self.file.delimiter)
         if line is not None:
             raise DataError(
-                "a value begins with a double quote that nothing closes",
-                hint="Is the file cut short? A double quote within a quoted value is written twice.",
+                "a value begins with a double quote that is never closed",
+                hint="Check that the file is not cut short. Within a quoted value, write a double quote "
+                "twice.",
                 place=f"{self.file.name}:{line}",
             )
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """The line at which each record begins (from 1), and its values; the header first.
 
-        Blank lines are records where there is one column, but not before the header.
+        Blank lines are records if there is one column, except before the header.
         """
         with open_file(self.file) as opened:
             try:
@@ -319,8 +325,8 @@ class CsvReader:
             return DataError(f"is not {self.source.encoding}: {error}", place=self.file.name)
         return DataError(
             f"byte {data[at]:#04x} at position {at + 1} of this line is not {self.source.encoding}",
-            hint=f"Write `encoding: cp1252` under `source` if it is {_word(data, at, 'cp1252')!r}; or "
-            "another encoding, as `latin-1` or `utf-16`.",
+            hint=f"Under `source`, write `encoding: cp1252` if it is {_word(data, at, 'cp1252')!r}; or "
+            "another encoding, such as `latin-1` or `utf-16`.",
             place=f"{self.file.name}:{line}",
         )
 
@@ -341,13 +347,13 @@ def _word(line: bytes, at: int, encoding: str) -> str:
 
 
 def is_read_as_ascii(encoding: str) -> bool:
-    """Whether digits, signs and line ends are the bytes that they are in ASCII."""
+    """Whether digits, signs and line ends have the same bytes as in ASCII."""
     return _SIGN_BYTES.encode(encoding) == _SIGN_BYTES.encode()
 
 
 class _QuoteCounter:
-    """A stream that counts the double quotes in what is read: an odd number is worth a closer look. `zeros`:
-    whether a number begins with one, as far as somebody looks."""
+    """A stream that counts the double quotes in the bytes that are read: an odd number suggests an unclosed
+    quote. `zeros`: whether a number begins with a zero, as long as this is examined."""
 
     def __init__(self, stream: BinaryIO, zeros: LeadingZeros | None = None) -> None:
         self._stream = stream
@@ -386,7 +392,8 @@ def _numbered(text: TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[s
 
 
 def _unclosed(text: TextIOWrapper, delimiter: str) -> int | None:
-    """The line of the record that ends within quotes; None where all are closed, or nobody can tell."""
+    """The line of the record that ends within quotes; None if all quotes are closed, or if this cannot be
+    decided."""
     reader, begins = csv.reader(text, delimiter=delimiter, strict=True), 1
     try:
         for _ in reader:

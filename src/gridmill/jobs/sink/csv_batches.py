@@ -1,4 +1,5 @@
-"""Parses small CSV files with the same header as one, since a parser per file takes longer than its rows."""
+"""Parses small CSV files with the same header as one file, because starting a parser per file takes longer
+than reading its rows."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -22,8 +23,11 @@ _PACKED = 8
 
 @dataclass(slots=True, kw_only=True)
 class FileGroupReader:
-    """A `Reader` of the rows of several files, of which `file` is the first; `counts` says how many rows each
-    has. It raises UnexpectedTypeError for all that is wrong: only file by file the place can be told."""
+    """A `Reader` of the rows of several files, of which `file` is the first; `counts` are the numbers of
+    their rows.
+
+    It raises UnexpectedTypeError for any error: only reading file by file gives the place of an error.
+    """
 
     file: SourceFile
     files: tuple[SourceFile, ...]
@@ -32,7 +36,7 @@ class FileGroupReader:
     body: bytes
 
     def names(self) -> tuple[str, ...]:
-        """The columns, which all have. Raises DataError."""
+        """The columns, which all files have. Raises DataError."""
         return self.first.names()
 
     def batches(
@@ -57,7 +61,7 @@ class FileGroupReader:
         yield rows
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """Nobody can tell."""
+        """Not known here."""
         return (None for _ in rows)
 
 
@@ -65,7 +69,7 @@ Piece: TypeAlias = FileGroupReader | SourceFile
 
 
 def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
-    """The files in their order, those that can be parsed as one together. Raises DataError."""
+    """The files in their order, in groups that can be parsed as one file. Raises DataError."""
     if not is_read_as_ascii(source.encoding):
         yield from files
         return
@@ -89,12 +93,12 @@ def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
 
 
 def is_small(file: SourceFile) -> bool:
-    """Whether its rows take little memory, all at once."""
+    """Whether all rows of the file together take little memory."""
     return file.format in (Format.CSV, Format.JSONL) and text_bytes(file) <= SMALL_BYTES
 
 
 def text_bytes(file: SourceFile) -> int:
-    """How long its text is, about where it is compressed."""
+    """The length of its text, estimated if it is compressed."""
     return file.size_bytes * (1 if file.compression == Compression.NONE else _PACKED)
 
 
@@ -111,7 +115,7 @@ def _bundle(files: Sequence[SourceFile], bodies: Sequence[bytes], source: Source
 
 
 def _text(file: SourceFile) -> bytes | None:
-    """What it holds; None where that is not what it held when it was hashed, or much."""
+    """The file's bytes; None if it was changed since it was hashed, or if it is large."""
     if file.compression == Compression.NONE and file.fetch is None:
         try:
             data = file.path.read_bytes()
@@ -126,7 +130,7 @@ def _text(file: SourceFile) -> bytes | None:
 
 
 def _plain(file: SourceFile) -> tuple[bytes, bytes] | None:
-    """Header and rows of a file whose lines are its rows; None for another one, also where it has changed."""
+    """Header and rows of a file in which each line is a row; None for other files, also if it was changed."""
     if file.format != Format.CSV or not is_small(file):
         return None
     data = _text(file)

@@ -1,8 +1,8 @@
-"""Parses texts as times: forms of dates with one meaning, and forms that are ambiguous.
+"""Parses texts as times: forms of dates with one meaning, and ambiguous forms.
 
-Every text is read in each way in which it can be read (`DateReadings`): `plain` for a form that has one
-meaning, and one reading for each `Form` of those that have several. Another module decides which of these a
-column has. Times without a zone are UTC.
+Every text is read in each possible way (`DateReadings`): `plain` for a form with one meaning, and one reading
+for each `Form` of the ambiguous ones. Another module decides which form a column has. Times without a zone
+are UTC.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ _PLAIN = (
     rf"^{_YEAR}(?P<month>\d{{2}})(?P<day>\d{{2}}){_BASIC}",
 )
 _DECLARED = (rf"^{_YEAR}-(?P<ordinal>\d{{3}}){_TIME}",)
-"""Forms that other values have too: they are times only if the column is declared so."""
+"""Forms that other values have too: they are times only if the column is declared as times."""
 _ORDERED = rf"^(?P<one>\d{{1,2}})(?P<before>[-/.])(?P<other>\d{{1,2}})(?P<after>[-/.]){_YEAR}{_TIME}"
 _SHORT = (
     r"^\d{1,2}([-/.])\d{1,2}[-/.]\d{2}(?:[ t,].*)?$",
@@ -70,7 +70,8 @@ _UNITS: Mapping[Form, tuple[int, int]] = {
     Form.MICROSECONDS: (15, 1),
     Form.NANOSECONDS: (18, 0),
 }
-"""The fewest digits of a number that is a time between 1973 and 2286 in that unit, and its microseconds."""
+"""The fewest digits of a number that is a time between 1973 and 2286 in this unit, and the unit in
+microseconds."""
 _LARGEST = str(2**63 - 1)
 _MOST_BYTES = 64
 """The longest text that can be a time."""
@@ -81,7 +82,7 @@ _LIMITS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 @dataclass(slots=True)
 class DateReading:
-    """The texts in one way: microseconds since 1970 where `ok`; `timed`: they say more than the date."""
+    """One reading of the texts: microseconds since 1970 where `ok`; `timed`: the texts have a time of day."""
 
     micros: Numbers
     ok: Mask
@@ -90,10 +91,10 @@ class DateReading:
 
 @dataclass(slots=True)
 class DateReadings:
-    """All readings of texts, which are not null. `declared`: the column is known to hold times.
+    """All readings of texts without null. `declared`: the column is known to contain times.
 
-    Each text has a plain reading, or readings by its order, or by its unit; or none. `short` are those
-    whose year has two digits.
+    Each text has a plain reading, or readings by the order of its parts, or by its unit, or none. `short`
+    marks texts whose year has two digits.
     """
 
     texts: pa.StringArray
@@ -127,7 +128,7 @@ class DateReadings:
         return DateReading(np.zeros(len(self.texts), np.int64), none, none)
 
     def _first(self, patterns: tuple[str, ...]) -> DateReading:
-        """By the first pattern that fits each text."""
+        """The reading by the first pattern that fits each text."""
         result = self._nothing()
         result = DateReading(result.micros, result.ok.copy(), result.timed.copy())
         for pattern in patterns:
@@ -151,7 +152,8 @@ class DateReadings:
 
     @property
     def _is_date_of_digits(self) -> Mask:
-        """Dates of 8 and 14 digits are no numbers of seconds: those would be of 1970, or of 2600."""
+        """Numbers of 8 and 14 digits that are dates are not read as seconds: those would be times in 1970,
+        or after 2600."""
         length = pc.binary_length(self.texts)
         return self.forms[Form.DIGITS].ok & as_mask(pc.is_in(length, pa.array([8, 14], pa.int32())))
 
@@ -164,14 +166,14 @@ def _fill(reading: DateReading, more: DateReading) -> None:
 
 
 def as_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
-    """Whether each is true; null is not."""
+    """Whether each value is true; null counts as false."""
     mask: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
     return mask
 
 
 @dataclass(slots=True)
 class _DateParts:
-    """What a pattern finds in each text: named groups, empty where they are not in it."""
+    """The named groups that a pattern finds in each text, empty for groups that do not occur."""
 
     groups: Mapping[str, pa.Array]
     there: Mask
@@ -199,7 +201,7 @@ class _DateParts:
         return result
 
     def reading(self) -> DateReading:
-        """The times, where all parts are possible."""
+        """The times whose parts are all in range."""
         days, ok = self._days()
         micros, in_day = self._clock()
         total = days * _DAY_MICROSECONDS + micros
@@ -207,7 +209,7 @@ class _DateParts:
         return DateReading(np.where(ok, total, 0), ok, self.is_there("hour"))
 
     def _is_even(self) -> Mask:
-        """Whether the same sign stands before and after the middle part."""
+        """Whether the same separator occurs before and after the middle part."""
         if "before" not in self.groups:
             return np.ones(len(self.there), bool)
         return as_mask(pc.equal(self.groups["before"], self.groups["after"]))
@@ -237,7 +239,7 @@ class _DateParts:
         return month
 
     def _is_weekday(self, days: Numbers) -> Mask:
-        """Whether the name of a day that is written is right."""
+        """Whether the written name of the weekday is right."""
         if "weekday" not in self.groups:
             return np.ones(len(days), bool)
         names = pc.utf8_slice_codeunits(self.groups["weekday"], 0, 3)
@@ -257,14 +259,14 @@ class _DateParts:
         return seconds * 10**6 + self._fraction(6) - self._offset() * 60 * 10**6, ok
 
     def _is_iso_hour(self) -> Mask:
-        """ISO 8601 has times of two digits: 2024-01-01T10."""
+        """Also reads times with only an hour, which ISO 8601 allows: 2024-01-01T10."""
         if "hour" not in self.groups or "before" not in self.groups or "name" in self.groups:
             return np.zeros(len(self.there), bool)
         two = as_mask(pc.equal(pc.binary_length(self.groups["hour"]), 2))
         return two & as_mask(pc.equal(self.groups["before"], "-"))
 
     def _fraction(self, digits: int) -> Numbers:
-        """Of a second, in so many digits: what is finer is cut."""
+        """The fraction of a second in this number of digits; further digits are cut off."""
         if "fraction" not in self.groups:
             return np.zeros(len(self.there), np.int64)
         cut = pc.utf8_slice_codeunits(self.groups["fraction"], 0, digits)
@@ -285,7 +287,7 @@ class _DateParts:
 
 
 def counted(texts: pa.StringArray, unit: Form) -> DateReading:
-    """Numbers of any size that count so since 1970."""
+    """Numbers of any size that count since 1970 in this unit."""
     if unit == Form.DIGITS:
         return _DateParts.of(texts, _COMPACT).reading()
     parts = _DateParts.of(texts, _COUNT)
@@ -295,7 +297,7 @@ def counted(texts: pa.StringArray, unit: Form) -> DateReading:
 
 
 def _counted(parts: _DateParts, ok: Mask, factor: int) -> DateReading:
-    """Numbers since 1970; factor 0: nanoseconds, of which thousands are cut."""
+    """Numbers since 1970 in microseconds; factor 0: nanoseconds, which are divided by 1000."""
     digits = parts.groups["whole"]
     beyond = pc.and_(pc.greater_equal(pc.binary_length(digits), len(_LARGEST)), pc.greater(digits, _LARGEST))
     ok = ok & ~as_mask(beyond)
@@ -319,7 +321,7 @@ def _year_days(year: Numbers) -> Numbers:
 
 
 def _of_week(year: Numbers, week: Numbers, number: Numbers) -> tuple[Numbers, Mask]:
-    """ISO 8601: week 1 has the year's first Thursday."""
+    """ISO 8601: week 1 contains the year's first Thursday."""
     first = _first_monday(year)
     days = first + (week - 1) * 7 + number - 1
     return days, (week >= 1) & (days < _first_monday(year + 1)) & (year >= 1)
@@ -331,7 +333,7 @@ def _first_monday(year: Numbers) -> Numbers:
 
 
 def distinct(column: pa.ChunkedArray) -> tuple[pa.StringArray, pa.Array]:
-    """The different texts of a column, without null, and the index of each row's text."""
+    """The distinct texts of a column, without null, and the index of each row's text."""
     codes = column.combine_chunks().dictionary_encode()
     if isinstance(codes, pa.ChunkedArray):
         codes = codes.chunk(0) if codes.num_chunks else pa.array([], pa.string()).dictionary_encode()

@@ -22,7 +22,7 @@ BATCH_ROWS = 5000
 _MERGED = re.compile(rb'<mergeCell\s+ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')
 _PIECE_BYTES = 2**20
 _WHOLE = 2**53
-"""Excel keeps numbers as floats: whole ones are exact up to this."""
+"""Excel stores numbers as floats: whole numbers are exact up to this one."""
 
 Row = tuple[int, list[Any]]
 
@@ -39,10 +39,10 @@ class _MergedRange:
 
 @dataclass(slots=True)
 class ExcelReader:
-    """One sheet of an Excel file. Its first row with a cell is the header; rows without any are left out.
+    """One sheet of an Excel file. The first row with a value is the header; rows without values are skipped.
 
-    Cells that are merged have the value of the first of them, below the header. A formula is the value that
-    was saved with it. A cell with an error (`#N/A`) is missing. `lost` counts both by column, for the run.
+    Below the header, merged cells all have the value of their first cell. A formula has the value that was
+    saved with it. A cell with an error (`#N/A`) is missing. `lost` counts both by column, for the run.
     """
 
     file: SourceFile
@@ -52,13 +52,13 @@ class ExcelReader:
     _header_row: int = field(default=0, init=False)
 
     def names(self) -> tuple[str, ...]:
-        """The header's columns, without those that have neither a name nor a cell. Raises DataError."""
+        """The header's columns, without columns that have neither a name nor a value. Raises DataError."""
         return tuple(self._columns().values())
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows, in the types of their cells."""
+        """All rows, with types that follow from their cells."""
         names = self._columns()
         wanted = [(at, name) for at, name in names.items() if columns is None or name in columns]
         order = list(columns) if columns is not None else [name for _, name in wanted]
@@ -81,7 +81,7 @@ class ExcelReader:
             yield from pick((number for number, _ in self._rows(sheet)), rows)
 
     def _columns(self) -> dict[int, str]:
-        """Names by the numbers of columns, from 0."""
+        """Names by the numbers of their columns, from 0."""
         if self._names is None:
             self._names = self._read_columns()
         return self._names
@@ -105,7 +105,7 @@ class ExcelReader:
         return named
 
     def _rows(self, sheet: Any) -> Iterator[Row]:  # noqa: ANN401  openpyxl has no types
-        """The rows below the header that have a cell, with their numbers in the sheet."""
+        """The rows below the header that have a value, with their numbers in the sheet."""
         merged = _MergedCells(self._merged(sheet))
         for number, cells in _all_rows(sheet):
             if number > self._header_row:
@@ -122,10 +122,10 @@ class ExcelReader:
         return pa.Table.from_arrays(arrays, names=[name for _, name in wanted])
 
     def _count(self, name: str, cells: Sequence[Any]) -> None:
-        """What is not as it is in the sheet."""
+        """Count the values that differ from the cells of the sheet."""
         errors = Counter(cell.value for cell in cells if cell is not None and cell.data_type == "e")
         for text, count in errors.items():
-            self.lost[f"{name} missing, as their cells have the error {text}"] += count
+            self.lost[f"{name} missing because of the cell error {text}"] += count
         merged = sum(isinstance(cell, _MergedCopy) for cell in cells)
         if merged:
             self.lost[f"{name} taken from the first of their merged cells"] += merged
@@ -136,7 +136,7 @@ class ExcelReader:
         if self.file.compression != Compression.NONE:
             raise DataError(
                 f"an Excel file cannot be read through {self.file.compression}",
-                hint="It compresses inside; unpack it.",
+                hint="Unpack it: Excel files are already compressed.",
                 place=self.file.name,
             )
         book = None
@@ -148,7 +148,7 @@ class ExcelReader:
         except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
             raise DataError(
                 f"not a readable Excel file: {error}",
-                hint="Save it as .xlsx; older formats (.xls) are not read.",
+                hint="Save it as .xlsx; older formats (.xls) cannot be read.",
                 place=self.file.name,
             ) from error
         finally:
@@ -161,7 +161,7 @@ class ExcelReader:
             if self.source.sheet not in names:
                 raise DataError(
                     f"there is no sheet {self.source.sheet!r}",
-                    hint=f"It has {', '.join(map(repr, names))}.",
+                    hint=f"Its sheets are {', '.join(map(repr, names))}.",
                     place=self.file.name,
                 )
             return book[self.source.sheet]
@@ -169,7 +169,7 @@ class ExcelReader:
         if len(filled) > 1:
             shown = " or ".join(f"`sheet: {sheet.title!r}`" for sheet in filled[:5])
             raise DataError(
-                f"it has {len(filled)} sheets with cells",
+                f"it has {len(filled)} sheets with values",
                 hint=f"Write {shown} under `source`.",
                 place=self.file.name,
             )
@@ -179,7 +179,7 @@ class ExcelReader:
         return "Write its header, or name another `sheet`." if self.source.sheet else "Write its header."
 
     def _merged(self, sheet: Any) -> list[_MergedRange]:  # noqa: ANN401
-        """The merged cells. openpyxl does not read them together with rows, one by one."""
+        """The merged cells. openpyxl cannot read them in its streaming mode."""
         result, rest = [], b""
         with zipfile.ZipFile(self.file.local()) as archive, archive.open(sheet._worksheet_path) as text:
             while piece := text.read(_PIECE_BYTES):
@@ -219,14 +219,14 @@ def _column_number(letters: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MergedCopy:
-    """A cell that has the value of the first one of those that it is merged with."""
+    """A cell with the value of the first cell of its merged range."""
 
     value: Any
     data_type: str
 
 
 class _MergedCells:
-    """Gives merged cells their value, row by row."""
+    """Assigns values to merged cells, row by row."""
 
     def __init__(self, ranges: Sequence[_MergedRange]) -> None:
         self._ranges = sorted(ranges, key=lambda one: one.first_row)
@@ -234,7 +234,7 @@ class _MergedCells:
         self._open: list[tuple[_MergedRange, Any]] = []
 
     def filled(self, number: int, cells: Sequence[Any]) -> list[Any]:
-        """The cells of a row; rows come in order."""
+        """The cells of a row; rows are passed in order."""
         row = list(cells)
         while self._next < len(self._ranges) and self._ranges[self._next].first_row <= number:
             one = self._ranges[self._next]
@@ -271,7 +271,7 @@ def _value(cell: Any) -> Any:  # noqa: ANN401
 
 
 def _text(value: object) -> str:
-    """A value in a column of texts: whole numbers without a fraction, times as ISO 8601 has them."""
+    """A value in a column of texts: whole numbers without a fraction, times in ISO 8601."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE:
@@ -284,7 +284,7 @@ def _text(value: object) -> str:
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """The values in their own type, or as texts where they have several."""
+    """The values in their own type, or as texts if they have several types."""
     present_values = [value for value in values if value is not None]
     kinds = {type(value) for value in present_values}
     if not present_values:
@@ -304,7 +304,7 @@ def _array(values: Sequence[Any]) -> pa.Array:
 
 
 def _times(values: Sequence[datetime | None], present: Sequence[datetime]) -> pa.Array:
-    """Dates where no cell has a time of day."""
+    """Dates if no cell has a time of day."""
     if all(value.time() == time() for value in present):
         return pa.array([None if value is None else value.date() for value in values], pa.date32())
     return pa.array(values, pa.timestamp("us"))

@@ -1,6 +1,7 @@
-"""The source files of a sink as they are now, with lasting key and content hash, and their decompression.
+"""The current source files of a sink, with a lasting key and a content hash, and their decompression.
 
-Source files are opened as streams of plain bytes: decompressed while read, with errors that name the file.
+Source files are opened as streams of plain bytes: they are decompressed while they are read, with errors that
+name the file.
 """
 
 import bz2
@@ -50,12 +51,13 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """`key` and `content` are 16 hex digits each: which file it is, and what it holds.
+    """A source file. `key` and `content` are 16 hex digits each: the identity of the file, and the hash of
+    its content.
 
-    `name` is how errors and reports call it: relative to the pipeline's folder where it is below it. `fetch`
-    brings what is not on this machine to the path it is given, whole or not at all. `written` is the path or
-    glob of the source that names it. `changed_ns` is when it last changed in any way (nanoseconds since
-    1970), 0 where nobody knows. `is_utf8`: it is text, and no other encoding was given.
+    `name` is the name for errors and reports: relative to the pipeline's folder if the file is below it.
+    `fetch` downloads a remote file to a given path, completely or not at all. `written` is the path or glob
+    pattern of the source that matches it. `changed_ns` is the time of the last change of any kind
+    (nanoseconds since 1970), 0 if unknown. `is_utf8`: it is text, and no other encoding was declared.
     """
 
     path: Path
@@ -74,29 +76,31 @@ class SourceFile:
 
     @property
     def modified_ms(self) -> int:
-        """When it was last modified, in milliseconds since 1970; 0 for what is not a file of this machine."""
+        """The time of the last modification, in milliseconds since 1970; 0 for a file that is not on this
+        machine."""
         return self.mtime_ns // 1_000_000
 
     def local(self) -> Path:
-        """Its path, once it is there. Raises DataError or UnavailableError when it cannot be fetched."""
+        """The path of the local file. Raises DataError or UnavailableError if it cannot be downloaded."""
         if self.fetch is not None and not self.path.exists():
             self.fetch(self.path)
         return self.path
 
 
 Content: TypeAlias = Callable[[FileStat, str], str]
-"""Returns the hash of the content of a file of that name. Raises DataError."""
+"""Returns the content hash of a file with this name. Raises DataError."""
 
 
 def hashed(stat: FileStat, name: str) -> str:
-    """The `Content` that reads it."""
+    """The `Content` that reads the file."""
     return content_of(Path(stat.path), name)
 
 
 def find_files(source: Source, folder: str, content: Content = hashed) -> tuple[SourceFile, ...]:
-    """The files the source names now, by name; their content is read to be hashed, but where each is a row.
+    """The current files of the source, by name. Their content is read to compute its hash, unless each file
+    is a row.
 
-    Raises InputError when a path or glob names nothing, or a file's format cannot be told.
+    Raises InputError if a path or glob pattern matches nothing, or if a file's format cannot be detected.
     """
     describe: Callable[[Source, str], Sequence[FileStat]] = find("sources", "files")
     source_files: dict[str, SourceFile] = {}
@@ -108,7 +112,8 @@ def find_files(source: Source, folder: str, content: Content = hashed) -> tuple[
 
 
 def _name(written: str, path: str, folder: str) -> str:
-    """The same wherever the project's folder lies, so that a moved project loads nothing again."""
+    """The key of a file relative to the project's folder: it stays the same if the project is moved, so that
+    nothing is loaded again."""
     if "://" in written:
         return written
     if os.path.isabs(written):
@@ -125,7 +130,7 @@ def _source_file(source: Source, stat: FileStat, written: str, folder: str, cont
 
 
 def key_of(name: str) -> str:
-    """What a source file of that name is known by."""
+    """The key of a source file with this name."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
@@ -138,7 +143,7 @@ def described(
     size_bytes: int,
     fetch: Callable[[Path], None] | None = None,
 ) -> SourceFile:
-    """A source file, with format and compression by the name of its path. Raises InputError."""
+    """A source file, with the format and compression that its name shows. Raises InputError."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     last = suffixes[-1] if suffixes else ""
     compression = source.compression or _COMPRESSIONS.get(last, Compression.NONE)
@@ -148,7 +153,7 @@ def described(
     form = source.format or _FORMATS.get(suffix) or (Format.CSV if compression == Compression.ZIP else None)
     if form is None:
         raise InputError(
-            f"cannot tell the format of {name!r} from its name",
+            f"cannot detect the format of {name!r} from its name",
             hint="Save it as .xlsx."
             if suffix in (".xls", ".xlsb", ".ods")
             else f"Give the source a `format`: {', '.join(Format)}.",
@@ -169,7 +174,7 @@ def described(
 
 
 def content_of(path: Path, name: str) -> str:
-    """16 hex digits of the bytes. Raises DataError."""
+    """The hash of the bytes, 16 hex digits. Raises DataError."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -178,13 +183,14 @@ def content_of(path: Path, name: str) -> str:
 
 
 def check_unchanged(file: SourceFile) -> None:
-    """Raise UnavailableError when the file was changed since it was hashed: what was read may be torn."""
+    """Raise UnavailableError if the file was changed since it was hashed: the rows that were read may be
+    inconsistent."""
     if file.fetch is not None:  # a copy of our own
         return
     try:
         now = file.path.stat()
     except OSError as error:
-        raise UnavailableError("vanished while it was loaded", place=file.name) from error
+        raise UnavailableError("was deleted while it was loaded", place=file.name) from error
     same = (now.st_size, now.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
     if same and file.changed_ns not in (0, now.st_ctime_ns):  # perhaps of its rights alone
         same = content_of(file.path, file.name) == file.content
@@ -209,7 +215,7 @@ _ENCRYPTED = 1  # the flag bit of a ZIP entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedFile:
-    """`stream` gives plain bytes; `raw` is the file itself, whose position tells how far it is read."""
+    """`stream` returns plain bytes; `raw` is the file itself, whose position shows how much has been read."""
 
     stream: BinaryIO
     raw: BinaryIO
@@ -235,7 +241,7 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
-    """The stream; of a file that begins with the byte order mark of UTF-16, its text as UTF-8."""
+    """The stream; if the file begins with the byte order mark of UTF-16, its text as UTF-8."""
     mark = stream.read(2)
     if mark in UTF16:
         return cast(BinaryIO, _Utf16Stream(stream, mark, file.name))
@@ -246,7 +252,7 @@ def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
 
 
 class _PeekedStream:
-    """A stream of which the first bytes are read."""
+    """A stream whose first bytes have been read already."""
 
     closed = False
 
@@ -262,26 +268,26 @@ class _PeekedStream:
         return begin + self._stream.read(size - len(begin) if size >= 0 else -1)
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Whether it can be read: yes."""
         return True
 
     def writable(self) -> bool:
-        """It cannot be written to."""
+        """Whether it can be written to: no."""
         return False
 
     def seekable(self) -> bool:
-        """It goes on from where it is."""
+        """The position in the wrapped stream."""
         return False
 
     def flush(self) -> None:
-        """There is nothing to write."""
+        """Does nothing, as there is nothing to write."""
 
     def close(self) -> None:
-        """The file is closed by whoever opened it."""
+        """Does nothing: the code that opened the file closes it."""
 
 
 class _Utf16Stream(_PeekedStream):
-    """UTF-16 as UTF-8. Raises DataError where it is not UTF-16."""
+    """UTF-16 as UTF-8. Raises DataError if the bytes are not UTF-16."""
 
     def __init__(self, stream: BinaryIO, mark: bytes, name: str) -> None:
         super().__init__(b"", stream)
@@ -297,8 +303,9 @@ class _Utf16Stream(_PeekedStream):
                 self._begin += self._decoder.decode(data, final=not data).encode()
             except UnicodeError as error:
                 raise DataError(
-                    f"begins as UTF-16 text, and is not: {error}",
-                    hint="Is the file cut short? Else give the source its `encoding`.",
+                    f"begins like UTF-16 text, but is not UTF-16: {error}",
+                    hint="Check that the file is not cut short. If it is complete, set the `encoding` of "
+                    "the source.",
                     place=self._name,
                 ) from error
             if not data:
@@ -313,7 +320,7 @@ def _broken(file: SourceFile, error: Exception) -> DataError:
         return DataError(f"cannot be read: {error}", place=file.name)
     return DataError(
         f"cannot be decompressed as {file.compression}: {error}",
-        hint="The file is damaged or cut short, or its `compression` is another one.",
+        hint="The file is damaged or cut short, or its `compression` is not this one.",
         place=file.name,
     )
 
@@ -349,8 +356,8 @@ def _member(file: SourceFile, archive: zipfile.ZipFile) -> str:
         return names[0]
     listed = ", ".join(sorted(names)[:5])
     raise DataError(
-        f"a ZIP source holds exactly one file, this one holds {len(names)}"
+        f"a ZIP source must contain exactly one file, but this one contains {len(names)}"
         + (f" ({listed})" if names else ""),
-        hint="Unpack it and name the files with a glob.",
+        hint="Unpack it and name the files with a glob pattern.",
         place=file.name,
     )

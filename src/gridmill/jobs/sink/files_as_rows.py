@@ -1,7 +1,7 @@
-"""Files as rows (images, texts, anything): each file is one row with its bytes, loaded once.
+"""Files as rows (images, texts, any files): each file is one row with its bytes, loaded once.
 
-The position records which files are loaded: 20 bytes for each, packed. So a load reads only what is new, and
-one Parquet file holds many files.
+The position records which files are loaded, in 20 packed bytes per file. So a load reads only new files, and
+one Parquet file contains the rows of many files.
 """
 
 import base64
@@ -45,7 +45,7 @@ _KEY, _SEEN, _ENTRY = 8, 12, 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBlob:
-    """A loaded file: what it looked like from outside, and what it held."""
+    """A loaded file: its metadata and the hash of its content."""
 
     seen: bytes
     content: bytes
@@ -54,9 +54,11 @@ class LoadedBlob:
 def stage(
     source: Source, source_files: Sequence[SourceFile], positions: Positions, work: Path
 ) -> tuple[tuple[SourceFile, ...], Mapping[str, Any]]:
-    """The files that are not loaded yet as one Parquet file (none for none), and the position after them.
+    """The files that are not loaded yet as one Parquet file (none if there is no such file), and the
+    position after them.
 
-    A file whose content changed is a new row. Raises DataError for one that cannot be read or is too large.
+    A file whose content was changed becomes a new row. Raises DataError for a file that cannot be read or is
+    too large.
     """
     loaded = read_position(positions.get(POSITION))
     path = work / f"{uuid4().hex}.parquet"
@@ -79,7 +81,7 @@ def stage(
 
 
 def _rows(source_files: Iterable[SourceFile], blobs: dict[bytes, LoadedBlob]) -> Iterator[dict[str, Any]]:
-    """A row for each file that is new; `blobs` learns of it."""
+    """A row for each new file; adds these files to `blobs`."""
     for file in source_files:
         key = bytes.fromhex(file.key)
         look = f"{file.content} {file.size_bytes} {file.mtime_ns} {file.changed_ns}"
@@ -118,7 +120,7 @@ def _row(file: SourceFile) -> dict[str, Any]:
 
 
 def _text(data: bytes) -> str | None:
-    """What the bytes say when they are text."""
+    """The bytes as text if they are text."""
     if b"\0" in data:
         return None
     try:
@@ -128,7 +130,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """By bytes, so that memory is bounded whatever the files are."""
+    """Batches limited by bytes, so that memory is bounded for files of any size."""
     batch: list[dict[str, Any]] = []
     size = 0
     for row in rows:
@@ -142,13 +144,13 @@ def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def read_position(written: Mapping[str, Any] | None) -> dict[bytes, LoadedBlob]:
-    """The files that are loaded, by key."""
+    """The loaded files, by key."""
     packed = zlib.decompress(base64.b64decode(written["files"])) if written else b""
     entries = (packed[at : at + _ENTRY] for at in range(0, len(packed), _ENTRY))
     return {entry[:_KEY]: LoadedBlob(seen=entry[_KEY:_SEEN], content=entry[_SEEN:]) for entry in entries}
 
 
 def write_position(blobs: Mapping[bytes, LoadedBlob]) -> dict[str, Any]:
-    """The other way; `count` is for people."""
+    """The position as JSON; `count` is for readers."""
     packed = b"".join(key + one.seen + one.content for key, one in sorted(blobs.items()))
     return {"files": base64.b64encode(zlib.compress(packed)).decode(), "count": len(blobs)}

@@ -1,4 +1,5 @@
-"""Decides which source files to load and which rows they replace, from what is loaded and what exists."""
+"""Decides which source files to load and which rows they replace, from the loaded files and the present
+ones."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -10,13 +11,13 @@ from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import SourceFile
 
 Positions: TypeAlias = Mapping[str, Any]
-"""The position from which each source is read next, by its key: JSON values that only its own reader
-understands."""
+"""The position from which each source is read next, by the source's key: JSON values that only the source's
+own reader understands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFile:
-    """A data file of the table and the source file (`key`, `content`) whose rows it holds."""
+    """A data file of the table and the source file (`key`, `content`) whose rows it contains."""
 
     path: str
     size_bytes: int
@@ -24,23 +25,23 @@ class LoadedFile:
     key: str = ""
     content: str = ""
     start: int = 0
-    """The first of its rows in the data file, which may hold rows of several source files."""
+    """The number of its first row in the data file, which may contain rows of several source files."""
     modified_ms: int = 0
-    """When the source file was last modified, in milliseconds since 1970; 0 where nobody knows."""
+    """When the source file was last modified, in milliseconds since 1970; 0 if unknown."""
     rejects: bool = False
-    """Whether its rows are rejected ones."""
+    """Whether its rows are rejected rows."""
 
     @property
     def foreign(self) -> bool:
-        """True when no sink wrote it."""
+        """True if another program wrote the data file."""
         return not self.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """`load` these files; take `remove` out of the table in the same commit, and keep `positions` in it. With
-    `anew` the table gets a new schema from these files, and nothing of it stays; fewer rows than `least`
-    would lose some."""
+    """The plan: `load` these files; `remove` these from the table in the same commit, and store `positions`
+    in it. With `anew` the table gets a new schema from these files and keeps nothing; if fewer than `least`
+    rows are loaded, rows would be lost."""
 
     load: tuple[SourceFile, ...] = ()
     remove: tuple[LoadedFile, ...] = ()
@@ -50,25 +51,26 @@ class LoadPlan:
     least: int = 0
     positions: Positions = field(default_factory=dict)
     copies: tuple[str, ...] = ()
-    """Of the files to load, those that hold just what a file held that is gone, whose rows stay."""
+    """The files to load that have the same content as a loaded file that does not exist any more, whose rows
+    are kept."""
     partial: bool = False
-    """Whether the source gives the rows of a stretch of time alone, of which there may be none."""
+    """Whether the source returns only the rows of a time range, which may be empty."""
     unseen: int = 0
-    """Rows of the source that no load takes."""
+    """Rows of the source that no load includes."""
     waiting: int = 0
-    """Files of the source that are not settled yet."""
+    """Files of the source that may still be incomplete (`settled`)."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """The path or glob of the source, as written, that names each file (by key) that is there."""
+    """The path or glob pattern of the source, as declared, that matches each present file (by key)."""
 
 
 def decide(
     files: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions | None = None
 ) -> LoadPlan:
-    """What to load.
+    """Make the plan for the present files.
 
-    A new file is added. A changed one replaces its rows, as does a renamed one (`find_renamed`). Rows of a
-    file that is there no more stay. When nothing that is loaded would stay, all is loaded anew.
-    Raises ConflictError when it must be loaded anew and that would lose rows.
+    A new file is added. A changed file replaces its rows, and so does a renamed one (`find_renamed`). Rows of
+    a deleted file are kept. If no loaded rows would be kept, everything is loaded again from the beginning.
+    Raises ConflictError if that is necessary but would lose rows.
     """
     content_by_key = {file.key: file.content for file in files}
     same = {(entry.key, entry.content) for entry in loaded}
@@ -92,7 +94,8 @@ def decide(
 def decide_next(
     new: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions, *, anew: bool
 ) -> LoadPlan:
-    """What to load from a source that gives only what is new: all, beside what is loaded or in its place."""
+    """The plan for a source that returns only new rows: load all of them, and keep the loaded rows or
+    replace them."""
     remove = tuple(loaded) if anew else ()
     return LoadPlan(
         load=tuple(new),
@@ -107,12 +110,13 @@ def decide_next(
 def load_anew(
     files: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions | None = None
 ) -> LoadPlan:
-    """Everything again, in place of everything. Raises ConflictError when that would lose rows."""
+    """Load everything again, replacing all rows. Raises ConflictError if that would lose rows."""
     lost = _vanished(files, loaded)
     if lost:
         raise ConflictError(
-            f"the table must be loaded anew, and {_counted(lost)} are from source files that are gone",
-            hint="Put the files back; or give the job another name to begin a new table.",
+            f"the table must be loaded again from the beginning, but {_counted(lost)} came from source "
+            "files that do not exist any more",
+            hint="Restore the files; or give the job another name to begin a new table.",
         )
     return LoadPlan(
         load=tuple(files), remove=tuple(loaded), anew=True, seen=len(files), positions=positions or {}
@@ -126,12 +130,13 @@ def _counted(lost: Sequence[LoadedFile]) -> str:
 
 
 def find_renamed(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> frozenset[str]:
-    """The keys of loaded files that are no more, since each is there under another name.
+    """The keys of loaded files that were renamed: they do not exist any more, and each exists under another
+    name.
 
-    That is a file that is new or changed, with the content and the time of modification of one that was
-    loaded; each stands for one file. Where a file took the other's name, that one was moved for sure, so it
-    is looked for first. A file of the same content written at another time is a file of its own, as are
-    objects and what HTTP servers have, which keep no time when they are copied.
+    The other name is a new or changed file with the content and the modification time of the loaded file;
+    each such file matches one loaded file. A file whose name was taken by another file was certainly moved,
+    so these are matched first. A file with the same content but another modification time is a different
+    file. So are objects in object storage and files on HTTP servers, as copying does not keep their time.
     """
     held = {(entry.key, entry.content): entry.modified_ms for entry in loaded if entry.key}
     fresh = Counter(
@@ -160,7 +165,7 @@ def _is_outdated(entry: LoadedFile, content_by_key: Mapping[str, str], renamed: 
 
 
 def _vanished(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> tuple[LoadedFile, ...]:
-    """Data files with rows that no file of the source gives any more."""
+    """Data files with rows of files that the source does not have any more."""
     keys = {file.key for file in files} | find_renamed(files, loaded)
     lost = (entry for entry in loaded if entry.key not in keys)
     return tuple(entry for entry in lost if entry.rows)

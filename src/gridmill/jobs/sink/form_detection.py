@@ -1,4 +1,4 @@
-"""Detects the forms of a column's texts: every text narrows them, until one of each family is left."""
+"""Detects the forms of a column's texts: every text narrows them, until one form of each family is left."""
 
 from dataclasses import field
 
@@ -22,17 +22,18 @@ from gridmill.jobs.sink.value_forms import (
 
 _ZONE = r"[T ].*(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 _LOOK_FIRST = 20
-"""Texts that are tried before all others: most columns of texts hold no times."""
+"""The number of texts that are tried first: most columns of texts contain no times."""
 
 
 @dataclass(slots=True)
 class FormCandidates:
-    """What a column can still be. `declared`: its type is given, and texts that are not of it do not count.
+    """The possible forms of a column. `declared`: its type is declared, and texts that do not have this type
+    are ignored.
 
-    `written`: one text at least is not as Arrow reads it. `against` has for each form that is ruled out the
-    text that did so, `opens` for each family a text that its forms read differently, and `short` a date whose
-    year has two digits. `zoned`: times of ISO 8601 in it have a zone. `whole` are the signs
-    by which all numbers are whole.
+    `written`: at least one text cannot be read by Arrow directly. `against` has for each excluded form the
+    text that excluded it, `opens` for each family a text that its forms read differently, and `short` a date
+    whose year has two digits. `zoned`: it has ISO 8601 times with a zone. `whole` are the decimal signs with
+    which all numbers are whole.
     """
 
     forms: Forms = ANY
@@ -45,16 +46,17 @@ class FormCandidates:
     zoned: bool = False
 
     def left(self, family: tuple[Form, ...]) -> tuple[Form, ...]:
-        """The forms of a family that are not ruled out."""
+        """The forms of a family that are still possible."""
         return tuple(form for form in family if form in self.forms)
 
     def see_plain_numbers(self, texts: pa.ChunkedArray) -> None:
-        """Numbers that Arrow reads: with a decimal point, most of them are no numbers with a comma."""
+        """Numbers that Arrow reads: most numbers with a decimal point are not numbers with a
+        decimal comma."""
         if Form.COMMA in self.forms:
             self._see_numbers(texts)
 
     def see_numbers(self, texts: pa.ChunkedArray) -> bool:
-        """Whether all texts are numbers, by a sign that is left."""
+        """Whether all texts are numbers with a possible decimal sign."""
         are_numbers = self._see_numbers(texts)
         self.written = self.written or are_numbers
         return are_numbers and bool(self.left(MARKS))
@@ -79,7 +81,7 @@ class FormCandidates:
         return True
 
     def see_times(self, texts: pa.ChunkedArray) -> tuple[bool, bool]:
-        """Whether all texts are times, and all of them dates without a time of day."""
+        """Whether all texts are times, and whether all of these are dates without a time of day."""
         if not self.declared and not _are_times(DateReadings(_first_few(texts), False)).all():
             return False, False
         different, _ = distinct(texts)
@@ -97,7 +99,7 @@ class FormCandidates:
         return True, not timed.any()
 
     def see_zones(self, texts: pa.ChunkedArray) -> None:
-        """Times of ISO 8601; the first ones show whether they have a zone."""
+        """ISO 8601 times; the first ones show whether they have a zone."""
         self.zoned = self.zoned or bool(pc.any(pc.match_substring_regex(_first_few(texts), _ZONE)).as_py())
 
     def _narrow_times(self, readings: DateReadings, family: tuple[Form, ...], texts: pa.StringArray) -> None:

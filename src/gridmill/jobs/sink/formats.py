@@ -10,7 +10,7 @@ from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 
 Seen: TypeAlias = Callable[[int], None]
-"""Called with the number of bytes of the file that have been read so far."""
+"""Receives the number of bytes of the file that have been read so far."""
 
 
 Types: TypeAlias = Mapping[str, pa.DataType]
@@ -18,14 +18,15 @@ Types: TypeAlias = Mapping[str, pa.DataType]
 
 
 NUMBERS = b"gridmill.numbers"
-"""Key in a column's metadata: its texts are numbers as they were written, because no type holds all of
-them."""
+"""Key in a column's metadata: its texts are numbers as written in the file, because no type can represent
+all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTypes:
-    """`types` of columns by their names in the file, which a format of texts may give at once where that is
-    quicker. The values of `inferred` columns must be written as numbers are: without a zero before others."""
+    """A request to read typed values. `types` are types of columns by their names in the file, in which a
+    text format may return values directly if that is faster. The values of `inferred` columns must look like
+    numbers, without leading zeros."""
 
     types: Types
     inferred: frozenset[str] = frozenset()
@@ -36,38 +37,39 @@ class UnexpectedTypeError(Exception):
 
 
 class Reader(Protocol):
-    """One source file. Raw columns are text (CSV) or the format's own types; missing values are null."""
+    """One source file. Raw columns are text (CSV) or have the format's own types; missing values are null."""
 
     file: SourceFile
 
     def names(self) -> tuple[str, ...] | None:
-        """The columns, or None when only reading all of it tells. Raises DataError."""
+        """The columns, or None if they are known only after reading the whole file. Raises DataError."""
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows in order, bounded in memory; only `columns` when given. Raises DataError.
+        """All rows in order, with bounded memory; if `columns` is given, only these columns. Raises
+        DataError.
 
-        A batch may lack a column in which it has no value (JSON lines). With `haste` a format of texts may
-        give values of its types where that is quicker, and raises UnexpectedTypeError for one that is not of
-        its type as it is written; another may give texts as numbers of a dictionary.
+        A batch may lack a column in which it has no value (JSON lines). With `haste` a text format may return
+        typed values if that is faster, and raises UnexpectedTypeError for a value that does not have its type
+        as written; other formats may return dictionary-encoded texts.
         """
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """The line at which each row (from 0, in order) begins; None where the format has no lines.
+        """The line at which each row (from 0, in order) begins; None if the format has no lines.
 
         Reads the file again, once.
         """
 
 
 def place_of(reader: Reader, row: int) -> str:
-    """`FILE:LINE` of a row (from 0), its number from 1 where there are no lines; reads the file again."""
+    """`FILE:LINE` of a row (from 0), or its number from 1 if there are no lines; reads the file again."""
     line = next(reader.lines(iter([row])), None)
     return f"{reader.file.name}: row {row + 1}" if line is None else f"{reader.file.name}:{line}"
 
 
 def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names themselves. Raises DataError for duplicates (tables do not tell upper from lower case)."""
+    """The names unchanged. Raises DataError for duplicates (column names are not case-sensitive)."""
     if not names:
         raise DataError("the file has no columns", place=file.name)
     where: dict[str, list[int]] = {}
@@ -79,8 +81,8 @@ def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
     for number, name in enumerate(names, start=1):
         if "\0" in name:
             raise DataError(
-                f"the name of column {number} has a zero byte in it: {name!r}",
-                hint="Is this a text file? If it is, give the source its `encoding`, for example utf-16.",
+                f"the name of column {number} contains a zero byte: {name!r}",
+                hint="If this is a text file, set the `encoding` of the source, for example utf-16.",
                 place=file.name,
             )
     return names
@@ -94,12 +96,12 @@ def _twice(file: SourceFile, names: Sequence[str], numbers: Sequence[int]) -> Da
         )
     else:
         message = f"column {names[0]!r} appears {len(numbers)} times (columns {listed})"
-    hint = "Tables do not tell upper from lower case. Give each column a name of its own."
+    hint = "Column names are not case-sensitive. Give each column a different name."
     return DataError(message, hint=hint, place=file.name)
 
 
 def pick(lines: Iterator[int], rows: Iterator[int]) -> Iterator[int | None]:
-    """The lines of some rows (in order) among those of all rows."""
+    """The lines of some rows (in order), from the lines of all rows."""
     numbered = enumerate(lines)
     for row in rows:
         yield next((line for number, line in numbered if number == row), None)

@@ -1,6 +1,6 @@
-"""Downloads files by HTTP: whole or not at all, resumed after a broken connection.
+"""Downloads files by HTTP: completely or not at all, resumed after a broken connection.
 
-A file is not fetched again while its ETag or its time of change is the same.
+A file is not downloaded again while its ETag or its modification time is the same.
 """
 
 import time
@@ -23,17 +23,17 @@ from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 from gridmill.settings import fill_in_environment
 
 ATTEMPTS = 4
-"""Consecutive attempts without a byte after which the download fails."""
+"""The number of consecutive attempts without any byte after which the download fails."""
 FIRST_PAUSE_SECONDS = 0.1
 
 
 class TransferInterruptedError(Exception):
-    """The connection failed, perhaps for a moment only."""
+    """The connection failed, perhaps only for a moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBody:
-    """`chunks` begin at byte `start`; `size_bytes` is that of the whole, None when nobody says."""
+    """`chunks` begin at byte `start`; `size_bytes` is the size of the whole file, None if unknown."""
 
     chunks: Iterator[bytes]
     start: int = 0
@@ -41,13 +41,15 @@ class HttpBody:
 
 
 Open = Callable[[int], HttpBody]
-"""Requests the bytes from a position on; the body may begin earlier. Raises TransferInterruptedError."""
+"""Requests the bytes from a position on; the response may begin earlier. Raises TransferInterruptedError."""
 
 
 def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None) -> None:
-    """Write `path`, by rename; with `most_bytes` no more than about so many of its first bytes, in one try.
+    """Write `path`, by renaming a temporary file; with `most_bytes` only about this many first bytes, in one
+    attempt.
 
-    Raises UnavailableError when it keeps breaking off, StorageError, and what `open_at` finds to be final.
+    Raises UnavailableError if the connection keeps breaking, StorageError, and the permanent errors of
+    `open_at`.
     """
     draft = path.with_name(f"{path.name}.partial")
     with storage_errors(path), draft.open("wb") as file:
@@ -80,21 +82,21 @@ def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _HttpTry:
     except TransferInterruptedError as error:
         return _HttpTry(progressed=file.tell() > before, said=str(error))
     if body.size_bytes is not None and file.tell() != body.size_bytes:
-        message = f"it broke off after {file.tell():,} of {body.size_bytes:,} bytes"
+        message = f"the download ended after {file.tell():,} of {body.size_bytes:,} bytes"
         return _HttpTry(progressed=file.tell() > before, said=message)
     return _HttpTry(whole=True)
 
 
 TIMEOUT_SECONDS = 30.0
-"""Timeout without a byte; a whole file may take longer."""
+"""Timeout without any byte; a whole file may take longer."""
 MOST_REDIRECTS = 10
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """Each URL's file: as it is known, or fetched because it changed.
+    """The file of each URL: the known file, or a new download if it has changed.
 
-    Raises DataError for one that is not there, InputError for one that is refused, UnavailableError.
+    Raises DataError for a file that does not exist, InputError if access is denied, UnavailableError.
     """
     files: list[SourceFile] = []
     waiting: list[SourceFile] = []
@@ -116,7 +118,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def _waiting(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]) -> SourceFile:
-    """A file that is not settled: what was known of it stays so."""
+    """A file that may still be incomplete (`settled`): its known state is kept."""
     key = key_of(page.written)
     if key in request.positions:
         positions[key] = request.positions[key]
@@ -132,17 +134,18 @@ def _waiting(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]
 
 
 def _path(page: "HttpFile", request: SourceRequest) -> Path:
-    """Where it is put."""
+    """The path of the downloaded file."""
     name = urlsplit(page.written).path.rpartition("/")[2] or "index"
     return request.work / f"{key_of(page.written)}-{name}"
 
 
 def _sendable(value: str, name: str) -> str:
-    """The value, if HTTP can carry it: who finds out later would tell the value, which may be a secret."""
+    """The value, if HTTP can carry it. It is checked here because a later error would show the value, which
+    may be a secret."""
     if not (value.isascii() and value.isprintable()) or value != value.strip():
         raise InputError(
-            "the value holds a line break, a space at its end, or what is not ASCII",
-            hint="Is there a line break at the end of the environment variable?",
+            "the value contains a line break, a space at its end, or a character that is not ASCII",
+            hint="Check whether the environment variable ends with a line break.",
             place=f"source.headers.{name}",
         )
     return value
@@ -173,21 +176,21 @@ def _arrived(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]
 
 
 def _is_here(path: Path) -> None:
-    """What was fetched already stays where it is."""
-    raise UnavailableError("vanished from the attempt's folder", place=str(path))
+    """A file that was already downloaded keeps its path."""
+    raise UnavailableError("was deleted from the attempt's folder", place=str(path))
 
 
 class _NotModifiedError(Exception):
-    """The file is as it was."""
+    """The file is unchanged."""
 
 
 class _TooRecentError(Exception):
-    """The file changed so lately that it may not be whole."""
+    """The file was changed so recently that it may be incomplete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ForcedReload:
-    """Fetches what has not changed after all, because the table must be loaded anew."""
+    """Downloads a file that has not changed, because the table must be loaded again from the beginning."""
 
     written: str
     headers: Mapping[str, str]
@@ -204,8 +207,8 @@ class _ForcedReload:
 
 @dataclass(slots=True, kw_only=True)
 class HttpFile:
-    """One URL. `known` is what an earlier load found; `validators` what the server says of this one. What is
-    not settled, by its `source`, is not fetched."""
+    """One URL. `known` is the result of an earlier load; `validators` are the server's present values. A
+    file that is not settled, as its `source` declares, is not downloaded."""
 
     client: httpx.Client
     written: str
@@ -244,7 +247,7 @@ class HttpFile:
         return {name: value for name, value in conditions.items() if value}
 
     def _answer(self, conditions: Mapping[str, str]) -> httpx.Response:
-        """The answer after redirects; to another place than the one declared, `headers` are not sent."""
+        """The response after redirects; `headers` are not sent to another host than the declared one."""
         url = self._url()
         home = (url.scheme, url.host, url.port)
         for _ in range(MOST_REDIRECTS):
@@ -258,13 +261,13 @@ class HttpFile:
                 return response
             response.close()
             url = response.next_request.url
-        raise DataError(f"leads on more than {MOST_REDIRECTS} times", place=self.written)
+        raise DataError(f"redirects more than {MOST_REDIRECTS} times", place=self.written)
 
     def _url(self) -> httpx.URL:
         try:
             return httpx.URL(fill_in_environment(self.written, "source.path", in_url=True))
         except httpx.InvalidURL as error:  # whose text may repeat what the environment filled in
-            raise InputError("this is no URL", place=self.written) from error
+            raise InputError("this is not a valid URL", place=self.written) from error
 
     def _check(self, response: httpx.Response) -> None:
         status = response.status_code
@@ -277,7 +280,7 @@ class HttpFile:
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             hint = 'Give the source `headers`, for example {Authorization: "Bearer ${env:TOKEN}"}.'
             raise InputError(text, hint=hint, place=self.written)
-        raise DataError(text, hint="Does the URL work in a browser?", place=self.written)
+        raise DataError(text, hint="Check that the URL works in a browser.", place=self.written)
 
 
 def _validators(response: httpx.Response) -> dict[str, str]:
@@ -286,7 +289,8 @@ def _validators(response: httpx.Response) -> dict[str, str]:
 
 
 def _times(response: httpx.Response) -> tuple[int, float]:
-    """When the file last changed (nanoseconds since 1970, 0 where the server does not say), and its now."""
+    """When the file was last changed (nanoseconds since 1970, 0 if the server does not report it), and the
+    server's present time."""
     changed, now = (_moment(response.headers.get(name)) for name in ("last-modified", "date"))
     return int((changed or 0.0) * 1e9), now or time.time()
 

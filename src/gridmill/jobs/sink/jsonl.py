@@ -1,4 +1,5 @@
-"""The JSON Lines reader: one object per line; Arrow parses whole blocks, Python the few that Arrow cannot."""
+"""The JSON Lines reader: one object per line. Arrow parses whole blocks; Python parses the few blocks that
+Arrow cannot."""
 
 import json
 import re
@@ -20,35 +21,35 @@ from gridmill.jobs.sink.formats import NUMBERS, ExpectedTypes, Seen, check_names
 from gridmill.jobs.sink.lossless import is_beyond
 
 _LONG = re.compile(rb"(?<![0-9.eE])[0-9]{16}")
-"""Numbers that a float may not hold exactly."""
+"""Numbers that a float may not represent exactly."""
 LARGEST_EXACT = 2.0**53
-"""Below this every whole number is exact as a float."""
+"""Below this number every whole number is exact as a float."""
 BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE_BYTES = 64 * 2**20
 
 
 @dataclass(slots=True)
 class JsonLinesReader:
-    """A file of JSON objects, one a line; what a line does not have is missing."""
+    """A file of JSON objects, one per line; fields that a line lacks are missing."""
 
     file: SourceFile
     source: Source
     texts: frozenset[str] = frozenset()
-    """Columns of the file whose values are wanted as texts: numbers as they are written."""
+    """Columns of the file whose values are read as texts, with numbers as they are written."""
     integers: frozenset[str] = frozenset()
-    """Those declared `integer`, where 12.0 and true are whole numbers whatever the lines beside them hold."""
+    """Columns declared `integer`, in which 12.0 and true are whole numbers, whatever other lines contain."""
     floats: frozenset[str] = frozenset()
-    """Those declared `float`, where true is 1."""
+    """Columns declared `float`, in which true is 1."""
     _times: set[str] = field(default_factory=set, init=False)
 
     def names(self) -> tuple[str, ...] | None:
-        """Only the whole file tells."""
+        """Known only after reading the whole file."""
         return None
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows, in Arrow's types for JSON; times stay the text they are."""
+        """All rows, in Arrow's types for JSON; times remain texts."""
         line = 1
         with open_file(self.file) as opened:
             for block in _blocks(opened.stream):
@@ -64,7 +65,7 @@ class JsonLinesReader:
                 line += block.count(b"\n")
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """The rows' lines."""
+        """The lines of the rows."""
         with open_file(self.file) as opened:
             lines = (number for number, line in enumerate(_each_line(opened.stream), start=1) if line.strip())
             yield from pick(lines, rows)
@@ -79,12 +80,13 @@ class JsonLinesReader:
             return _from_objects(self._numbered(objects), self.texts)
         except UnicodeEncodeError as error:
             raise DataError(
-                "a text has half of a pair of code units, as \\ud800, which is no character",
+                "a text contains half of a surrogate pair, such as \\ud800, which is not a character",
                 place=f"{self.file.name}:{first_line + _half(block)}",
             ) from error
 
     def _by_arrow(self, block: bytes) -> pa.Table:
-        """Arrow makes times of text that looks so; whether a column holds times is not for a block to say."""
+        """Convert times back to text: Arrow converts texts that look like times, but a single block cannot
+        decide whether the column contains times."""
         table = _parse(block, self.texts | self._times)
         times = {item.name for item in table.schema if pa.types.is_timestamp(item.type)}
         if times:
@@ -93,7 +95,7 @@ class JsonLinesReader:
         return table
 
     def _numbered(self, objects: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """As Arrow makes numbers of a column in which all values are of one type."""
+        """The column with the type that Arrow uses if all values of a column have one type."""
         kinds: dict[str, tuple[type[bool | float], ...]]
         kinds = {**dict.fromkeys(self.integers, (bool, float)), **dict.fromkeys(self.floats, (bool,))}
         if not kinds:
@@ -119,7 +121,7 @@ class JsonLinesReader:
             raise DataError(f"byte {line[error.start]:#04x} is not UTF-8", place=place) from error
         except (ValueError, RecursionError) as error:  # also a number of more than 4,300 digits
             raise DataError(
-                f"not a JSON object: {error}", hint="Each line holds one whole object.", place=place
+                f"not a JSON object: {error}", hint="Write one whole object on each line.", place=place
             ) from error
         if not isinstance(value, dict):
             raise DataError(f"not a JSON object but {type(value).__name__}", place=place)
@@ -133,13 +135,13 @@ class _NumberText(str):
 
 
 class _InexactFloat(float):
-    """A float that may lack the last digits of the number as it is written, `text`."""
+    """A float that may lack the last digits of the number as written, `text`."""
 
     text: str
 
 
 def _finite(text: str) -> float | str:
-    """The number; as text where no float is so large."""
+    """The number; as text if it is too large for a float."""
     number = float(text)
     if isinf(number):
         return text
@@ -155,7 +157,7 @@ _AS_WRITTEN: Mapping[str, Any] = {"parse_float": _NumberText, "parse_int": _Numb
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
-    """JSON in which numbers are numbers again."""
+    """The JSON text with plain numbers again."""
     if isinstance(value, _NumberText):
         return int(value) if value.lstrip("-").isdigit() else _finite(value)
     if isinstance(value, dict):
@@ -164,7 +166,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
 
 
 def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: ANN401  JSON
-    """A value of one of these types as a whole number, where it is one: by its digits, not by its float."""
+    """A value of one of these types as a whole number, if it is one: decided by its digits, not by its
+    float."""
     if isinstance(value, _InexactFloat) and float in kinds:
         written = Decimal(value.text)
         return int(written) if written == written.to_integral_value() else value.text  # which is refused
@@ -172,7 +175,7 @@ def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: A
 
 
 def _half(block: bytes) -> int:
-    """The number of the first line (from 0) with a text that cannot be written."""
+    """The number of the first line (from 0) with a text that cannot be encoded as UTF-8."""
     for number, line in enumerate(block.split(b"\n")):
         if line.strip():
             try:
@@ -193,7 +196,7 @@ def _parse(block: bytes, texts: Set[str]) -> pa.Table:
 
 
 def _holds_large(column: pa.ChunkedArray) -> bool:
-    """Whether a float in it, however deep, may have been a whole number with more digits."""
+    """Whether a float in the value, at any depth, may have been a whole number with more digits."""
     if pa.types.is_floating(column.type):
         return is_beyond(column)
     if not pa.types.is_nested(column.type):
@@ -219,7 +222,8 @@ def _from_objects(objects: Sequence[Mapping[str, Any]], texts: Set[str]) -> pa.T
 
 
 def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
-    """The values in their own type, or as text where they have several, or none holds all digits."""
+    """The values in their own type, or as text if they have several types or no type can represent all
+    digits."""
     try:
         array = pa.array(values)
         return pa.field(name, array.type), array
@@ -238,7 +242,7 @@ def _as_text(value: object) -> str | None:
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Whole lines, about BLOCK_BYTES at a time."""
+    """Blocks of complete lines, about BLOCK_BYTES each."""
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):
         whole, newline, after = chunk.rpartition(b"\n")
@@ -250,7 +254,7 @@ def _blocks(stream: BinaryIO) -> Iterator[bytes]:
         if len(rest) > LONGEST_LINE_BYTES:
             raise DataError(
                 f"a line is longer than {LONGEST_LINE_BYTES // 2**20} MiB",
-                hint="Each line holds one whole object.",
+                hint="Write one whole object on each line.",
             )
     if rest:
         yield rest

@@ -1,4 +1,4 @@
-"""One load of a sink: what is new in its source is written and committed."""
+"""One load of a sink: the new rows of its source are written and committed."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -37,12 +37,13 @@ from gridmill.jobs.sink.write import WriteContext, WrittenFile, kept_rows, rows_
 LOADER = 1
 """Part of every declaration's fingerprint; increased when the same declaration begins to load other rows."""
 _READ_ANEW = ("mysql", "mariadb")
-"""Databases of which all tables are loaded again: earlier versions read their times in the server's zone."""
+"""Databases whose tables must all be loaded again, because earlier versions read times in the server's time
+zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What one run of the job did."""
+    """The result of one run of the job."""
 
     version: int
     plan: LoadPlan
@@ -58,12 +59,12 @@ def rejects_uri(context: JobContext) -> str:
 
 
 def rejects_path(context: JobContext) -> Path:
-    """The same as a path."""
+    """The table of rejects as a path."""
     return context.below_root(rejects_uri(context))
 
 
 def declared_rules(spec: SinkSpec) -> int:
-    """Of all that decides which rows are in the table, and how."""
+    """The fingerprint of all fields that decide which rows the table has, and in which form."""
     declared = to_builtins(spec)
     for name in ("path", "headers", "endpoint", "settled_seconds"):
         del declared["source"][name]
@@ -86,8 +87,8 @@ def declared_rules(spec: SinkSpec) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvedColumns:
-    """What the columns of a table change to, and the `forms` of their texts; those of them that are
-    `without_type` have no value even then."""
+    """The new columns of a table and the `forms` of their texts; the columns in `without_type` have no value
+    even then."""
 
     schema: pa.Schema
     without_type: tuple[str, ...]
@@ -96,7 +97,8 @@ class EvolvedColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadState:
-    """One load's surroundings: the table and its rejects as they were when opened, and what parts offer."""
+    """The context of a load: the table and its rejects as they were when opened, and the files that parts
+    have written."""
 
     context: JobContext
     spec: SinkSpec
@@ -107,21 +109,21 @@ class LoadState:
 
     @property
     def anew(self) -> bool:
-        """Whether what is there was loaded by another declaration, or nothing is."""
+        """Whether the table was loaded by another declaration, or does not exist."""
         return self.table.rules != self.rules
 
     @property
     def loaded(self) -> tuple[LoadedFile, ...]:
-        """What was loaded, as rows or as rejects."""
+        """The data files of loaded and of rejected rows."""
         return (*self.table.loaded, *self.rejected)
 
     @property
     def rejected(self) -> tuple[LoadedFile, ...]:
-        """What was loaded as rejects."""
+        """The data files of rejected rows."""
         return tuple(replace(entry, rejects=True) for entry in self.rejects.loaded)
 
     def look(self, content: Content) -> SourceFiles:
-        """What the source holds now."""
+        """The files and the position that the source has now."""
         layout = ColumnMapping(spec=self.spec)
         request = SourceRequest(
             source=self.spec.source,
@@ -135,7 +137,7 @@ class LoadState:
         return look(request)
 
     def plan(self) -> LoadPlan:
-        """What the source holds now, against what is loaded."""
+        """The source's present files compared with the loaded ones."""
         arrivals = self.look(self.part_files.content)
         return replace(self._decided(arrivals), waiting=len(arrivals.waiting))
 
@@ -151,8 +153,8 @@ class LoadState:
         return replace(plan, origins={file.key: file.written for file in files if file.written})
 
     def _standing(self, arrivals: SourceFiles) -> list[SourceFile]:
-        """Files that are not settled, as they were when they were loaded. Raises UnavailableError where they
-        must be loaded again."""
+        """Files that are not settled, in the state in which they were loaded. Raises UnavailableError if
+        they must be loaded again."""
         content_by_key = {entry.key: entry.content for entry in self.loaded}
         unchanged = [
             replace(file, content=content_by_key[file.key])
@@ -161,16 +163,17 @@ class LoadState:
         ]
         if unchanged and self.anew:
             raise UnavailableError(
-                f"the table must be loaded anew; {self.spec.source.waiting_text(len(unchanged))}",
+                "the table must be loaded again from the beginning; "
+                f"{self.spec.source.waiting_text(len(unchanged))}",
                 hint="Run the pipeline again once they are written.",
                 place=unchanged[0].name,
             )
         return unchanged
 
     def evolved(self, plan: LoadPlan) -> EvolvedColumns | None:
-        """The table's columns as the new files would have them; None when they may not change so.
+        """The table's columns as the new files require them; None if the columns must not change.
 
-        Raises DataError for a file that lacks a column, and where rows that are there would lose digits.
+        Raises DataError for a file that lacks a column, and if existing rows would lose digits.
         """
         loading = self.loading(plan)
         untold = set(loading.without_type)
@@ -188,19 +191,19 @@ class LoadState:
         return None if same else EvolvedColumns(schema=schema, without_type=left, forms=loading.forms)
 
     def found_forms(self, plan: LoadPlan) -> Mapping[str, Forms]:
-        """How the texts of the files of a new table are read, by all values of columns whose types are
-        declared. Raises DataError."""
+        """The forms of the texts in the files of a new table, decided from all values of the columns whose
+        types are declared. Raises DataError."""
         loading = self.loading(plan)
         loading.find_forms(plan.load)
         return loading.forms
 
     @property
     def _forms(self) -> dict[str, Forms]:
-        """How the texts of the files are read that are on the table."""
+        """The forms of the texts in files for the existing table."""
         return {} if self.anew else kept_forms(self.table.note)
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> LoadContext:
-        """How the plan's files are read."""
+        """The rules for reading the plan's files."""
         size = sum(file.size_bytes for file in plan.load)
         progress = Progress(context=self.context, total=size * (2 if plan.anew and not hasty else 1))
         note = {} if plan.anew else self.table.note
@@ -217,8 +220,8 @@ class LoadState:
     def execute(
         self, plan: LoadPlan, evolved: EvolvedColumns | None = None, forms: Mapping[str, Forms] | None = None
     ) -> LoadResult:
-        """Load what the plan says, in one commit; with what the table's columns evolve to. `forms` are those
-        of the texts of all files.
+        """Load the planned files in one commit, with the columns into which the table evolves. `forms` are
+        those of the texts of all files.
 
         Raises DataError, InputError, ConcurrentCommitError, StorageError.
         """
@@ -235,7 +238,8 @@ class LoadState:
 
     @property
     def may_expect_types(self) -> bool:
-        """Whether no row can be rejected: those are kept as they were read."""
+        """Whether no row can be rejected: rejected rows are stored as they were read, which takes other
+        code."""
         return not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL
 
     def _execute(
@@ -356,7 +360,7 @@ class LoadState:
         )
 
     def _is_another(self, noted: LoadRecord) -> bool:
-        """Whether a table without rows is to have other columns, or is declared otherwise."""
+        """Whether a table without rows would get other columns, or has another declaration."""
         return noted.plan.anew and (noted.schema != self.table.schema or self.table.rules != self.rules)
 
     def _commit(self, plan: LoadPlan, noted: LoadRecord, mark: CommitMetadata, folder: Path) -> int:
@@ -370,18 +374,20 @@ class LoadState:
 
 
 def kept_forms(note: Mapping[str, Any]) -> dict[str, Forms]:
-    """How the texts of a table's columns are read, by the note of its newest commit."""
+    """The forms of a table's columns, from the record of its newest commit."""
     return {name: frozenset(map(Form, forms)) for name, forms in note.get("forms", {}).items()}
 
 
 def first_columns(loading: LoadContext, plan: LoadPlan) -> pa.Schema:
-    """Those of a table that is loaded from these files for the first time, or again. Raises DataError."""
+    """The forms for a table that is loaded from these files for the first time, or again. Raises
+    DataError."""
     return (loading.first_schema(plan.load) if loading.expect_types else None) or loading.schema(plan.load)
 
 
 def _fewer(plan: LoadPlan, rows: int) -> ConflictError:
     return ConflictError(
-        f"the table must be loaded anew, and {plan.least - rows:,} of its rows are gone from the source",
+        f"the table must be loaded again from the beginning, but {plan.least - rows:,} of its rows do not "
+        "exist in the source any more",
         hint="Give the job another name to begin a new table.",
     )
 
@@ -397,7 +403,7 @@ def _nothing_settled(source: Source, plan: LoadPlan) -> UnavailableError:
 def _nothing_at_all(place: str) -> DataError:
     return DataError(
         "there are no rows in it",
-        hint="A table needs at least one row; the table is left as it was.",
+        hint="A table needs at least one row; the table was not changed.",
         place=place,
     )
 
@@ -407,22 +413,22 @@ def _nothing_left(plan: LoadPlan, noted: LoadRecord) -> DataError:
     if noted.untold and not sieve.rejected:
         types = ", ".join(f"{name}: float" for name in noted.untold[:5])
         hint = (
-            f"With types for its columns there would be an empty table: `columns: {{{types}}}`, for example."
+            f"To make an empty table, declare the types of its columns, for example `columns: {{{types}}}`."
         )
         return DataError("there are no rows in it", hint=hint, place=place)
     why = f": all {sieve.rejected:,} break constraints ({top(sieve.reasons)})" if sieve.rejected else ""
-    return DataError(f"there are no rows in it{why}", hint="The table is left as it was.", place=place)
+    return DataError(f"there are no rows in it{why}", hint="The table was not changed.", place=place)
 
 
 def clear(folder: Path, context: JobContext) -> None:
-    """Nothing of an attempt stays beside the table."""
+    """Delete the files that an attempt left beside the table."""
     rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # not empty, or gone
         context.output.rmdir()
 
 
 def open_bench(context: JobContext, spec: SinkSpec, table: SinkTable) -> LoadState:
-    """The surroundings of a load onto that table. Raises StorageError."""
+    """The context of a load into this table. Raises StorageError."""
     spec = spec.with_times()
     rules = declared_rules(spec)
     return LoadState(

@@ -1,4 +1,4 @@
-"""Detects what a conversion would lose: digits of numbers, leading zeros, parts of times."""
+"""Detects the information that a conversion would lose: digits of numbers, leading zeros, parts of times."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 EXACT = 2**53
-"""Whole numbers up to this one are exact as floats; of larger ones only some are."""
+"""Whole numbers up to this one are exact as floats; of larger numbers only some are."""
 _DIGITS = 15
-"""A float keeps this many digits of any number, and never more than 17."""
+"""A float keeps this many digits of any number, and at most 17."""
 _WHOLE = r"^[+-]?[0-9]+$"
 _KEY = r"^([+-]?0([0-9]+|[xX][0-9a-fA-F]+)|\+[0-9]{7,})$"
 _NANOSECONDS = r"\.\d{6}\d*[1-9]"
@@ -19,25 +19,26 @@ _DAY_MICROSECONDS = 24 * 3600 * 10**6
 
 
 def has_keys(texts: pa.ChunkedArray) -> bool:
-    """Whether one of the texts is a whole number that begins with a zero, as ZIP codes do, or with `+` before
-    seven digits or more, as telephone numbers do."""
+    """Whether one of the texts is a whole number that begins with a zero, as ZIP codes can, or with `+`
+    before at least seven digits, as telephone numbers do."""
     return bool(pc.any(is_key(texts)).as_py())
 
 
 def is_key(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """For each text whether it is such a number, or `0x1f`, which Arrow reads."""
+    """For each text whether it is such a number, or a number like `0x1f`, which Arrow reads."""
     return pc.match_substring_regex(texts, _KEY)
 
 
 def inexact_rows(column: pa.ChunkedArray) -> Iterator[int]:
-    """The rows of whole numbers that a float does not hold exactly, in order. Texts are trimmed numbers."""
+    """The rows of whole numbers that a float cannot represent exactly, in order. The texts are trimmed
+    numbers."""
     for row, number in _large(column):
         if int(float(number)) != number:
             yield row
 
 
 def _large(column: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
-    """Rows and values of whole numbers beyond 2^53, and of some others."""
+    """Rows and values of whole numbers beyond 2^53, and of some other numbers."""
     kind = column.type
     if pa.types.is_integer(kind):
         ends = pc.min_max(column)
@@ -70,7 +71,8 @@ def is_beyond(column: pa.ChunkedArray) -> bool:
 
 
 def count_rounded(column: pa.ChunkedArray) -> int:
-    """How many values lose digits as floats: whole numbers and decimals. Texts are trimmed numbers."""
+    """The number of values that lose digits as floats: whole numbers and decimals. The texts are trimmed
+    numbers."""
     if pa.types.is_decimal(column.type) and column.type.scale > 0:
         return 0 if column.type.precision <= _DIGITS else sum(map(_is_rounded, column.to_pylist()))
     return sum(1 for _ in inexact_rows(column))
@@ -81,7 +83,7 @@ def _is_rounded(value: Decimal | None) -> bool:
 
 
 def count_cut(column: pa.ChunkedArray) -> int:
-    """How many times are finer than a microsecond."""
+    """The number of times with fractions of a microsecond."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         if kind.unit != "ns":

@@ -37,21 +37,21 @@ from gridmill.jobs.sink.table import (
 
 SMALL_BYTES = 16 * 2**20
 MOST_SMALL = 32
-"""Small files are compacted in groups of this many: a row is written again once per 32-fold growth of its
-file."""
+"""Small files are compacted in groups of this many: a row is written again once each time its file grows
+32-fold."""
 YOUNG_SECONDS = 24 * 3600.0
 """Unused data files younger than this are kept, because another attempt may be about to commit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionGroup:
-    """Pieces of data files that become one file."""
+    """Parts of data files that become one file."""
 
     pieces: tuple[LoadedFile, ...]
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that it replaces."""
+        """The files that the new file replaces."""
         return tuple(dict.fromkeys(piece.path for piece in self.pieces))
 
 
@@ -64,7 +64,7 @@ def by_path(loaded: Sequence[LoadedFile]) -> dict[str, list[LoadedFile]]:
 
 
 def small_groups(loaded: Sequence[LoadedFile]) -> list[CompactionGroup]:
-    """Which small files to put together; none while there are few. A pure decision."""
+    """The small files to combine; none while they are few. A pure decision."""
     files = by_path([entry for entry in loaded if not entry.foreign])
     small = {
         path: pieces
@@ -83,9 +83,10 @@ def small_groups(loaded: Sequence[LoadedFile]) -> list[CompactionGroup]:
 
 
 def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> int | None:
-    """Compact and trim in one commit; the new version, or None where nothing is to be done.
+    """Compact and trim in one commit; returns the new version, or None if there is nothing to do.
 
-    Another attempt that changes the table meanwhile wins: this waits for the next load.
+    If another attempt changes the table at the same time, its change is kept and maintenance is left to the
+    next load.
     """
     loaded = table.loaded
     groups = small_groups(loaded)
@@ -107,19 +108,20 @@ def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionCutoff:
-    """Rows whose `column` is before `cutoff` go; those without a time stay."""
+    """The rule of retention: rows whose `column` is before `cutoff` are removed; rows without a time are
+    kept."""
 
     column: str
     cutoff: datetime
 
     def keep_mask(self, table: pa.Table) -> pa.ChunkedArray:
-        """For each row whether it stays."""
+        """For each row whether it is kept."""
         times = table[self.column].cast(pa.timestamp("us", "UTC"))
         young = pc.greater_equal(times, pa.scalar(self.cutoff, pa.timestamp("us", "UTC")))
         return pc.fill_null(young, True)
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """Those that stay."""
+        """The rows that are kept."""
         return table.filter(self.keep_mask(table))
 
 
@@ -141,7 +143,7 @@ def write_group(
     folder: Path,
     trim: RetentionCutoff | None = None,
 ) -> ParquetPart:
-    """One data file with the rows of the pieces."""
+    """Write one data file with the rows of the pieces."""
     files = by_path(group.pieces)
     counts = [count for path, pieces in files.items() for count in _counts(table.path / path, pieces, trim)]
     if len(group.pieces) == 1:
@@ -161,7 +163,7 @@ def write_group(
 
 
 def _counts(path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | None) -> list[int]:
-    """How many rows stay of each piece of one data file."""
+    """The number of rows that are kept of each piece of one data file."""
     as_before = [piece.rows for piece in pieces]
     if trim is None:
         return as_before
@@ -179,8 +181,8 @@ def _counts(path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | No
 def _rows(
     path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | None, column: str | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of the pieces of one data file, which is read once, as many pieces as it may have; of one
-    column alone, if the file has it."""
+    """The rows of the pieces of one data file, which is read once for all its pieces; with `column`, only
+    this column, if the file has it."""
     stretches, at = _stretches(pieces), 0
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(columns=None if column is None else [column]):
@@ -199,7 +201,8 @@ def _rows(
 
 
 def _stretches(pieces: Sequence[LoadedFile]) -> deque[tuple[int, int]]:
-    """The rows of pieces of one data file, from one on up to another: as few stretches as there can be."""
+    """The rows of pieces of one data file, from one piece to another, in as few contiguous ranges as
+    possible."""
     result: deque[tuple[int, int]] = deque()
     for piece in sorted((one for one in pieces if one.rows), key=lambda one: one.start):
         begins, ends = piece.start, piece.start + piece.rows
@@ -210,7 +213,8 @@ def _stretches(pieces: Sequence[LoadedFile]) -> deque[tuple[int, int]]:
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """In the types of the schema; whole numbers that no float holds exactly were looked for before."""
+    """The rows in the types of the schema. Whole numbers that a float cannot represent were
+    excluded before."""
     filled = {name for name in rows.column_names if rows[name].null_count < rows.num_rows}
     columns = [
         rows[item.name].cast(item.type, safe=False)
@@ -228,8 +232,8 @@ def _empty(path: Path, schema: pa.Schema) -> ParquetPart:
 
 
 def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
-    """Delete data files of none of these versions nor of the newest; how many. Never young ones: another
-    attempt may be about to commit them."""
+    """Delete data files that belong neither to one of these versions nor to the newest; returns their
+    number. Recent files are kept: another attempt may be about to commit them."""
     old = (path for path in folder.glob("*.parquet") if now - path.stat().st_mtime > YOUNG_SECONDS)
     unused = {path.name for path in old}
     for version in chain((None,), versions):
@@ -242,7 +246,7 @@ def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
 
 
 def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[ParquetPart]:
-    """What stays of data files that the plan takes only a part of."""
+    """The rest of data files of which the plan removes only a part."""
     if plan.anew or not plan.remove:
         return []
     gone = set(plan.remove)
@@ -256,7 +260,7 @@ def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[ParquetPart]:
 
 
 def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
-    """A whole number of a column, of what stays of the table, that no float holds exactly."""
+    """A whole number in the kept rows of a column that a float cannot represent exactly."""
     if table.schema.field(name).type != pa.int64():
         return None
     gone = set(plan.remove)
@@ -272,7 +276,7 @@ def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
 
 
 def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[ParquetPart]:
-    """What stays of the table, in files of wider types; each still says which source files it holds."""
+    """The kept rows of the table, in files with wider types; each file still records its source files."""
     gone = set(plan.remove)
     kept = {
         path: tuple(piece for piece in pieces if piece not in gone)
@@ -286,7 +290,7 @@ def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -
 
 
 def check_times(spec: SinkSpec, schema: pa.Schema) -> None:
-    """Raise InputError for one that is not there, or holds no times."""
+    """Raise InputError for a column that does not exist or does not contain times."""
     for number, outage in enumerate(spec.outages):
         _check_time(schema, outage.time, f"sink.outages[{number}].time")
     if spec.retain is not None:
@@ -297,5 +301,5 @@ def _check_time(schema: pa.Schema, name: str, place: str) -> None:
     kind = schema.field(name).type if name in schema.names else None
     if kind is None or not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise InputError(
-            f"column {name!r} holds no times", hint=f"The sink has {', '.join(schema.names)}.", place=place
+            f"column {name!r} holds no times", hint=f"The columns are {', '.join(schema.names)}.", place=place
         )

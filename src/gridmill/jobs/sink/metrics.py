@@ -1,13 +1,13 @@
 """Metrics and drift of a load, measured by one query beside the writer and on a small sample.
 
-Drift is how far a column's values in one load are from those of the previous load: the population stability
-index.
+Drift measures how much the distribution of a column's values changed since the previous load: the population
+stability index (PSI).
 
-PSI is the sum of (p - q) ln(p / q) over bins, p and q the shares of both loads (N. Siddiqi, Credit Risk
-Scorecards, 2006, ch. 8; it is Jeffreys' divergence). Below 0.1 is usually read as stable, above 0.25 as
-shifted. Without any drift, PSI / (1/n + 1/m) is about chi-square with one degree less than there are bins (B.
-Yurdakul and J. Naranjo, Statistical properties of the population stability index, 2020): small loads differ
-by chance, and no warning is given for them.
+PSI is the sum of (p - q) ln(p / q) over bins, where p and q are the shares in both loads (N. Siddiqi, Credit
+Risk Scorecards, 2006, ch. 8; it is Jeffreys' divergence). Below 0.1 is usually read as stable, above 0.25 as
+shifted. Without any drift, PSI / (1/n + 1/m) is approximately chi-square with one degree of freedom less than
+the number of bins (B. Yurdakul and J. Naranjo, Statistical properties of the population stability index,
+2020): small loads differ by chance, and no warning is given for them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,13 +35,14 @@ from gridmill.jobs.sink.column_stats import ColumnTally, Facts, extremes
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4
-"""Batches between the writer and the query: how far the faster one may be ahead."""
+"""Batches between the writer and the query: the limit by which the faster one may be ahead."""
 _PATIENCE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
 class RowSample:
-    """Every so-many-th row, at most twice SAMPLE_ROWS: which ones follows from their order alone."""
+    """A sample of every n-th row, at most twice SAMPLE_ROWS; the order of the rows alone decides which rows
+    it has."""
 
     step: int = 1
     _next: int = 0
@@ -49,7 +50,7 @@ class RowSample:
     _rows: int = 0
 
     def see(self, rows: pa.RecordBatch) -> None:
-        """Take what falls on the steps."""
+        """Add the rows at the sampling steps."""
         picked = range(self._next, rows.num_rows, self.step)
         self._next = (picked[-1] + self.step if picked else self._next) - rows.num_rows
         if not picked:
@@ -68,13 +69,13 @@ class RowSample:
         self._rows, self.step = self._kept[0].num_rows, self.step * 2
 
     def rows(self) -> pa.Table:
-        """What was taken."""
+        """The sampled rows."""
         return pa.concat_tables(self._kept) if self._kept else pa.table({})
 
 
 def _texts(rows: pa.RecordBatch, *, once: bool = False) -> pa.RecordBatch:
-    """Texts as texts, where they are numbers of a dictionary; with `once` each different one only once, which
-    is quicker to count, and missing else."""
+    """Dictionary-encoded texts as plain texts; with `once` each distinct text only once and missing
+    otherwise, which is faster to count."""
     for at, item in enumerate(rows.schema):
         if pa.types.is_dictionary(item.type):
             column = _once(rows[at]) if once else rows[at].cast(item.type.value_type)
@@ -97,8 +98,8 @@ def _set() -> Event:
 
 @dataclass(slots=True)
 class LoadMetrics:
-    """Measures the rows of one load as they pass while it is running. `own` are the sink's own metrics, SQL
-    over all rows; their `values` are there when all have passed."""
+    """Measures the rows of one load as they pass, while it runs. `own` are the sink's own metrics, SQL over
+    all rows; their `values` are available after all rows have passed."""
 
     context: JobContext
     schema: pa.Schema
@@ -112,7 +113,7 @@ class LoadMetrics:
     _error: BaseException | None = None
 
     def passing(self, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """The batches themselves."""
+        """The same batches."""
         for batch in batches:
             if batch.num_rows:
                 self._put(batch)
@@ -149,7 +150,7 @@ class LoadMetrics:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While open, what passes is measured; the results are there when it is closed."""
+        """A context in which passing rows are measured; the results are available after it."""
         self._done.clear()
         thread = Thread(target=self._work, name="measure", daemon=True)
         thread.start()
@@ -173,13 +174,13 @@ class LoadMetrics:
             return
 
     def again(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Measure other rows in place of those that passed."""
+        """Measure other rows instead of those that passed."""
         self.sample, self.tally = RowSample(), ColumnTally()
         self._measure(batches)
 
     def columns(self, paths: Iterable[Path]) -> Facts:
-        """What is told of each column but nested ones, of the rows that passed and are in these files: nulls,
-        distinct, min and max but of bytes, of numbers mean and std too. JSON values."""
+        """The statistics of each column except nested ones, for the rows that passed and are in these files:
+        nulls, distinct, min and max except for bytes, and mean and std for numbers. JSON values."""
         ends = extremes(paths, self.schema)
         return {name: self._facts(name, ends.get(name, (None, None))) for name in self.distinct}
 
@@ -193,9 +194,9 @@ class LoadMetrics:
 def measure(
     context: JobContext, rows: pa.RecordBatchReader, own: Mapping[str, str]
 ) -> tuple[Mapping[str, int], Mapping[str, Any]]:
-    """How many values are distinct (approximate: HyperLogLog), per column; and the sink's own metrics.
+    """The number of distinct values (approximate: HyperLogLog) per column; and the sink's own metrics.
 
-    Raises InputError for an own metric that is no SQL aggregate.
+    Raises InputError for an own metric that is not an SQL aggregate.
     """
     plain = [item.name for item in rows.schema if not pa.types.is_nested(item.type)]
     selections = [f"approx_count_distinct({quoted(name)})" for name in plain]
@@ -219,13 +220,14 @@ def _no_metric(own: Mapping[str, str], error: duckdb.Error) -> InputError:
     message = str(error).partition("\n")[0]
     return InputError(
         f"a metric cannot be computed: {message}",
-        hint=f"Each is an SQL aggregate over the load's rows, such as sum(price): {', '.join(own.values())}.",
+        hint="Write SQL aggregates over the rows of the load, such as sum(price). Now: "
+        f"{', '.join(own.values())}.",
         place="sink.metrics",
     )
 
 
 def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]) -> None:
-    """Try the sink's own metrics on no rows. Raises InputError that names the one."""
+    """Compute the sink's own metrics on no rows. Raises InputError with the wrong one."""
     for name, sql in own.items():
         with open_engine(context, {"loaded": schema.empty_table()}) as engine:
             check_syntax(engine, sql, f"sink.metrics.{name}")
@@ -241,16 +243,17 @@ BINS = 10
 VALUES = 20
 """Bins of a text column: its most frequent values; all others share one bin."""
 _KEY_SHARE = 0.5
-"""A text or whole number that is distinct in more than this share of the rows is a key: it is new in every
-load."""
+"""A column of texts or whole numbers with more distinct values than this share of the rows is treated as a
+key: its values are new in every load."""
 _SIGMAS = 3.0
 
 Histogram = Mapping[str, Any]
-"""`edges` (of numbers) or `values` (of text), and `counts`: one per bin, then what is missing."""
+"""`edges` (for numbers) or `values` (for text), and `counts`: one per bin, then the number of missing
+values."""
 
 
 def histograms(sample: pa.Table) -> dict[str, Histogram]:
-    """Of every column that can drift: no times, no keys, nothing nested."""
+    """The histogram of every column that can drift: no times, no keys, no nested columns."""
     by_column = {name: _histogram(sample[name]) for name in sample.column_names}
     return {name: histogram for name, histogram in by_column.items() if histogram is not None}
 
@@ -270,7 +273,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _counted(column: pa.ChunkedArray) -> dict[Any, int]:
-    """How often each value is there, in the order in which they come; None is what is missing."""
+    """The frequency of each value, in order of first occurrence; None is the missing value."""
     counted = pc.value_counts(column)
     values, counts = counted.field("values").to_pylist(), counted.field("counts").to_pylist()
     return dict(zip(values, counts, strict=True))
@@ -302,7 +305,8 @@ def _of_numbers(column: pa.ChunkedArray) -> Histogram | None:
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """NaN and infinities count as missing: JSON, which keeps the edges of bins, has none of them."""
+    """NaN and infinities count as missing: JSON, in which the edges of bins are stored, cannot represent
+    them."""
     values: npt.NDArray[Any] = column.drop_null().to_numpy()
     result: npt.NDArray[Any] = values[np.isfinite(values)]
     return result
@@ -316,8 +320,8 @@ def _by_edge(column: pa.ChunkedArray, edges: Sequence[Any]) -> list[int]:
 
 
 def drifts(before: Mapping[str, Histogram], sample: pa.Table) -> dict[str, float]:
-    """The PSI of every column of the load before against a sample of this one; columns that only chance
-    makes differ are 0."""
+    """The PSI of every column of the previous load against a sample of this load; 0 for columns whose
+    difference chance can explain."""
     result: dict[str, float] = {}
     for name, histogram in before.items():
         if name not in sample.column_names or not sample.num_rows:
@@ -346,6 +350,6 @@ def _psi(before: Sequence[int], now: Sequence[int]) -> float:
 
 
 def _shares(counts: Sequence[int]) -> list[float]:
-    """Half a row more in each bin, so that none is empty."""
+    """Half a row is added to each bin, so that none is empty."""
     total = sum(counts) + len(counts) / 2
     return [(count + 0.5) / total for count in counts]

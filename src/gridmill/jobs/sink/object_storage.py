@@ -1,4 +1,5 @@
-"""Object storage (S3, Google) as a source: objects listed by prefix, compared by ETag, fetched if new."""
+"""Object storage (S3, Google) as a source: objects are listed by prefix, compared by ETag, and downloaded if
+new."""
 
 import hashlib
 import re
@@ -25,14 +26,14 @@ from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 _WILD = re.compile(r"[*?\[]")
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
-"""Timeouts that let a large object take long as long as bytes arrive."""
+"""Timeouts that allow a large object to take long as long as bytes arrive."""
 _CHUNK_BYTES = 2**20
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """The objects that the paths name now, each once.
+    """The objects that match the paths now, each once.
 
-    Raises DataError where there is none, InputError where access is refused, UnavailableError.
+    Raises DataError if there is none, InputError if access is denied, UnavailableError.
     """
     source_files: dict[str, SourceFile] = {}
     now = time.time()
@@ -63,11 +64,11 @@ class StoredObject:
 
     @property
     def name(self) -> str:
-        """As it is written in a pipeline."""
+        """The object's URL as written in a pipeline."""
         return f"{self.beginning}{self.path}"
 
     def described(self, request: SourceRequest) -> SourceFile:
-        """As a sink loads it."""
+        """The object as a source file."""
         key = key_of(self.name)
         file = described(
             request.source,
@@ -80,7 +81,7 @@ class StoredObject:
         return replace(file, changed_ns=self.changed_ns)
 
     def fetch(self, path: Path, most_bytes: int | None = None) -> None:
-        """Download it as it was listed. Raises UnavailableError when it has changed since."""
+        """Download the listed version of the object. Raises UnavailableError if it has changed since."""
         download(self._open_at, path, self.name, most_bytes)
 
     def _open_at(self, start: int) -> HttpBody:
@@ -124,7 +125,9 @@ def _matching(source: Source, written: str) -> Iterator[StoredObject]:
                     )
     if not any_found:
         raise DataError(
-            "there is no such object", hint="Is the path right, and may you list it?", place=written
+            "there is no such object",
+            hint="Check the path, and your permission to list the bucket.",
+            place=written,
         )
 
 
@@ -133,7 +136,7 @@ def _tag(meta: Any) -> str:  # noqa: ANN401  obstore's ObjectMeta
 
 
 def _s3(source: Source, bucket: str) -> S3Store:
-    """Credentials and region are those of the environment (AWS_ACCESS_KEY_ID, ...)."""
+    """Credentials and region come from the environment (AWS_ACCESS_KEY_ID, ...)."""
     if source.endpoint is None:
         return S3Store(bucket, retry_config=_RETRIES, client_options=_client())
     return S3Store(
@@ -146,7 +149,7 @@ def _s3(source: Source, bucket: str) -> S3Store:
 
 
 def _gcs(source: Source, bucket: str) -> GCSStore:
-    """Credentials are those of the environment (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
+    """Credentials come from the environment (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
     if source.endpoint is None:
         return GCSStore(bucket, retry_config=_RETRIES, client_options=_client())
     return GCSStore(
@@ -169,7 +172,8 @@ _KEYS = {
 
 
 def _expression(pattern: str) -> str:
-    """A glob as a regular expression: `*` and `?` stay within a folder, `**/` is any folders."""
+    """A glob pattern as a regular expression: `*` and `?` match within a folder, `**/` matches
+    any folders."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
     wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(
@@ -188,7 +192,7 @@ def _explained(name: str) -> Iterator[None]:
             raise DataError("there is no such bucket or object", place=name) from error
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in text:
             raise InputError(
-                "the store refuses access",
+                "the store denies access",
                 hint=f"Set {_KEYS[name.partition('://')[0]]} where the job runs.",
                 place=name,
             ) from error

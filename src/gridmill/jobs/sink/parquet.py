@@ -16,7 +16,7 @@ from gridmill.jobs.sink.formats import ExpectedTypes, Seen, Types, check_names
 
 BATCH_ROWS = 65_536
 _CODED_BYTES = 4
-"""Average bytes of a text, below which a file stores only its dictionary index."""
+"""Average bytes of a text, below which a dictionary index saves no memory."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class ParquetReader:
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows. Texts, also by `haste`, stay numbers of a dictionary where the file has them so."""
+        """All rows. Texts, also those in `haste`, remain dictionary-encoded if the file stores them so."""
         done = 0
         with self._opened(haste.types if haste else None) as parquet:
             total = max(1, parquet.metadata.num_rows)
@@ -50,7 +50,7 @@ class ParquetReader:
                 yield pa.Table.from_batches([batch])
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """Parquet has no lines."""
+        """Parquet files have no lines."""
         return (None for _ in rows)
 
     @contextmanager
@@ -58,7 +58,7 @@ class ParquetReader:
         if self.file.compression != Compression.NONE:
             raise DataError(
                 f"a Parquet file cannot be read through {self.file.compression}",
-                hint="Parquet compresses inside; unpack it.",
+                hint="Unpack it: Parquet files are already compressed.",
                 place=self.file.name,
             )
         try:
@@ -75,7 +75,7 @@ class ParquetReader:
 
 
 def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
-    """The leaves that are texts, also by `types`, and that the file holds by dictionaries all through."""
+    """The text columns, also by `types`, that the file stores dictionary-encoded throughout."""
     metadata = parquet.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return [
@@ -87,7 +87,7 @@ def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
 
 
 def _is_coded(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
-    """Whether they are smaller than texts can be, each of which takes 4 bytes beside its own."""
+    """Whether they are smaller than plain texts can be, each of which takes 4 bytes besides its own."""
     size = sum(chunk.total_uncompressed_size for chunk in chunks)
     small: bool = size < _CODED_BYTES * sum(chunk.num_values for chunk in chunks)
     return small and all(chunk.has_dictionary_page for chunk in chunks)

@@ -1,8 +1,8 @@
 """Data files that the parts of a sink job wrote from source files, offered to the attempt that commits.
 
-That attempt decides what is to be loaded as if there were no parts. It takes a file from a part only if the
-part read the same content, by the same rules, into the same columns; else it reads the file itself. So
-changes between the two do not matter.
+That attempt decides what to load as if there were no parts. It uses a part's file only if the part read the
+same content, by the same rules, into the same columns; otherwise it reads the source file itself. So changes
+between the two do not matter.
 """
 
 import json
@@ -29,9 +29,9 @@ TOLD_FILE = ".told.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
-    """A source file (`key`, `content`; so large and so old, last changed then) as a part wrote it: the data
-    files of its good `rows` and of those rejected, below the part's folder. `rows` were read; `reasons` count
-    why some were `rejected`, `lost` the values that were not kept whole."""
+    """A source file (`key`, `content`, its size, its modification time and its last change) as a part wrote
+    it: the data files of its good `rows` and of its rejected rows, below the part's folder. `rows` were read;
+    `reasons` count the reasons of `rejected` rows, `lost` the values that were not kept completely."""
 
     key: str
     content: str
@@ -49,8 +49,9 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
-    """All that a part did: by which `rules`, into which columns, held against which versions of the sinks
-    that foreign keys refer to. `inferred`: the columns are those that its files alone would give a table."""
+    """The output of one part: by which `rules` and into which columns, and against which versions of the
+    sinks that foreign keys reference. `inferred`: the columns are those that a table of only the part's files
+    would get."""
 
     rules: int
     references: tuple[str, ...]
@@ -60,26 +61,26 @@ class PartResult:
 
 
 def write_part_result(folder: Path, part_result: PartResult) -> None:
-    """Note it beside the files. Raises StorageError."""
+    """Write this record beside the files. Raises StorageError."""
     with storage_errors(folder):
         (folder / TOLD_FILE).write_bytes(encode(part_result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumns:
-    """A table's columns, and the forms in which the texts of some of them are read."""
+    """A table's columns, and the forms of the texts of some of them."""
 
     schema: pa.Schema
     forms: Mapping[str, Forms]
 
     def text(self) -> str:
-        """The same as text."""
+        """The columns and forms as text."""
         forms = {name: sorted(forms) for name, forms in sorted(self.forms.items())}
         return json.dumps([self.schema.serialize().to_pybytes().hex(), forms])
 
     @classmethod
     def of(cls, text: str) -> "TableColumns":
-        """What `text` gives."""
+        """The columns and forms from the text that `text` returns."""
         schema, forms = json.loads(text)
         return cls(
             schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),
@@ -88,7 +89,7 @@ class TableColumns:
 
 
 def referred(context: JobContext, spec: SinkSpec) -> tuple[str, ...]:
-    """The versions of the sinks that foreign keys refer to."""
+    """The versions of the sinks that foreign keys reference."""
     return tuple(context.input(name).id for name in spec.references())
 
 
@@ -101,7 +102,7 @@ class FoundPartFile:
     file: PartFile
 
     def take(self, file: SourceFile, folder: Path) -> WrittenFile:
-        """Its data files in `folder` too, under names of this attempt's own. Raises StorageError."""
+        """Link its data files into `folder` too, under names of this attempt. Raises StorageError."""
         with storage_errors(folder):
             parts = list(self._linked(self.file.files, file, folder))
             rejects = list(self._linked(self.file.rejects, file, folder / "rejects"))
@@ -123,22 +124,23 @@ class FoundPartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFileIndex:
-    """What all parts wrote, by key and content of the source files."""
+    """The output of all parts, by key and content of the source files."""
 
     of: Mapping[tuple[str, str], FoundPartFile] = field(default_factory=dict)
     _contents: Mapping[tuple[str, int, int, int], str] = field(default_factory=dict)
 
     def content(self, stat: FileStat, name: str) -> str:
-        """The hash of a file's content: as a part found it, where the file is as old and large as it was."""
+        """The content hash of a file, as a part computed it, if the file still has the same times
+        and size."""
         content = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns, stat.ctime_ns))
         return content or hashed(stat, name)
 
     def columns(self, files: Sequence[SourceFile]) -> TableColumns | None:
-        """What these files give a new table; None where that is for this attempt to find out: a part has not
-        read all of its own, or not as the others did.
+        """The columns of a new table from these files; None if this attempt must detect them itself: a part
+        has not read all of its files, or parts have read them differently.
 
-        A column gets the first type that all its values can be read as. Where parts agree on it, it is what
-        all files would give.
+        A column gets the first type with which all its values can be read. If the parts agree on it, it is
+        the type that all files together would give.
         """
         offered = [self.of.get((file.key, file.content)) for file in files]
         column_texts = {
@@ -151,7 +153,7 @@ class PartFileIndex:
     def take(
         self, file: SourceFile, columns: TableColumns, folder: Path
     ) -> tuple[PartFile, WrittenFile] | None:
-        """The file's rows in these columns, their data files in `folder`; None where no part wrote them.
+        """The file's rows in these columns, with their data files in `folder`; None if no part wrote them.
 
         Raises StorageError.
         """
@@ -162,8 +164,8 @@ class PartFileIndex:
 
 
 def open_part_files(context: JobContext, spec: SinkSpec, rules: int) -> PartFileIndex:
-    """What the parts offer that loaded by the same rules, against the same tables; nothing where there are
-    none."""
+    """The files of parts that loaded by the same rules, against the same tables; nothing if there
+    are none."""
     folders = [context.below_root(uri) for uri in context.order.parts]
     finished_folders = [folder for folder in folders if (folder / TOLD_FILE).exists()]
     results = [(folder, decode((folder / TOLD_FILE).read_bytes(), PartResult)) for folder in finished_folders]

@@ -1,4 +1,4 @@
-"""A Redis stream as a sink's source: the entries beyond the position, as lines of JSON."""
+"""A Redis stream as a sink's source: the entries after the position, as lines of JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -38,10 +38,10 @@ class StreamEntry:
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """The entries after the position, at most `max_rows` of them, brought here.
+    """The entries after the position, at most `max_rows`, written to local files.
 
-    Raises InputError for a URL or stream that is not right, DataError for entries that cannot be read,
-    UnavailableError when the server does not answer.
+    Raises InputError for a wrong URL or stream, DataError for entries that cannot be read, UnavailableError
+    if the server does not answer.
     """
     source = request.source.stream
     assert source is not None
@@ -69,7 +69,8 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> SourceFile:
-    """What every entry has and what the declaration names, so that there is a table for those to come."""
+    """The columns that every entry has or that the declaration names, so that an empty stream still gives a
+    table."""
     named = [pa.field(name, pa.null()) for name in request.names if name not in _EVERY.names]
     schema = pa.schema([*_EVERY, *named])
     path = request.work / f"{uuid4().hex}.parquet"
@@ -81,7 +82,7 @@ def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> Sour
 
 
 def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[StreamEntry]:
-    """What is there and, with `wait`, what comes until then; never more than `max_rows`."""
+    """The existing entries and, with `wait`, those that arrive in this time; at most `max_rows`."""
     until, left = monotonic() + source.wait_seconds, source.max_rows
     server.set_response_callback("XRANGE", lambda found, **_: found)  # redis-py's makes a dict of the fields
     while left > 0:
@@ -109,7 +110,8 @@ def _check_goes_on(server: redis.Redis, source: StreamSource, low: str) -> None:
     newest = about["last-generated-id"].decode()
     if _number(newest) < _number(low):
         raise DataError(
-            f"the stream ends at {newest}, and {low} was loaded from it: it was made anew",
+            f"the stream ends at {newest}, but {low} was already loaded from it: the stream was deleted "
+            "and made again",
             hint="Give the job another name to begin a new table.",
             place=source.key,
         )
@@ -121,7 +123,7 @@ def _number(identity: str) -> tuple[int, int]:
 
 
 def _line(entry: StreamEntry, source: StreamSource) -> str:
-    """The entry as a JSON object: its fields as text, or what the one that holds JSON says."""
+    """The entry as a JSON object: its fields as text, or the object in the field that contains JSON."""
     place = f"{source.key} entry {entry.id}"
     values: dict[str, Any] = {"entry_id": entry.id, ENTRY_TIME: _time(entry.id, place).isoformat()}
     fields = _texts_of(entry, place)
@@ -129,19 +131,19 @@ def _line(entry: StreamEntry, source: StreamSource) -> str:
         fields |= _object(fields.pop(source.json, ""), source.json, place)
     if taken := sorted(fields.keys() & values.keys()):
         raise DataError(
-            f"has a field {taken[0]!r}, which is the name of what every entry has",
-            hint=f"Write the field under another name; XDEL {source.key} {entry.id} removes the entry.",
+            f"has a field {taken[0]!r}, which is the name of a column that every entry has",
+            hint=f"Write the field under another name; XDEL {source.key} {entry.id} deletes the entry.",
             place=place,
         )
     return json.dumps(values | fields)
 
 
 def _texts_of(entry: StreamEntry, place: str) -> dict[str, Any]:
-    """The entry's fields. Redis takes one several times: only one value would be loaded."""
+    """The entry's fields. Redis allows a field several times, but only one value could be loaded."""
     try:
         texts = [(name.decode(), value.decode()) for name, value in entry.fields]
     except UnicodeDecodeError as error:
-        raise DataError("holds bytes that are no text", place=place) from error
+        raise DataError("contains bytes that are not text", place=place) from error
     fields: dict[str, Any] = dict(texts)
     if len(fields) < len(texts):
         twice = next(name for number, (name, _) in enumerate(texts) if name in dict(texts[:number]))
@@ -156,7 +158,8 @@ def _time(identity: str, place: str) -> datetime:
     except OverflowError as error:
         raise DataError(
             "has an id whose time is after the year 9999",
-            hint=f"XDEL removes the entry; ids that Redis makes (XADD with *) are times of now: {identity}",
+            hint="XDEL deletes the entry; ids that Redis makes (XADD with *) contain the current time: "
+            f"{identity}",
             place=place,
         ) from error
 
@@ -167,7 +170,7 @@ def _object(text: str, field: str, place: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise DataError(f"field {field!r} is not JSON: {error}", place=place) from error
     if not isinstance(value, dict):
-        raise DataError(f"field {field!r} is no JSON object", place=place)
+        raise DataError(f"field {field!r} is not a JSON object", place=place)
     return value
 
 
@@ -178,8 +181,8 @@ def _connected(source: StreamSource) -> Iterator[redis.Redis]:
         with redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=5) as server:
             yield server
     except ValueError as error:
-        raise InputError("this is no Redis URL", place="source.stream.url") from error
+        raise InputError("this is not a valid Redis URL", place="source.stream.url") from error
     except redis.AuthenticationError as error:
         raise InputError(f"the server refuses: {error}", place="source.stream.url") from error
     except redis.RedisError as error:
-        raise UnavailableError(f"the server says: {error}", place=source.key) from error
+        raise UnavailableError(f"the server reports: {error}", place=source.key) from error

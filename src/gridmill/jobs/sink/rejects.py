@@ -1,8 +1,8 @@
 """A sink's rejected rows: a Delta table beside it, at the version that the sink's own commit names.
 
 The two tables cannot change in one commit. So rejects are committed first, and count only after the sink's
-commit refers to that version: rows that a killed attempt left at the head are not part of it, and the next
-change to the table removes them. `misfit` writes the message for a value that does not fit its column.
+commit refers to their version. Rows that a killed attempt has committed do not count, and the next change to
+the table of rejects removes them. `misfit` builds the message for a value that does not fit its column.
 """
 
 import time
@@ -41,8 +41,8 @@ REJECTS = pa.schema(
         ("record", pa.string()),
     ]
 )
-"""Source file; row in it (from 1) and line where it begins (text formats); reason; the values read, as
-JSON."""
+"""Source file; row in it (from 1) and the line where the row begins (text formats); reason; the read values
+as JSON."""
 
 
 def placed(file: SourceFile, reader: Reader, spools: Iterable[RejectSpool]) -> Iterator[pa.Table]:
@@ -64,12 +64,12 @@ def placed(file: SourceFile, reader: Reader, spools: Iterable[RejectSpool]) -> I
 
 
 def at_version(path: Path, version: int | None) -> SinkTable:
-    """The rejects as the sink's commit has them. Raises StorageError."""
+    """The rejects to which the sink's commit refers. Raises StorageError."""
     return SinkTable(path=path, delta=None) if version is None else open_sink_table(path, version)
 
 
 def count_reasons(table: SinkTable) -> Counter[str]:
-    """How many rows were rejected for each reason, over all loads."""
+    """The number of rejected rows for each reason, over all loads."""
     counted: Counter[str] = Counter()
     if table.delta is not None:
         for batch in table.delta.to_pyarrow_dataset().to_batches(columns=["reasons"]):
@@ -84,9 +84,10 @@ def commit_rejects(
     parts: Sequence[ParquetPart],
     times: Times,
 ) -> int | None:
-    """A version with the files of `before`, less the outdated, and the parts; None for a table never needed.
+    """A version with the files of `before` except the outdated ones, and with the parts; None if the table
+    was never needed.
 
-    Raises ConcurrentCommitError when another attempt was quicker, StorageError.
+    Raises ConcurrentCommitError if another attempt committed first, StorageError.
     """
     gone = {entry.path for entry in outdated}
     kept = {entry.path: entry for entry in before if entry.path not in gone}
@@ -137,30 +138,31 @@ _DECLARED = (
     "Correct the value, change the type under `columns`, add the text to the source's `nulls`, or set "
     "`on_misfit: reject`."
 )
-_INFERRED = (
-    "All rows loaded before had this type. Give the column another under `columns`: {{{name}: string}}."
-)
+_INFERRED = "All rows loaded before had this type. Declare another type under `columns`: {{{name}: string}}."
 _DIGITS = (
     "`columns: {{{name}: string}}` keeps every digit, `columns: {{{name}: float}}` takes the nearest float."
 )
 _ZEROS = "`columns: {{{name}: string}}` keeps it, `columns: {{{name}: {type}}}` drops it."
-_TIMES = " Where times have this form: `timestamp_format: {{{name}: '%d.%m.%Y %H:%M'}}` under `source`."
+_TIMES = " If times have this form: `timestamp_format: {{{name}: '%d.%m.%Y %H:%M'}}` under `source`."
 _NUMERIC = (
-    " Where numbers are times, `timestamp_format: {{{name}: unix_s}}` under `source` shows their unit "
-    "(`unix_s`, `unix_ms`, `unix_us`, `unix_ns`, or a pattern, as '%Y%m%d')."
+    " If numbers are times, `timestamp_format: {{{name}: unix_s}}` under `source` declares their unit "
+    "(`unix_s`, `unix_ms`, `unix_us`, `unix_ns`, or a pattern such as '%Y%m%d')."
 )
-_DECIMAL = " Where the comma is the sign before the decimals: `decimal: ','` under `source`."
+_DECIMAL = " If the comma is the decimal sign: `decimal: ','` under `source`."
 
 
 def misfit(item: pa.Field, error: MisfitError, place: str, rules: TextRules) -> DataError:
-    """The error for a value that is not of the type of the column `item`."""
+    """The error for a value that does not have the type of the column `item`."""
     name, value, type_ = item.name, shown(error.value), TYPES.get(item.type, item.type)
     if error.loss == ConversionLoss.DIGITS:
-        message = f"column {name!r} has fractions, and {value} is a whole number that no float holds exactly"
+        message = (
+            f"column {name!r} has fractions, but {value} is a whole number that a float cannot "
+            "represent exactly"
+        )
         return DataError(message, hint=_DIGITS.format(name=name), place=place)
     if error.loss == ConversionLoss.ZEROS:
         sign = "a plus" if str(error.value).strip().startswith("+") else "a zero"
-        message = f"column {name!r} has numbers, and {value} begins with {sign}, which no number keeps"
+        message = f"column {name!r} has numbers, but {value} begins with {sign}, which a number cannot keep"
         return DataError(message, hint=_ZEROS.format(name=name, type=type_), place=place)
     hint = _DECLARED if rules.declared else _INFERRED.format(name=name)
     return DataError(
@@ -171,7 +173,7 @@ def misfit(item: pa.Field, error: MisfitError, place: str, rules: TextRules) -> 
 
 
 def _cure(item: pa.Field, value: object, rules: TextRules) -> str:
-    """What to declare where the value is right, and only its form is unknown."""
+    """The declaration to use if the value is right and only its form is unknown."""
     text = str(value).strip()
     if pa.types.is_temporal(item.type) and rules.time_format is None:
         return _NUMERIC if text.replace(".", "", 1).lstrip("-").isdigit() else _TIMES
@@ -181,12 +183,16 @@ def _cure(item: pa.Field, value: object, rules: TextRules) -> str:
 
 
 def no_wider(name: str, number: int, place: str) -> DataError:
-    """The error for a value with a fraction in a column whose rows have a number that no float holds."""
-    message = f"column {name!r} has a fraction here, and the table has {number}, which no float holds exactly"
+    """The error for a value with a fraction in a column whose rows have a number that a float cannot
+    represent."""
+    message = (
+        f"column {name!r} has a fraction here, but the table has {number}, which a float cannot "
+        "represent exactly"
+    )
     return DataError(message, hint=_DIGITS.format(name=name), place=place)
 
 
 def shown(value: object) -> str:
-    """A value of a file, cut where it is long."""
+    """A value of a file, cut if it is long."""
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

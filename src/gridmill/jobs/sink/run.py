@@ -1,7 +1,7 @@
-"""The sink job: loads source files that are new or changed into the table, in one commit.
+"""The sink job: loads new and changed source files into the table, in one commit.
 
 A part of a sink job, on another pod, writes the rows of its share of the files for the attempt that commits.
-The job also decides whether the data files of a version, read as Parquet, hold exactly its rows: then
+The job also decides whether the data files of a version, read as Parquet, contain exactly its rows: then
 commands get these files.
 """
 
@@ -44,7 +44,7 @@ from gridmill.ports.storage import FileStat
 
 
 def load_part(bench: LoadState) -> JobResult:
-    """Write the part's share of what seems to be new. Raises DataError, InputError, StorageError,
+    """Write the part's share of the files that seem to be new. Raises DataError, InputError, StorageError,
     UnavailableError."""
     plan = _plan(bench)
     part_result = _part_result(bench, plan)
@@ -55,8 +55,8 @@ def load_part(bench: LoadState) -> JobResult:
 
 
 def share_out(files: Sequence[SourceFile], count: int) -> list[list[SourceFile]]:
-    """So many shares of about the same size, each in the order of the files: the largest goes first, to
-    whoever has least."""
+    """Divide the files into shares of about the same size, each in the order of the files: the largest file
+    is assigned first, to the smallest share."""
     numbers: list[list[int]] = [[] for _ in range(count)]
     sizes = [0] * count
     for number in sorted(range(len(files)), key=lambda one: (-files[one].size_bytes, files[one].name)):
@@ -67,7 +67,7 @@ def share_out(files: Sequence[SourceFile], count: int) -> list[list[SourceFile]]
 
 
 def _plan(bench: LoadState) -> LoadPlan:
-    """The part's share of the files that may be new. Their content decides, which nobody else reads."""
+    """The part's share of the files that may be new. Their content decides, which no other part reads."""
     part = bench.context.order.part
     assert part is not None
     loaded = () if bench.anew else bench.loaded
@@ -86,7 +86,7 @@ def _plan(bench: LoadState) -> LoadPlan:
 
 
 def _not_yet(stat: FileStat, name: str) -> str:
-    """A `Content`: unknown."""
+    """A `Content` whose hash is unknown."""
     del stat, name
     return ""
 
@@ -96,7 +96,7 @@ def _hashed(file: SourceFile) -> SourceFile:
 
 
 def _committed_ns(table: SinkTable) -> int:
-    """When the table was last written to; a file that was not changed since is as it was loaded."""
+    """When the table was last written; a file that was not changed since then is in its loaded state."""
     return int(table.delta.history(1)[0]["timestamp"]) * 10**6 if table.delta else 0
 
 
@@ -114,12 +114,12 @@ def _part_result(bench: LoadState, plan: LoadPlan) -> PartResult:
         if not (plan.anew and _may_be_clear(bench, plan)):
             raise
         unclear = error
-    print(f"{unclear}: left to the attempt that loads what the parts wrote")
+    print(f"{unclear}: decided by the attempt that loads the output of the parts")
     return PartResult(rules=bench.rules, references=(), columns="", inferred=False, files=())
 
 
 def _may_be_clear(bench: LoadState, plan: LoadPlan) -> bool:
-    """Whether the values of all files may show that a value has the declared type."""
+    """Whether the values of all files are needed to show that a value has the declared type."""
     try:
         return bool(bench.found_forms(plan))
     except AmbiguousTextError:
@@ -150,8 +150,8 @@ def _write(bench: LoadState, plan: LoadPlan, *, hasty: bool) -> PartResult:
 
 
 def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[PartFile]:
-    """Each file. One that does not fit a table that is there may be a reason to change the table's columns,
-    which is for all files together to say."""
+    """Load each file separately. A file that does not fit an existing table may be a reason to change the
+    table's columns, which only all files together can decide."""
     for file in plan.load:
         before = replace(writing.sieve, reasons=writing.sieve.reasons.copy())
         lost = writing.loading.lost.copy()
@@ -160,7 +160,7 @@ def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[P
         except DataError as misfit:
             if plan.anew:
                 raise
-            print(f"{misfit}: left to the attempt that loads what the parts wrote")
+            print(f"{misfit}: handled by the attempt that loads the output of the parts")
             continue
         yield replace(
             _part_file(bench, writing, written, before),
@@ -172,7 +172,7 @@ def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[P
 def _part_file(
     bench: LoadState, writing: WriteContext, written: WrittenFile, before: ConstraintFilter
 ) -> PartFile:
-    """`before`: what the sieve had counted."""
+    """Undo the counts of the sieve; `before` are the earlier counts."""
     file, sieve, below = written.file, writing.sieve, bench.context.output
     rejects = writing.write_rejects([written])
     return PartFile(
@@ -192,14 +192,16 @@ def _part_file(
 PLAIN = "plain"
 """The key of this fact in a version's details."""
 _MOST_FILES = 2_000
-"""Footers that are read, in some tenths of a second. If there are more, commands get copies."""
+"""The number of footers that are read, which takes some tenths of a second. If there are more, commands get
+copies."""
 
 
 def is_plain(context: JobContext, spec: SinkSpec, table: SinkTable) -> bool:
-    """Whether every row of every data file counts, and all files have the table's columns.
+    """Whether every row of every data file belongs to the version, and all files have the table's columns.
 
-    They have not where columns came with later files; not all rows count where the sink has outages, or where
-    another program wrote to the table. What was known of the version before is not looked at again.
+    Files lack columns that were added later. Rows do not all belong to the version if the sink has outages,
+    or if another program wrote to the table. Files whose state is known from the version before are not read
+    again.
     """
     if table.delta is None or spec.outages or _is_written_by_others(table):
         return False
@@ -216,7 +218,7 @@ def _is_written_by_others(table: SinkTable) -> bool:
 
 
 def _previous_files(context: JobContext, table: SinkTable) -> set[str]:
-    """Files of the version before, where they have the same columns."""
+    """The files of the version before, if they have the same columns."""
     for entry in context.order.earlier:
         output = entry.artifact.output
         is_plain_sink = output.kind == ArtifactKind.SINK and output.details.get(PLAIN)
@@ -235,10 +237,10 @@ RACES = 10
 
 
 def run(context: JobContext) -> JobResult:
-    """Load what is new. Raises DataError, ConflictError, StorageError; the table is then as it was."""
+    """Load the new rows. Raises DataError, ConflictError, StorageError; the table is then unchanged."""
     spec = context.order.job.sink
     if spec is None:
-        raise InputError(f"job {context.order.job.name!r} is no sink")
+        raise InputError(f"job {context.order.job.name!r} is not a sink")
     if context.order.part is not None:
         return load_part(open_bench(context, spec, _table(context)))
     load = _tidied(context, spec, _load_against_others(context, spec))
@@ -252,7 +254,7 @@ def _load_against_others(context: JobContext, spec: SinkSpec) -> LoadResult:
             return load_onto(context, spec, _table(context))
         except ConcurrentCommitError:
             continue
-    raise UnavailableError("others keep changing the table", place=context.order.table_uri)
+    raise UnavailableError("other attempts keep changing the table", place=context.order.table_uri)
 
 
 def _table(context: JobContext, version: int | None = None) -> SinkTable:
@@ -273,7 +275,7 @@ def _tidied(context: JobContext, spec: SinkSpec, load: LoadResult) -> LoadResult
 
 
 def _remove_unused(context: JobContext, table: SinkTable) -> None:
-    """The data files of no version any more, of the table and of its rejects."""
+    """Delete the data files of the table and of its rejects that belong to no version any more."""
     now, kept = time.time(), sorted(context.order.kept_versions, reverse=True)
     remove_unused(table.path, kept, now)
     referred = (open_sink_table(table.path, number).rejects for number in kept)
@@ -282,7 +284,8 @@ def _remove_unused(context: JobContext, table: SinkTable) -> None:
 
 
 def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> LoadResult:
-    """Bring the table up to its source. Raises ConcurrentCommitError when it changed since it was opened."""
+    """Bring the table up to date with its source. Raises ConcurrentCommitError if it was changed since it
+    was opened."""
     bench = open_bench(context, spec, table)
     plan = bench.plan()
     try:
@@ -292,7 +295,7 @@ def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> LoadResu
             forms = bench.found_forms(plan)
             if not forms:
                 raise
-            print(f"{misfit}: read again in the forms that all values have")
+            print(f"{misfit}: the files are read again, with forms that fit all values")
             return bench.execute(plan, forms=forms)
         evolved = bench.evolved(plan)
         if evolved is None:
@@ -313,9 +316,9 @@ def _print_summary(load: LoadResult, source: Source) -> None:
     if load.rejected:
         print(f"{_counted(load.rejected, 'row')} rejected: {top(load.reasons)}")
     for column, index in load.shifted.items():
-        print(f"{column} has drifted since the load before: population stability index {index:g}")
+        print(f"{column} has drifted since the last load: population stability index {index:g}")
     if load.plan.vanished:
-        print(f"{load.plan.vanished} loaded files are not in the source any more; their rows stay")
+        print(f"{load.plan.vanished} loaded files do not exist in the source any more; their rows are kept")
     if load.plan.waiting:
         print(source.waiting_text(load.plan.waiting))
     if load.plan.unseen:
@@ -362,7 +365,7 @@ def _waiting(load: LoadResult, source: Source) -> Mapping[str, float]:
 
 
 def _metrics(rows: int, load: LoadResult, details: Mapping[str, Any]) -> Mapping[str, float]:
-    """What is told of the run itself; the sink's own metrics are those of the last load that brought rows."""
+    """The metrics of the run itself; the sink's own metrics are those of the last load with rows."""
     metrics: dict[str, float] = {"rows": rows, "rows_added": load.rows}
     if details.get("rejects"):
         metrics["rejects"] = details["rejects"]["rows"]

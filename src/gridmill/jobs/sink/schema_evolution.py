@@ -1,8 +1,8 @@
 """Decides how a table's columns change when a new file has others, and maps file columns to table columns.
 
-This is a pure decision. New columns are added; rows loaded before have no value in them. Whole numbers become
-numbers with a fraction, dates become times. A column without any value so far takes the type of its first
-values. Nothing else changes by itself.
+The decision has no side effects. New columns are added; earlier rows have no value in them. Whole numbers
+become floats, dates become times. A column that had no value so far takes the type of its first values. No
+other change is made automatically.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -24,10 +24,10 @@ def evolve(
     fixed: Mapping[str, object],
     untold: Container[str] = (),
 ) -> pa.Schema:
-    """The table's columns after files in which these were found (None: a column without any value).
+    """The table's columns after loading files with these columns (None: a column without any value).
 
-    Columns of `fixed` keep their type; those that are `untold` have no value in the table. The same schema
-    where nothing can change.
+    Columns in `fixed` keep their type; columns in `untold` have no value in the table. Returns the same
+    schema if nothing can change.
     """
     kept = [
         (item.name, new_types.get(item.name) or item.type)
@@ -45,21 +45,22 @@ def _widened(item: pa.Field, new_type: pa.DataType | None, fixed: bool) -> pa.Da
 
 
 def widened(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
-    """The columns whose rows that are there need another type."""
+    """The columns whose existing rows need another type."""
     return tuple(item.name for item in before if after.field(item.name).type != item.type)
 
 
-_SAME = "Tables do not tell upper from lower case. `rename` one of them."
+_SAME = "Column names are not case-sensitive: `rename` one of them."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMapping:
-    """`source[i]` becomes `table[i]`; `source` None: whatever the file has."""
+    """`source[i]` becomes `table[i]`; `source` None: all columns of the file."""
 
     spec: SinkSpec
 
     def sources(self, names: Sequence[str], place: str) -> tuple[str, ...]:
-        """The source columns to read, in the table's order. Raises DataError for one that is not there."""
+        """The source columns to read, in the table's order. Raises DataError for a column that does not
+        exist."""
         for old in self.spec.rename:
             _check(old, names, place, "rename")
         by_name = {self.rename(name): name for name in names}
@@ -70,8 +71,8 @@ class ColumnMapping:
         return tuple(by_name[name] for name in chosen)
 
     def check_names(self, names: Iterable[str], place: str) -> None:
-        """Raise DataError where two columns of the table would have the same name, or one none; `names` are
-        those read."""
+        """Raise DataError if two columns of the table would have the same name, or if a name is empty;
+        `names` are the columns that are read."""
         columns_by_name: dict[str, str] = {}
         for name in names:
             if not name.strip():
@@ -81,18 +82,18 @@ class ColumnMapping:
                     place=place,
                 )
             if name.lower() in columns_by_name:
-                raise DataError(f"two columns would be called {name!r}", hint=_SAME, place=place)
+                raise DataError(f"two columns would have the name {name!r}", hint=_SAME, place=place)
             columns_by_name[name.lower()] = name
         for name in self.spec.add:
             if name.lower() in columns_by_name:
                 raise DataError(
-                    f"it has a column {columns_by_name[name.lower()]!r} of its own, and `add` adds {name!r}",
-                    hint="Give the added column another name, or `rename` the file's.",
+                    f"it has a column {columns_by_name[name.lower()]!r} of its own, but `add` adds {name!r}",
+                    hint="Give the added column another name, or `rename` the column of the file.",
                     place=place,
                 )
 
     def selected(self) -> tuple[str, ...] | None:
-        """The source columns that `select` names; None without it."""
+        """The source columns in `select`; None without `select`."""
         old = {new: name for name, new in self.spec.rename.items()}
         return tuple(old.get(name, name) for name in self.spec.select) or None
 
@@ -103,15 +104,15 @@ class ColumnMapping:
         return tuple(dict.fromkeys((*(old.get(name, name) for name in names), *self.spec.rename)))
 
     def texts(self) -> frozenset[str]:
-        """The source columns that are declared texts."""
+        """The source columns that are declared as texts."""
         return self.declared(ColumnType.STRING)
 
     def declared(self, type_: ColumnType) -> frozenset[str]:
-        """The source columns that are declared of that type."""
+        """The source columns that are declared with this type."""
         return frozenset(self.sources_of(name for name, one in self.spec.columns.items() if one == type_))
 
     def sources_of(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The source columns that become these."""
+        """The source columns that become these columns."""
         old = {new: name for name, new in self.spec.rename.items()}
         return tuple(old.get(name, name) for name in names)
 
@@ -124,7 +125,7 @@ class ColumnMapping:
         return table.rename_columns([self.rename(name) for name in table.column_names])
 
     def check_declared(self, names: Iterable[str], place: str) -> None:
-        """Raise DataError for a column that `columns` gives a type and the table does not have."""
+        """Raise DataError for a column that `columns` declares and the table does not have."""
         available = (*names, *self.spec.add)
         for name in self.spec.columns:
             _check(name, available, place, "columns")
@@ -149,6 +150,6 @@ def _check(name: str, names: Iterable[str], place: str, field: str) -> None:
     more = f" Did you mean {near[0]!r}?" if near else ""
     raise DataError(
         f"there is no column {name!r}, which `{field}` names",
-        hint=f"It has {', '.join(available)}.{more}",
+        hint=f"The columns are {', '.join(available)}.{more}",
         place=place,
     )

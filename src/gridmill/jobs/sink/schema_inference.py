@@ -1,4 +1,5 @@
-"""Infers the type of each column from every value of every file, so that no later value has another type."""
+"""Infers the type of each column from every value of every file, so that a later value cannot require
+another type."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import field, replace
@@ -45,8 +46,8 @@ _NUMBERS = (ColumnType.INTEGER, ColumnType.FLOAT)
 
 @dataclass(slots=True)
 class TypeGuess:
-    """What a column can still be; None until a value was seen. `keys`: it would be numbers, but one of them
-    begins with a zero. `narrowing`: the forms of its texts."""
+    """The possible types of a column; None until a value was seen. `keys`: it would be numeric, but one
+    number begins with a zero. `narrowing`: the forms of its texts."""
 
     narrowing: FormCandidates = field(default_factory=FormCandidates)
     possible: tuple[ColumnType, ...] | None = None
@@ -55,7 +56,7 @@ class TypeGuess:
 
     @property
     def best(self) -> ColumnType:
-        """The first type that all values can be read as; text without any."""
+        """The first type with which all values can be read; text if there is none."""
         left = self.narrowing.left(MARKS)
         mark = left[0] if left else Form.POINT
         for type_ in self.possible or (ColumnType.STRING,):
@@ -65,15 +66,17 @@ class TypeGuess:
 
     @property
     def is_key(self) -> bool:
-        """Whether it is text only since numbers in it begin with a zero."""
+        """Whether it is text only because numbers in it begin with a zero."""
         return self.keys and self.possible == (ColumnType.STRING,)
 
 
 @dataclass(slots=True)
 class TypeGuesses:
-    """Guesses by column, narrowed batch by batch. `any_text`: text may hold numbers, not only times (CSV).
+    """Guesses by column, narrowed batch by batch. `any_text`: text may contain numbers, not only times
+    (CSV).
 
-    `rules_of` says how a column's text is read. Of columns in `declared` only the forms are narrowed.
+    `rules_of` returns the rules for reading a column's text. For columns in `declared` only the forms are
+    narrowed.
     """
 
     rules: TextRules
@@ -84,11 +87,12 @@ class TypeGuesses:
     declared_of: dict[str, FormCandidates] = field(default_factory=dict)
 
     def begin(self, *, any_text: bool) -> None:
-        """What follows is from another file."""
+        """The next batches are from another file."""
         self.any_text = any_text
 
     def see(self, table: pa.Table, skip: Container[str] = ()) -> None:
-        """Narrow by another batch. Raises DataError for a column of several natures."""
+        """Narrow the guesses by another batch. Raises DataError for a column with both plain and nested
+        values."""
         self.expect(table.column_names)
         for name in table.column_names:
             if name not in skip:
@@ -101,7 +105,7 @@ class TypeGuesses:
                 self._narrow_declared(name, table[name])
 
     def expect(self, names: Iterable[str]) -> None:
-        """Columns that are there even when no value is."""
+        """Columns that exist even if they have no value."""
         for name in names:
             self._guess(name)
 
@@ -114,7 +118,7 @@ class TypeGuesses:
         return self.rules_of(name) if self.rules_of is not None else self.rules
 
     def keep_texts(self, but: str) -> None:
-        """Leave columns with values as texts, whatever these look like, all but one."""
+        """Treat columns with values as texts, whatever their values look like, except one column."""
         for name, guess in self.of.items():
             if name != but and guess.possible is not None:
                 guess.possible = (ColumnType.STRING,)
@@ -142,7 +146,7 @@ class TypeGuesses:
         guess.keys = guess.keys or texts.keys
 
     def _narrow_declared(self, name: str, column: pa.ChunkedArray) -> None:
-        """Narrow the forms of a column whose type is known; texts that are not of it do not count."""
+        """Narrow the forms of a column whose type is known; texts that do not have the type are ignored."""
         type_, rules = self.declared[name], self._rules(name)
         if name not in self.declared_of:
             self.declared_of[name] = FormCandidates(forms=rules.known, declared=True)
@@ -177,7 +181,7 @@ class TextBatch:
     _times: tuple[bool, bool] | None = None
 
     def can_be(self, type_: ColumnType) -> bool:
-        """Whether every text can be read as that type, and none loses anything."""
+        """Whether every text can be read with this type without losing information."""
         if type_ == ColumnType.STRING:
             return True
         if type_ in _TIMES:
@@ -196,7 +200,7 @@ class TextBatch:
         return are_dates if type_ == ColumnType.DATE else are_times
 
     def _seen_times(self) -> tuple[bool, bool]:
-        """Whether all texts are times, and whether all are dates alone."""
+        """Whether all texts are times, and whether all are dates without a time of day."""
         texts = trimmed(self.column, self.rules.nulls)
         if ColumnType.DATE in self.possible and are_plain(texts, pa.date32()):
             return True, True
@@ -246,7 +250,8 @@ class TextBatch:
 
 @dataclass(slots=True)
 class _NumberBatch:
-    """Texts as plain numbers, None where one is none: whether all are `whole`, or `floats`, and one a key."""
+    """Texts as plain numbers, None for other texts: whether all are `whole`, or `floats`, and whether one is
+    a key."""
 
     texts: pa.ChunkedArray | None
     whole: bool = False
@@ -255,8 +260,8 @@ class _NumberBatch:
 
 
 def _has_long(column: pa.ChunkedArray) -> bool:
-    """Whether one is a whole number that no integer holds: as a float it would lose digits, and be equal to
-    its neighbours."""
+    """Whether one is a whole number that does not fit into an integer: as a float it would lose digits and
+    equal neighbouring numbers."""
     texts = plain(column)
     if (pc.max(pc.binary_length(texts)).as_py() or 0) < len(_LARGEST):
         return False
@@ -278,13 +283,11 @@ def _unified(name: str, guess: TypeGuess, kind: pa.DataType) -> pa.DataType:
 
 
 def _mixed(name: str) -> DataError:
-    return DataError(
-        f"column {name!r} holds both plain and nested values", hint="Leave it out with `select`."
-    )
+    return DataError(f"column {name!r} holds both plain and nested values", hint="Exclude it with `select`.")
 
 
 def natures(kind: pa.DataType) -> tuple[ColumnType, ...]:
-    """What a column of that Arrow type can be read as, best first."""
+    """The types with which a column of this Arrow type can be read, the best first."""
     if pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0):
         return (ColumnType.INTEGER, ColumnType.FLOAT, ColumnType.STRING)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -299,7 +302,8 @@ def natures(kind: pa.DataType) -> tuple[ColumnType, ...]:
 
 
 def see_types(guesses: TypeGuesses, schema: pa.Schema) -> None:
-    """Narrow by declared types alone (Parquet). Raises DataError for a column of several natures."""
+    """Narrow the guesses by the file's own types (Parquet). Raises DataError for a column with both plain
+    and nested values."""
     for item in schema:
         kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
         guesses.expect([item.name])
@@ -316,5 +320,6 @@ def see_types(guesses: TypeGuesses, schema: pa.Schema) -> None:
 
 
 def chosen_types(guesses: Mapping[str, TypeGuess]) -> dict[str, pa.DataType | None]:
-    """The type chosen for each column; one without any value is text, which whatever comes later fits."""
+    """The chosen type for each column; a column without any value becomes text, which all later
+    values fit."""
     return {name: guess.nested or ARROW[guess.best] for name, guess in guesses.items()}

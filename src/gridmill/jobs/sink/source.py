@@ -1,8 +1,8 @@
-"""Lists what a sink's source holds now: the files to decide on, and the position for the next time.
+"""Lists the present contents of a sink's source: the files to decide on, and the position for the next load.
 
-This is the interface between reading and writing. Every source delivers `SourceFile`s: what is not a file of
-this machine is brought into one, at once or when it is first opened. A file's `Reader` gives its rows in
-batches and the line of each (`lines`); `SourceFiles.positions` are stored in the commit that holds them.
+This is the interface between reading and writing. Every source returns `SourceFile`s: data that is not in a
+local file is written into one, at once or when it is first opened. A file's `Reader` returns its rows in
+batches and the line of each row (`lines`). `SourceFiles.positions` are stored in the commit of these rows.
 """
 
 import time
@@ -24,11 +24,12 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRequest:
-    """What is asked of a source: `positions` are those of the table, none when all is to be read again;
-    `names` the source's columns that the declaration names, `texts` those that it makes texts; `content`
-    tells what files of a folder hold. With `most_bytes`, no more of each file elsewhere is fetched.
+    """A request to a source: `positions` are those of the table, empty if everything must be read again;
+    `names` are the source's columns that the declaration names, `texts` those that it declares as texts;
+    `content` returns the content hashes of files. With `most_bytes`, at most this much of each remote file is
+    downloaded.
 
-    Relative paths start at `folder`; what is fetched goes into `work`, which is the attempt's alone.
+    Relative paths start at `folder`; downloads are stored in `work`, which belongs to the attempt.
     """
 
     source: Source
@@ -43,10 +44,10 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """`files` are what the source holds now or, with `append`, only what is new in it; `positions`
-    replace those of the table in the commit of their rows. `partial`: they are the rows of a stretch of time,
-    which their key tells. `unseen` rows have no place in the source's order, and no load takes them.
-    `waiting` files are not settled yet: what is loaded of them stays as it is."""
+    """The answer of a source. `files` are all its present files or, with `append`, only the new ones;
+    `positions` replace those of the table in the commit of their rows. `partial`: they are the rows of a time
+    range, which is part of their key. `unseen` rows have no place in the source's order, and no load includes
+    them. `waiting` files are not settled yet: their loaded rows stay unchanged."""
 
     files: tuple[SourceFile, ...]
     positions: Positions = field(default_factory=dict)
@@ -57,7 +58,7 @@ class SourceFiles:
 
 
 def look(request: SourceRequest) -> SourceFiles:
-    """What is there. Raises InputError, DataError, UnavailableError."""
+    """The present contents of the source. Raises InputError, DataError, UnavailableError."""
     source = request.source
     if source.sql is not None:
         return _read("sql", request)
@@ -85,7 +86,7 @@ def look(request: SourceRequest) -> SourceFiles:
 
 
 def load_readers(source: Source) -> None:
-    """Load the libraries that read files elsewhere. Raises ModuleNotFoundError."""
+    """Import the libraries that read remote files. Raises ModuleNotFoundError."""
     for kind in _kinds(source):
         find("readers", kind)
 

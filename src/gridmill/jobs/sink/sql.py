@@ -1,7 +1,7 @@
-"""A SQL database as a sink's source: reads the rows beyond the position in one consistent snapshot.
+"""A SQL database as a sink's source: reads the rows after the position in one consistent snapshot.
 
-A table is read with its declared types, a query as it is. The database's URL may have parts that the
-environment fills in; messages show it without secrets.
+A table is read with its declared types; the types of a query follow from its values. The database's URL may
+contain parts from the environment; messages show it without secrets.
 """
 
 import hashlib
@@ -54,22 +54,24 @@ _OF_OTHERS = {"INTERVAL": pa.float64(), "OID": pa.int64()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryColumns:
-    """`columns` of `origin`; `types` are the declared ones that say more than the values do."""
+    """`columns` of `origin`; `types` are the declared types that are more precise than the types of the
+    values."""
 
     origin: sa.FromClause
     columns: tuple[sa.ColumnElement[Any], ...]
     cursor: sa.ColumnElement[Any] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     rest: pa.DataType | None = None
-    """The type of the others as long as there is no value; None where nobody knows."""
+    """The type of the other columns as long as they have no value; None if unknown."""
     may_lack: bool = True
     """Whether a row may have no cursor value."""
 
     def newest(
         self, where: sa.ColumnElement[bool] | None = None, *, as_double: bool = False
     ) -> sa.Select[Any]:
-        """The largest cursor value, of all rows or of some; `as_double` in double precision, as the database
-        compares it: what it shows of a number in single precision, 0.1, is another number."""
+        """The largest cursor value, of all rows or of some. `as_double` reads it in double precision, in
+        which the database compares it: a single-precision number that is shown as 0.1 is a slightly different
+        number."""
         value: sa.ColumnElement[Any] = sa.func.max(self.cursor, type_=sa.types.NullType())
         if as_double:
             value = _as_double(value)
@@ -77,7 +79,7 @@ class QueryColumns:
         return statement if where is None else statement.where(where)
 
     def count(self, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """How many rows there are of these."""
+        """The number of these rows."""
         return sa.select(sa.func.count()).select_from(self.origin).where(where)
 
     def below(self, value: Any) -> sa.ColumnElement[bool]:  # noqa: ANN401  of the cursor's type, or its text
@@ -86,7 +88,7 @@ class QueryColumns:
         return self.cursor < _bound(value)
 
     def unseen(self, edge: Any) -> sa.ColumnElement[bool] | None:  # noqa: ANN401  of the cursor's type
-        """Rows without a cursor value, and those from `edge` on, if there is one; None where none can be."""
+        """Rows without a cursor value, and rows from `edge` on, if it is set; None if there can be none."""
         assert self.cursor is not None
         conditions = [] if edge is None else [~self.below(edge)]
         if self.may_lack:
@@ -94,7 +96,7 @@ class QueryColumns:
         return sa.or_(*conditions) if conditions else None
 
     def between(self, low: CursorPosition | None, high: CursorPosition) -> sa.ColumnElement[bool]:
-        """Rows beyond `low`, up to `high`."""
+        """Rows after `low`, up to `high`."""
         assert self.cursor is not None
         upper = _bound(high.value)
         up_to: sa.ColumnElement[bool] = self.cursor <= upper if high.included else self.cursor < upper
@@ -104,7 +106,7 @@ class QueryColumns:
         return sa.and_(self.cursor > lower if low.included else self.cursor >= lower, up_to)
 
     def statement(self, where: sa.ColumnElement[bool] | None = None) -> sa.Select[Any]:
-        """The rows; in the cursor's order where there is one."""
+        """The rows; in the cursor's order if there is a cursor."""
         statement = sa.select(*self.columns).select_from(self.origin)
         if where is None or self.cursor is None:
             return statement
@@ -112,7 +114,8 @@ class QueryColumns:
 
 
 def _bound(value: Any) -> sa.BindParameter[Any]:  # noqa: ANN401  of the cursor's type
-    """Without a type of its own, a text is compared as the column's type compares."""
+    """The value as a bound parameter. Without a type of its own, a text is compared with the rules of the
+    column's type."""
     return sa.bindparam(None, value, type_=sa.types.NullType(), unique=True)
 
 
@@ -121,8 +124,8 @@ def _as_double(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> QueryColumns:
-    """Raises DataError for a table or a cursor column that is not there, InputError for a query in which a
-    value cannot be bound."""
+    """The table or query to read. Raises DataError for a table or a cursor column that does not exist,
+    InputError for a query in which a value cannot be bound."""
     if source.query is None:
         return _of_table(connection, source, place)
     return _of_query(connection, source)
@@ -189,28 +192,29 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Query
 
 
 def _check_cursor(column: sa.Column[Any], *, is_mysql: bool) -> None:
-    """Raise InputError for a column whose values cannot be compared as a cursor's are. MySQL sorts ENUM and
-    SET by the place of the value in the type and compares them as text: rows would be passed over."""
+    """Raise InputError for a column that the database cannot order and compare as a cursor. MySQL sorts ENUM
+    and SET by the position of the value in the type but compares them as text: rows would be skipped."""
     refused = (sa.Boolean, sa.types.Uuid, sa.JSON, sa.LargeBinary, sa.ARRAY)
     if not isinstance(column.type, (*refused, *((sa.Enum, SET) if is_mysql else ()))):
         return
     raise InputError(
-        f"column {column.name!r} is of type {column.type.__visit_name__.lower()}, which is no cursor: it "
-        "must hold numbers, times or texts that only grow",
+        f"column {column.name!r} has type {column.type.__visit_name__.lower()}, which cannot be a cursor: "
+        "a cursor holds numbers, times or texts that only grow",
         hint="Name a column of numbers or times, or leave `cursor` out.",
         place="source.sql.cursor",
     )
 
 
 def _as_it_is(column: sa.ColumnClause[Any], type_: pa.DataType | None) -> sa.ColumnElement[Any]:
-    """As the driver gives it: SQLAlchemy would cut a TIME of 25 hours, and take a SET apart. MySQL shows six
-    digits of a FLOAT."""
+    """The value as the driver returns it: SQLAlchemy would cut a TIME of 25 hours, and split a SET. MySQL
+    shows six digits of a FLOAT."""
     raw = _as_double(column) if type_ == pa.float32() else sa.type_coerce(column, sa.types.NullType())
     return raw.label(column.name)
 
 
 def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType | None:
-    """The Arrow type of a declared one, where an empty column would not tell it; None: as the values are."""
+    """The Arrow type for a declared type, if an empty column would not show it; None: the type follows from
+    the values."""
     match type_:
         case sa.Boolean():
             return pa.bool_()
@@ -247,21 +251,21 @@ def _missing(message: str, name: str, available: list[str], place: str) -> DataE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseAddress:
-    """`url` is for SQLAlchemy alone; `shown` is for messages: host and database, no user, no password."""
+    """`url` is only for SQLAlchemy; `shown` is for messages: host and database, without user and password."""
 
     url: sa.URL
     shown: str
 
 
 def address_of(written: str, folder: str) -> DatabaseAddress:
-    """The address of a URL as declared; SQLite files that are relative start at `folder`.
+    """The address of a declared URL; relative SQLite paths start at `folder`.
 
-    Raises InputError for a variable that is not set, a URL that cannot be read, an SQLite file not there.
+    Raises InputError for a variable that is not set, a URL that cannot be parsed, and a missing SQLite file.
     """
     try:
         url = sa.make_url(fill_in_environment(written, "source.sql.url", in_url=True))
     except (sa.exc.ArgumentError, ValueError) as error:
-        raise InputError("this is no database URL", place="source.sql.url") from error
+        raise InputError("this is not a valid database URL", place="source.sql.url") from error
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     if url.get_backend_name() != "sqlite":
@@ -279,15 +283,15 @@ T = TypeVar("T")
 FIRST_UNREADABLE = "10000-01-01"
 """The first time that Python cannot represent."""
 BATCH_ROWS = 10_000
-"""Rows that the server sends at a time, and that are held as Python objects."""
+"""Rows that the server sends at a time, and that are in memory as Python objects."""
 _DRIVERS = {"psycopg": "gridmill[postgresql]"}
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """The rows that are new since the position (all, without a cursor), brought here.
+    """The rows that are new since the position (without a cursor all rows), written to local files.
 
-    Raises InputError for a URL, table or column that is not right, DataError for what the database refuses,
-    UnavailableError when it does not answer.
+    Raises InputError for a wrong URL, table or column, DataError for errors of the database, UnavailableError
+    if the database does not answer.
     """
     source = request.source.sql
     assert source is not None
@@ -321,7 +325,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def arrive_empty(request: SourceRequest) -> tuple[SourceFile, ...]:
-    """The columns of the source, without rows. Raises what `arrive` raises."""
+    """The columns of the source, without rows. Raises the same errors as `arrive`."""
     source = request.source.sql
     assert source is not None
     address = address_of(source.url, request.folder)
@@ -336,15 +340,15 @@ def arrive_empty(request: SourceRequest) -> tuple[SourceFile, ...]:
 def _of_stretch(
     connection: sa.Connection, shape: QueryColumns, request: SourceRequest, name: str, key: str
 ) -> SourceFiles:
-    """The rows of a stretch of time; those of another one never count as the same, though they are alike."""
+    """The rows of a time range; the rows of another range never count as the same, even if they are equal."""
     staged = _staged(connection, shape, shape.statement(), request, name, key)
     content = hashlib.sha256(f"{key} {staged.content}".encode()).hexdigest()[:16]
     return SourceFiles(files=staged.files(content), partial=True)
 
 
 def _newest(connection: sa.Connection, shape: QueryColumns, name: str) -> tuple[Any, Any]:
-    """The largest value that others can exceed: after NaN or infinity no row would ever be beyond. And where
-    those begin, if there are any."""
+    """The largest cursor value that other values can exceed: no row can come after NaN or infinity. And the
+    value from which on those begin, if there are any."""
     newest, edge = _greatest(connection, shape), None
     while is_endless(newest):
         edge = newest
@@ -354,8 +358,9 @@ def _newest(connection: sa.Connection, shape: QueryColumns, name: str) -> tuple[
         newest = _greatest(connection, shape, shape.below(edge))
     if isinstance(newest, UnrepresentableTime):
         raise DataError(
-            f"the newest value of the cursor is {str(newest)!r}, no date or time of the years 1 to 9999",
-            hint="Name another column as `cursor`, or leave such rows out in a `query`.",
+            f"the newest value of the cursor is {str(newest)!r}, which is not a date or time of the years "
+            "1 to 9999",
+            hint="Name another column as `cursor`, or exclude such rows in a `query`.",
             place=name,
         )
     return newest, edge
@@ -364,16 +369,18 @@ def _newest(connection: sa.Connection, shape: QueryColumns, name: str) -> tuple[
 def _reached(
     connection: sa.Connection, shape: QueryColumns, edge: CursorPosition, low: CursorPosition | None
 ) -> CursorPosition | None:
-    """The largest value that this load takes, up to `edge`; None where there is none beyond the last load's.
+    """The largest value that this load includes, up to `edge`; None if there is no value after the last
+    load's.
 
-    A later load begins right after it: a row that comes late is lost only at or below a loaded value.
+    The next load begins right after it: a row that arrives late is lost only if its value is at or below the
+    loaded one.
     """
     value = _greatest(connection, shape, shape.between(low, edge))
     return None if value is None else CursorPosition(value=value, included=True)
 
 
 def _count_unseen(connection: sa.Connection, shape: QueryColumns, edge: Any) -> int:  # noqa: ANN401
-    """Rows that no load takes: without a cursor value, or with one that nothing can exceed."""
+    """Rows that no load includes: without a cursor value, or with a value that no other value can exceed."""
     unseen = shape.unseen(edge)
     return 0 if unseen is None else int(connection.execute(shape.count(unseen)).scalar() or 0)
 
@@ -407,8 +414,9 @@ def _staged(
 
 
 def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
-    """What it reads; a second time where the driver cannot read a time: what Python has no value for is then
-    told from what it has. What the server says has a state, and no connection is left where it was lost."""
+    """The result of `read`; it is read a second time if the driver fails on a time that Python cannot
+    represent, then with such times as text. Server errors are classified by their state code, and after a
+    lost connection no connection is reused."""
     try:
         return read()
     except sa.exc.DataError as error:
@@ -419,7 +427,7 @@ def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
 
 @contextmanager
 def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
-    """A transaction that sees one state of the database and changes nothing."""
+    """A transaction that sees one consistent state of the database and changes nothing."""
     try:
         engine = sa.create_engine(
             address.url,
@@ -429,8 +437,8 @@ def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
         )
     except NoSuchModuleError as error:
         raise InputError(
-            f"SQLAlchemy knows no database {address.url.drivername!r}",
-            hint="Write postgresql+psycopg://, sqlite:///, or install the package with its dialect.",
+            f"SQLAlchemy does not know the database {address.url.drivername!r}",
+            hint="Write postgresql+psycopg:// or sqlite:///, or install the package with its dialect.",
             place="source.sql.url",
         ) from error
     except ModuleNotFoundError as error:
@@ -449,7 +457,7 @@ def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
                 transaction.rollback()
     except DBAPIError as error:
         raise (UnavailableError if _is_lost(error, address) else DataError)(
-            f"the database says: {_driver_message(error)}", place=name
+            f"the database reports: {_driver_message(error)}", place=name
         ) from error
     except SQLAlchemyError as error:
         raise DataError(f"cannot be read: {error}", place=name) from error
@@ -458,12 +466,12 @@ def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
 
 
 def _is_lost(error: DBAPIError, address: DatabaseAddress) -> bool:
-    """Whether trying again can help. SQLite calls every mistake operational."""
+    """Whether a retry can help. SQLite reports every error as operational."""
     if address.url.get_backend_name() == "sqlite":
         return "locked" in str(error.orig)
     return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
 
 
 def _driver_message(error: DBAPIError) -> str:
-    """The driver's own words, which name hosts and columns, never passwords."""
+    """The driver's own message, which names hosts and columns but never passwords."""
     return " ".join(str(error.orig).split())[:500]

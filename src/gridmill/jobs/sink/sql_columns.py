@@ -1,6 +1,6 @@
 """Converts the values of database drivers to Arrow columns batch by batch, without rounding or guessing.
 
-It also configures the connection before it is read, so that the driver loses no values.
+It also configures the connection before rows are read, so that the driver loses no values.
 """
 
 import json
@@ -22,14 +22,14 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class UnrepresentableTime(str):
-    """A date or time that Python has no value for, as the database writes it: infinity, year 12000."""
+    """A date or time that Python cannot represent, as the database writes it: infinity, year 12000."""
 
     __slots__ = ()
 
 
 class Interval(str):
-    """A length of time as the database writes it. `seconds` is None where it has months or years: some are
-    longer than others."""
+    """An interval as the database writes it. `seconds` is None if it has months or years, as their length
+    varies."""
 
     __slots__ = ("seconds",)
     seconds: float | None
@@ -42,8 +42,9 @@ def batch_of(
     texts: Collection[str] = (),
     place: str = "",
 ) -> pa.RecordBatch:
-    """Rows as columns: a declared type where the values fit it, else the values' own. Columns of `texts` will
-    be texts, and hold what the database writes. Raises DataError for a value that no type holds."""
+    """Rows as columns, each in its declared type if the values fit it, else in the values' own type. Columns
+    in `texts` become texts as the database writes them. Raises DataError for a value that no type can
+    represent."""
     columns = [
         _column(name, list(values), types.get(name), place, as_text=name in texts)
         for name, values in zip(names, zip(*rows, strict=True), strict=True)
@@ -74,7 +75,7 @@ def _column(
 
 
 _WRITTEN = (Decimal, Interval, UnrepresentableTime)
-"""Values with digits or words that other types cannot hold."""
+"""Columns of values with digits or words that other types cannot represent."""
 
 
 def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
@@ -83,14 +84,15 @@ def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
     for value in values:
         if isinstance(value, UnrepresentableTime):
             raise DataError(
-                f"column {name!r} holds {str(value)!r}, which is no date or time of the years 1 to 9999",
-                hint=f"Declare it `columns: {{{name}: string}}`, or `query` nullif({name}, ...).",
+                f"column {name!r} holds {str(value)!r}, which is not a date or time of the years 1 to 9999",
+                hint=f"Declare `columns: {{{name}: string}}`, or use nullif({name}, ...) in a `query`.",
                 place=place,
             )
         if isinstance(value, Interval) and value.seconds is None:
             raise DataError(
-                f"column {name!r} holds the interval {str(value)!r}: months and years have no set length",
-                hint=f"Declare it `columns: {{{name}: string}}`, or `query` extract(epoch from {name}).",
+                f"column {name!r} holds the interval {str(value)!r}: months and years have no fixed length",
+                hint=f"Declare `columns: {{{name}: string}}`, or use extract(epoch from {name}) in a "
+                "`query`.",
                 place=place,
             )
 
@@ -101,14 +103,17 @@ def _check_floats(name: str, values: list[Any], place: str) -> None:
         if isinstance(value, Decimal) and value.is_finite() and not isfinite(float(value)):
             raise DataError(
                 f"column {name!r} holds {value:.6e}, which is too large for a float",
-                hint=f"Declare it `columns: {{{name}: string}}`.",
+                hint=f"Declare `columns: {{{name}: string}}`.",
                 place=place,
             )
 
 
 def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
-    """Whether a declared type says what the values are. Numbers in a column of times can count anything, any
-    but 0 and 1 are more than a boolean, a decimal more than a float, and a float has digits of its own."""
+    """Whether the declared type can be used for these values.
+
+    Numbers in a column of times can count anything; numbers other than 0 and 1 do not fit a boolean, decimals
+    do not fit a float, and floats have their own digits.
+    """
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     if pa.types.is_temporal(declared):
         return not is_number
@@ -119,7 +124,7 @@ def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
 
 
 def _by_kind(values: list[Any], kinds: set[type]) -> pa.Array:
-    """In the values' own type; as texts where they have several."""
+    """The values in their own type; as texts if they have several types."""
     for kind_of_type, make in _KINDS:
         if all(issubclass(kind, kind_of_type) for kind in kinds):
             try:
@@ -140,8 +145,8 @@ def _times(values: list[Any]) -> pa.Array:
 
 
 def _decimals(values: list[Any]) -> pa.Array:
-    """Exact: whole numbers as integers, or texts where one is too long for that, others with 76 digits at
-    most. Beside longer ones, NaN and infinity all are floats."""
+    """Exact numbers: whole numbers as integers, or as texts if one is too long; other numbers with at most
+    76 digits. If there are longer ones, NaN or infinity, all become floats."""
     present_values = [value for value in values if value is not None]
     if not all(isfinite(value) for value in present_values):
         return _floats(values)
@@ -156,7 +161,8 @@ def _decimals(values: list[Any]) -> pa.Array:
 
 
 def _floats(values: list[Any]) -> pa.Array:
-    """The nearest floats. Raises ValueError for a whole number that is none: as texts all are whole."""
+    """The nearest floats. Raises ValueError for a whole number that a float cannot represent: the column
+    then becomes texts."""
     for value in values:
         if isinstance(value, int | Decimal) and isfinite(value) and value == int(value) != int(float(value)):
             raise ValueError(value)
@@ -164,7 +170,7 @@ def _floats(values: list[Any]) -> pa.Array:
 
 
 def _shortest(column: pa.Array) -> pa.Array:
-    """Numbers of single precision with the fewest digits that tell them apart: 0.1, as people wrote it."""
+    """Numbers of single precision with the fewest digits that identify them: 0.1, as people write it."""
     return column.cast(pa.float32(), safe=False).cast(pa.string()).cast(pa.float64())
 
 
@@ -200,7 +206,7 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
 
 
 def _element(value: Any) -> Any:  # noqa: ANN401
-    """As JSON has it; numbers and bytes for which it has no form as PostgreSQL writes them."""
+    """The value as JSON; numbers and bytes without a JSON form are written as PostgreSQL writes them."""
     match value:
         case list():
             return [_element(one) for one in value]
@@ -220,7 +226,7 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
     "mysql": ("SET time_zone = '+00:00'",),
     "mariadb": ("SET time_zone = '+00:00'",),
 }
-"""Session settings. Times without a zone are read as UTC, so the database has to show them in UTC."""
+"""Session settings. Times without a zone are read as UTC, so the database must show times in UTC."""
 _INTERVAL = re.compile(r"(?:([-+]?\d+) days?)? ?(?:([-+])?(\d+):(\d+):(\d+)(?:\.(\d+))?)?")
 """An interval without months and years in PostgreSQL's own style: `-1 days +02:03:04.5`."""
 _AS_WRITTEN = (
@@ -239,7 +245,7 @@ _AS_WRITTEN = (
 
 
 def connect_arguments(url: sa.URL) -> dict[str, Any]:
-    """What the driver is told when it connects. Raises ModuleNotFoundError."""
+    """The options with which the driver connects. Raises ModuleNotFoundError."""
     if (url.get_backend_name(), url.get_driver_name()) not in {("mysql", "pymysql"), ("mariadb", "pymysql")}:
         return {}
     from pymysql.constants import FIELD_TYPE
@@ -256,7 +262,8 @@ def connect_arguments(url: sa.URL) -> dict[str, Any]:
 
 
 def _or_unreadable(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """PyMySQL gives back the text of what it cannot read, such as 0000-00-00."""
+    """Detects times that Python cannot represent: PyMySQL returns the text of a value that it cannot parse,
+    such as 0000-00-00."""
 
     def read(text: str) -> Any:  # noqa: ANN401
         value = convert(text)
@@ -266,14 +273,14 @@ def _or_unreadable(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def begin(connection: sa.Connection) -> None:
-    """Tell the database, in the transaction that has begun, how to show values."""
+    """Configure how the database writes values, in the transaction that has begun."""
     for statement in _TOLD.get(connection.dialect.name, ()):
         connection.exec_driver_sql(statement)
 
 
 def read_as_written(connection: sa.Connection) -> None:
-    """Read as texts, from now on, what Python's values would change. Not sooner: SQLAlchemy needs JSON as
-    values when it looks at a table."""
+    """From now on read as texts the values that Python's types would change. This must happen after
+    SQLAlchemy has inspected the table, for which it needs JSON values."""
     if connection.dialect.driver != "psycopg":
         return
     from psycopg.adapt import Loader
@@ -294,7 +301,7 @@ def read_as_written(connection: sa.Connection) -> None:
 
 
 def _seconds_of(interval: str) -> float | None:
-    """Its length, which can be longer than any `timedelta`; None with months or years."""
+    """The interval's length in seconds, which can exceed any `timedelta`; None with months or years."""
     match = _INTERVAL.fullmatch(interval)
     if match is None:
         return None
@@ -304,8 +311,8 @@ def _seconds_of(interval: str) -> float | None:
 
 
 def read_all_times(connection: sa.Connection) -> bool:
-    """Read those too that Python has no value for, as `UnrepresentableTime`, which takes longer. False where
-    the driver does so in any case."""
+    """Also read times that Python cannot represent, as `UnrepresentableTime`, which is slower. Returns False
+    if the driver always does so."""
     if connection.dialect.driver != "psycopg":
         return False
     from psycopg import DataError

@@ -1,4 +1,5 @@
-"""Binds the values of a query's parameters: they are never part of the statement, whatever they hold."""
+"""Binds the values of a query's parameters: they never become part of the statement, whatever
+they contain."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,21 +24,21 @@ from gridmill.domain.sql_statement import (
 from gridmill.errors import InputError
 
 _NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
-"""Text that SQLAlchemy would read as a parameter, also within quoted texts: only our parameters are
-parameters."""
+"""Text that SQLAlchemy would read as a parameter, also within quoted texts; it is escaped, so that only our
+parameters are parameters."""
 _MARK = re.compile("\0([0-9]+)\0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundStatement:
-    """A statement for SQLAlchemy's `text`, and what is bound in it."""
+    """A statement for SQLAlchemy's `text`, and its bound values."""
 
     text: str
     values: Sequence[sa.BindParameter[Any]] = ()
 
 
 def bind_values(query: str, values: Mapping[str, Given], dialect: str) -> BoundStatement:
-    """The query for a database of that dialect. Raises InputError where a value cannot be bound."""
+    """The query for a database with this dialect. Raises InputError if a value cannot be bound."""
     if not values:
         return BoundStatement(text=_escaped(query))
     binding = _ParameterBinder(values, dialect)
@@ -51,7 +52,8 @@ def _escaped(text: str) -> str:
 
 
 class _ParameterBinder:
-    """Writes what stands in a statement for each hole; marks keep its place until all else is escaped."""
+    """Writes the text that replaces each placeholder; marks hold their positions until all other text is
+    escaped."""
 
     def __init__(self, values: Mapping[str, Given], dialect: str) -> None:
         self.bound: list[sa.BindParameter[Any]] = []
@@ -59,12 +61,12 @@ class _ParameterBinder:
         self._texts: list[str] = []
 
     def mark(self, hole: Placeholder) -> str:
-        """The place of a hole. Raises InputError."""
+        """The mark for a placeholder. Raises InputError."""
         self._texts.append(self._written(hole))
         return f"\0{len(self._texts) - 1}\0"
 
     def put(self, marked: str) -> str:
-        """The statement with what stands for its holes."""
+        """The statement with the marks replaced by parameters."""
         return _MARK.sub(lambda found: self._texts[int(found[1])], marked)
 
     def _written(self, hole: Placeholder) -> str:
@@ -85,15 +87,15 @@ class _ParameterBinder:
         return listed if hole.enclosed else f"({listed})"
 
     def _bind(self, value: Scalar | date) -> str:
-        """A space behind it: `::` may follow. Without a type of its own the database finds one by what the
-        value is compared with, as for a text in quotes."""
+        """The parameter, with a space after it, as `::` may follow. Without a declared type the database
+        infers the type from the comparison, as for a quoted text."""
         name = f"gridmill_{len(self.bound)}"
         self.bound.append(sa.bindparam(name, value, type_=sa.types.NullType()))
         return f":{name} "
 
 
 def _moment(name: str, value: Given) -> date | None:
-    """A bound of time: a date where it is one, else a time in UTC; None for other values."""
+    """A time bound: a date if it has no time of day, else a time in UTC; None for other values."""
     if name not in TIMES or not isinstance(value, str):
         return None
     try:
@@ -104,7 +106,7 @@ def _moment(name: str, value: Given) -> date | None:
 
 
 def _as_text(name: str, value: Given) -> Given:
-    """As databases write it: `2013-01-01 06:00:00`."""
+    """The time as databases write it: `2013-01-01 06:00:00`."""
     moment = _moment(name, value)
     return str(_naive(moment)) if moment is not None else value
 

@@ -1,6 +1,6 @@
-"""Types the rows of a driver and writes them to Parquet files of the attempt, batch by batch.
+"""Assigns types to the rows of a driver and writes them to Parquet files of the attempt, batch by batch.
 
-The position (how far a table has been read) is a value of its cursor column, stored as JSON between loads.
+The position (the cursor value up to which a table has been read) is stored as JSON between loads.
 """
 
 import hashlib
@@ -26,7 +26,8 @@ from gridmill.jobs.sink.sql_columns import Rows, batch_of
 
 @dataclass(slots=True)
 class StagedRows:
-    """Files of rows, a new one whenever the rows' types change. `content` is of all of them."""
+    """Files of rows, with a new file whenever the rows' types change. `content` is the hash of
+    all of them."""
 
     folder: Path
     name: str
@@ -57,13 +58,13 @@ class StagedRows:
                 self._hash.update(buffer or b"")
 
     def close(self) -> None:
-        """Finish the file that is open."""
+        """Close the current file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
     def files(self, content: str) -> tuple[SourceFile, ...]:
-        """The files, as a sink loads them."""
+        """The files as source files of a sink."""
         return tuple(
             SourceFile(
                 path=path,
@@ -90,9 +91,9 @@ def stage(
     rest: pa.DataType | None = None,
     texts: Collection[str] = (),
 ) -> StagedRows:
-    """Write the rows below `folder`; `types` are those that are declared, `texts` become texts. Without any
-    row a file that has none: all other columns are of type `rest` in it, if that is known. Raises DataError
-    for a value that no type holds, StorageError."""
+    """Write the rows below `folder`; `types` are the declared types; columns in `texts` become texts. If
+    there are no rows, one file without rows is written; in it all other columns have the type `rest`, if it
+    is known. Raises DataError for a value that no type can represent, StorageError."""
     staged = StagedRows(folder=folder, name=name, key=key)
     with storage_errors(folder):
         try:
@@ -127,36 +128,37 @@ _LONGEST = 366.0 * 86_400 * 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorPosition:
-    """All rows below `value` are loaded and, when `included`, those at it."""
+    """All rows with cursor values below `value` are loaded and, if `included`, those with exactly this
+    value."""
 
     value: Any
     included: bool
 
     def written(self) -> Mapping[str, Any]:
-        """As JSON has it."""
+        """The position as JSON."""
         kind = _kind(self.value)
         text = self.value.isoformat() if isinstance(self.value, date) else str(self.value)
         return {"kind": kind, "value": text, "included": self.included}
 
 
 def read_position(written: Mapping[str, Any] | None) -> CursorPosition | None:
-    """The other way."""
+    """The position from JSON."""
     if written is None:
         return None
     return CursorPosition(value=_READ[written["kind"]](written["value"]), included=written["included"])
 
 
 def edge_of(newest: Any, source: SqlSource, low: CursorPosition | None, place: str) -> CursorPosition:  # noqa: ANN401
-    """How far this load may go. Raises InputError, DataError.
+    """The cursor value up to which this load may read. Raises InputError, DataError.
 
-    Without a `lag` that is the newest value; with one, what is further from it than the lag (0: below it),
-    so that rows which come late can still be loaded. Whether a value lies beyond another one is left to the
-    database: it may sort texts otherwise than Python does.
+    Without a `lag` it is the newest value. With a lag it is the newest value minus the lag (0: values below
+    the newest), so that rows which arrive late can still be loaded. The database decides whether one value
+    comes after another: it may sort texts differently from Python.
     """
     _kind(newest, place)
     if low is not None and _kind(low.value) != _kind(newest):
         raise DataError(
-            f"the cursor is of another type than at the last load: {newest!r} after {low.value!r}",
+            f"the cursor has another type than at the last load: {newest!r} after {low.value!r}",
             hint="Give the sink another name to begin a new table.",
             place=place,
         )
@@ -166,7 +168,7 @@ def edge_of(newest: Any, source: SqlSource, low: CursorPosition | None, place: s
 
 
 def is_endless(value: Any) -> bool:  # noqa: ANN401
-    """Whether nothing, or nothing but NaN, can be greater: NaN and the infinities."""
+    """Whether no value, or only NaN, can be greater: NaN and the infinities."""
     return isinstance(value, float | Decimal) and not isfinite(value)
 
 
@@ -187,8 +189,8 @@ def _before(newest: Any, lag: float) -> Any:  # noqa: ANN401
     if lag == 0:
         return newest
     raise InputError(
-        "a `lag` needs a cursor of numbers or times, and this one holds texts",
-        hint="`lag: 0` holds back the newest value itself. SQLite keeps times as texts.",
+        "a `lag` needs a cursor of numbers or times, but this cursor holds texts",
+        hint="`lag: 0` leaves out only the rows with the newest value. SQLite stores times as texts.",
         place="source.sql.lag",
     )
 

@@ -1,7 +1,8 @@
-"""A sink's Delta table: data files named by the source file they hold, changed by one commit per load.
+"""A sink's Delta table: data files are named by the source file whose rows they contain, and each load
+changes them in one commit.
 
-The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record what was loaded. The contents of the table and the
-record of loads are therefore one fact and change atomically.
+The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record what was loaded. So the contents of the table and the
+record of loads cannot disagree and change atomically.
 """
 
 import json
@@ -29,19 +30,19 @@ from gridmill.transfer.contents import sync_folder
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")
 SOURCES = b"gridmill.sources"
-"""Metadata key of a compacted file. For each source file in it: key, content, number of rows and time of
-modification (milliseconds; absent in files of earlier versions)."""
+"""Metadata key of a compacted file. For each source file in it: key, content, number of rows and
+modification time (milliseconds; absent in files of earlier versions)."""
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
 _REJECTS = "gridmill.rejects"
 _POSITIONS = "gridmill.positions"
-"""Key of the version whose commit holds the position of each source."""
+"""Key of the table version whose commit has the position of each source."""
 _CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
 """Every version stays readable, because artifacts refer to them."""
 
 
 class ConcurrentCommitError(Exception):
-    """Another attempt committed to the table since it was opened: open it again."""
+    """Another attempt has committed to the table since it was opened: open it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +64,17 @@ class SinkTable:
 
     @property
     def rules(self) -> int | None:
-        """The number of the declaration it was loaded by (`rules_number`)."""
+        """The number of the declaration by which it was loaded (`rules_number`)."""
         return self.delta.transaction_version(_RULES) if self.delta else None
 
     @property
     def rejects(self) -> int | None:
-        """The version of the table of rejects that belongs to it; None without one."""
+        """The version of the table of rejects to which the newest commit refers; None without rejects."""
         return self.delta.transaction_version(_REJECTS) if self.delta else None
 
     @property
     def note(self) -> Mapping[str, Any]:
-        """What the newest commit says of its load; empty for a table that another program wrote to."""
+        """The newest commit's record of its load; empty for a table to which another program wrote."""
         if self.delta is None:
             return {}
         entry = self.delta.history(1)[0]
@@ -82,26 +83,26 @@ class SinkTable:
 
     @property
     def positions(self) -> Positions:
-        """Where each source is to be read on: of the commit that loaded its newest rows."""
+        """The position of each source, from the commit that loaded its newest rows."""
         version = self.delta.transaction_version(_POSITIONS) if self.delta else None
         if self.delta is None or version is None:
             return {}
         *_, entry = self.delta.history(self.delta.version() - version + 1)
         if entry.get("version") != version:
-            message = f"the table's log does not reach back to version {version}"
+            message = f"the table's log does not go back to version {version}"
             raise StorageError(message, place=str(self.path))
         positions: Positions = json.loads(entry["gridmill"])["positions"]
         return positions
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns. Only for a table that exists."""
+        """Its columns. The table must exist."""
         assert self.delta is not None
         return pa.schema(self.delta.schema().to_arrow())
 
 
 def open_sink_table(path: Path, version: int | None = None) -> SinkTable:
-    """That version, or the newest. Raises StorageError when it cannot be read."""
+    """This version of the table, or the newest. Raises StorageError if it cannot be read."""
     try:
         return SinkTable(path=path, delta=DeltaTable(path, version=version))
     except TableNotFoundError:
@@ -127,7 +128,7 @@ def _loaded(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
 
 
 def _several(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
-    """The pieces of a compacted file; its size is told once."""
+    """The pieces of a compacted file; only the first piece has the file's size."""
     start, size_bytes = 0, row["size_bytes"]
     sources = json.loads((pq.read_schema(folder / row["path"]).metadata or {})[SOURCES])
     for key, content, rows, *modified in sources:
@@ -144,30 +145,31 @@ def _several(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
 
 
 def compact_stem() -> str:
-    """The name of a data file for rows of several source files, never used before."""
+    """A new unique name of a data file for rows of several source files."""
     return f"compact-{uuid4().hex}"
 
 
 def marked_with(schema: pa.Schema, pieces: Iterable[LoadedFile]) -> pa.Schema:
-    """The schema of a data file that holds the rows of these pieces, in their order, and says so."""
+    """The schema of a data file with the rows of these pieces, in their order, with the record of the pieces
+    in its metadata."""
     sources = [[piece.key, piece.content, piece.rows, piece.modified_ms] for piece in pieces]
     return schema.with_metadata({SOURCES: json.dumps(sources)})
 
 
 def rules_number(fingerprint: str) -> int:
-    """A declaration's fingerprint as the number a Delta transaction can carry."""
+    """A declaration's fingerprint as a number that a Delta transaction can store."""
     return int(fingerprint[:15], 16)
 
 
 def stem_of(file: SourceFile) -> str:
-    """The name of a data file for rows of `file`, never used before."""
+    """A new unique name of a data file for rows of `file`."""
     return f"{file.key}-{file.content}-{uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
-    """What a commit carries beside rows: the declaration's number, the version of the rejects that belongs to
-    it, and a note for readers of the table's history (JSON)."""
+    """The contents of a commit besides rows: the declaration's number, the version of its rejects, and a
+    record for readers of the table's history (JSON)."""
 
     rules: int
     rejects: int | None = None
@@ -183,10 +185,12 @@ def commit(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Make the parts visible, what the plan removes invisible, and its positions those of the table, in one
-    commit; the new version. With `overwrite`, and when the plan loads anew, the parts replace all there is.
+    """Commit the load: make the parts visible, remove the files that the plan removes, and store its
+    positions; returns the new version. With `overwrite`, and if the plan loads everything again, the parts
+    replace all rows.
 
-    Raises ConcurrentCommitError when another attempt was quicker: nothing was changed. Raises StorageError.
+    Raises ConcurrentCommitError if another attempt committed first: then nothing was changed. Raises
+    StorageError.
     """
     delta = table.delta
     with storage_errors(table.path):
@@ -209,10 +213,10 @@ def commit(
 
 
 def create(path: Path, schema: pa.Schema) -> DeltaTable:
-    """An empty table. Raises ConcurrentCommitError when another attempt made it."""
+    """Create an empty table. Raises ConcurrentCommitError if another attempt created it."""
     delta = DeltaTable.create(path, schema, mode="ignore", configuration=_CONFIGURATION)
     if delta.version() != 0:
-        raise ConcurrentCommitError("another attempt made the table")
+        raise ConcurrentCommitError("another attempt created the table")
     return delta
 
 
@@ -252,9 +256,10 @@ def _commit(
 
 
 def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[ParquetPart]) -> int:
-    """The same rows in other files, or fewer rows: one commit, with the note of the one before; its version.
+    """Commit the same rows in other files, or fewer rows, with the record of the commit before; returns the
+    new version.
 
-    Raises ConcurrentCommitError when another attempt was quicker, StorageError.
+    Raises ConcurrentCommitError if another attempt committed first, StorageError.
     """
     assert table.delta is not None
     before, now = table.delta.version(), int(time.time() * 1000)
@@ -282,10 +287,11 @@ def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[Parque
 
 
 def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
-    """The table with the columns of `schema` that it lacks, missing in all rows.
+    """The table with the missing columns of `schema` added, without values in all rows.
 
-    A commit of its own, with the note of the one before, which says that other files may lack them: it stands
-    when its load dies before its rows are there. Raises ConcurrentCommitError, StorageError.
+    This is a separate commit with the record of the commit before, extended by the fact that other files may
+    lack these columns. It remains if its load dies before its rows are committed. Raises
+    ConcurrentCommitError, StorageError.
     """
     assert table.delta is not None
     lacking = [item for item in schema if item.name not in table.schema.names]
@@ -306,17 +312,17 @@ def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
 
 
 Times: TypeAlias = Mapping[tuple[str, str], int]
-"""By key and content of a source file: its time of modification in milliseconds since 1970."""
+"""By key and content of a source file: its modification time in milliseconds since 1970."""
 
 
 def times_of(files: Iterable[SourceFile], loaded: Iterable[LoadedFile]) -> Times:
-    """When these source files, and those that are loaded, were last modified."""
+    """When these source files, and the loaded ones, were last modified."""
     modified_by_key = {(entry.key, entry.content): entry.modified_ms for entry in loaded}
     return modified_by_key | {(file.key, file.content): file.modified_ms for file in files}
 
 
 def move(parts: Sequence[ParquetPart], folder: Path, times: Times) -> list[AddAction]:
-    """Put the parts beside the table; what adds them to it."""
+    """Move the parts to the folder of the table; returns the actions that add them."""
     actions: list[AddAction] = []
     for part in parts:
         part.path.rename(folder / part.path.name)
@@ -328,7 +334,8 @@ def move(parts: Sequence[ParquetPart], folder: Path, times: Times) -> list[AddAc
 
 
 def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> AddAction:
-    """What adds a data file to a table; it is as old as the source file whose rows it holds."""
+    """The action that adds a data file to a table; its modification time is that of the source file whose
+    rows it contains."""
     return AddAction(
         path=name,
         size=size_bytes,
@@ -340,7 +347,8 @@ def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> 
 
 
 def _is_committed(folder: Path, parts: Sequence[ParquetPart]) -> bool:
-    """Whether the commit went through although it raised (a checkpoint after it failed, a signal came)."""
+    """Whether the commit succeeded although it raised an error (a checkpoint after it failed, or a signal
+    arrived)."""
     names = {part.path.name for part in parts}
     return any(entry.path in names for entry in open_sink_table(folder).loaded)
 

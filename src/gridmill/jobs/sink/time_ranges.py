@@ -1,7 +1,6 @@
-"""Loads of a time range: which rows of the table they replace.
+"""Loads of a time range: decides which rows of the table they replace.
 
-A data file's key contains the range that its rows are of, so that the table itself is the record of what is
-loaded.
+A data file's key contains the time range of its rows, so that the table itself records what is loaded.
 """
 
 from collections.abc import Sequence
@@ -16,13 +15,13 @@ _BEGINS_BITS, _LENGTH_BITS = 37, 25
 _ORIGIN = datetime(1, 1, 1, tzinfo=UTC)
 
 Stretch = tuple[datetime, datetime]
-"""A time range: its begin (included) and its end (excluded)."""
+"""A time range: its begin (inclusive) and its end (exclusive)."""
 
 
 def key_of(stretch: Stretch) -> str:
     """16 hex digits: the unit (2 bits), the beginning since the year 1 and the length in that unit.
 
-    Raises InputError for a stretch of parts of seconds, or too long to be counted.
+    Raises InputError for a range with fractions of a second, or one that is too long for the encoding.
     """
     begins, length = stretch[0] - _ORIGIN, stretch[1] - stretch[0]
     for code, unit in enumerate(_UNITS):
@@ -30,13 +29,14 @@ def key_of(stretch: Stretch) -> str:
             number = code << (_BEGINS_BITS + _LENGTH_BITS) | begins // unit << _LENGTH_BITS | length // unit
             return f"{number:016x}"
     raise InputError(
-        f"from {_shown(stretch[0])} to {_shown(stretch[1])} is no stretch of whole seconds, at most a year",
-        hint="A longer one begins and ends at whole minutes, hours or days.",
+        f"from {_shown(stretch[0])} to {_shown(stretch[1])} is not a range of whole seconds of at most a "
+        "year",
+        hint="A longer range must begin and end at whole minutes, hours or days.",
     )
 
 
 def stretch_of(key: str) -> Stretch:
-    """The other way."""
+    """The time range of a key."""
     number = int(key, 16)
     unit = _UNITS[number >> (_BEGINS_BITS + _LENGTH_BITS)]
     begins = _ORIGIN + (number >> _LENGTH_BITS & (1 << _BEGINS_BITS) - 1) * unit
@@ -44,10 +44,10 @@ def stretch_of(key: str) -> Stretch:
 
 
 def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[LoadedFile], *, anew: bool) -> LoadPlan:
-    """What to load: rows of a stretch replace those that were loaded for it, or for parts of it.
+    """The plan: the rows of a time range replace the rows that were loaded for it, or for parts of it.
 
-    Raises ConflictError where it overlaps with another one in part, for nothing tells which rows both share;
-    and where the table must be loaded anew and has rows of others.
+    Raises ConflictError if the range overlaps with another one only in part, because it is unknown which rows
+    both share; and if the table must be loaded again from the beginning but has rows of other ranges.
     """
     if anew:
         plan = load_anew(new, loaded)
@@ -67,9 +67,9 @@ def _is_replaced(entry: LoadedFile, own: Stretch) -> bool:
         return False
     if entry.rows and not (own[0] <= begins and ends <= own[1]):
         raise ConflictError(
-            f"the rows from {_shown(begins)} to {_shown(ends)} are loaded together, and those from "
-            f"{_shown(own[0])} to {_shown(own[1])} are a part of them",
-            hint="Load the same stretch again, or one that holds all of it.",
+            f"the rows from {_shown(begins)} to {_shown(ends)} are loaded together, but those from "
+            f"{_shown(own[0])} to {_shown(own[1])} are only a part of them",
+            hint="Load the same range again, or a range that contains all of it.",
         )
     return True
 

@@ -1,4 +1,4 @@
-"""Reads source files into typed batches: first determines the types from all values, then reads the rows."""
+"""Reads source files into typed batches: first infers the types from all values, then reads the rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +56,8 @@ _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
 
 
 FIRST_ROWS = 5000
-"""Rows of each CSV file that are examined before its columns are read with the types that these rows show."""
+"""Rows of each CSV file that are examined first; its columns are then read with the types that these rows
+show."""
 
 
 @dataclass(slots=True)
@@ -69,22 +70,22 @@ class Progress:
     _before: int = 0
 
     def begin(self, file: SourceFile) -> None:
-        """A file is begun."""
+        """Reading of a file begins."""
         self.note = file.name
         self.seen(0)
 
     def seen(self, count: int) -> None:
-        """So much of it is read."""
+        """This many bytes of the file are read."""
         self.context.progress(self._before + count, self.total, "bytes", self.note)
 
     def end(self, file: SourceFile) -> None:
-        """It is read whole."""
+        """The file is read completely."""
         self._before += file.size_bytes
         self.seen(0)
 
 
 class NoProgress(Progress):
-    """For files of which nobody waits for the end."""
+    """A progress for files whose progress is not shown."""
 
     __slots__ = ()
 
@@ -92,59 +93,58 @@ class NoProgress(Progress):
         pass
 
     def begin(self, file: SourceFile) -> None:
-        """A file is begun."""
+        """Reading of a file begins."""
 
     def seen(self, count: int) -> None:
-        """So much of it is read."""
+        """This many bytes of the file are read."""
 
     def end(self, file: SourceFile) -> None:
-        """It is read whole."""
+        """The file is read completely."""
 
 
 @dataclass(slots=True)
 class LoadContext:
-    """How the files of one sink are read."""
+    """The rules for reading the files of one sink."""
 
     spec: SinkSpec
     progress: Progress
     lost: Counter[str] = field(default_factory=Counter)
-    """How many values were not kept whole, by `COLUMN HOW`."""
+    """The number of values that were not kept completely, by `COLUMN HOW`."""
     later: set[str] = field(default_factory=set)
-    """Columns that came with a later file: others may lack them."""
+    """Columns that were added with a later file: other files may lack them."""
     expect_types: bool = False
-    """Whether CSV is read as what its beginning looks like (UnexpectedTypeError where that was wrong), and
-    texts of Parquet stay numbers of a dictionary where they are that in the file."""
+    """CSV is read with the types of its first rows (UnexpectedTypeError if wrong); Parquet texts stay encoded."""
     without_type: tuple[str, ...] = ()
-    """Columns of the schema without a value or a declaration to tell their type."""
+    """Columns of the schema whose type is unknown: they have neither a value nor a declaration."""
     most_rows: int | None = None
-    """Of each file only the first so many rows are read; None: all."""
+    """Only this many first rows of each file are read; None: all rows."""
     is_cut: bool = field(default=False, init=False)
     """Whether a file has more rows than `most_rows`."""
     layout: ColumnMapping = field(init=False)
     keys: tuple[str, ...] = field(default=(), init=False)
-    """Columns of the schema that would be numbers, but that one of these begins with a zero."""
+    """Columns of the schema that would be numeric, but in which a number begins with a zero."""
     forms: dict[str, Forms] = field(default_factory=dict)
-    """The forms of columns whose texts are not all as Arrow reads them."""
+    """The forms of columns with texts that Arrow cannot read directly."""
     zoned: set[str] = field(default_factory=set, init=False)
-    """Columns of times with zones: Arrow's CSV reader takes times without one alone."""
+    """Columns of times with zones: Arrow's CSV reader accepts only times without a zone."""
     kept: frozenset[str] = field(init=False)
-    """Columns whose forms are those of the table."""
+    """Columns whose forms are those of the existing table."""
     decided: bool = False
-    """Whether all values were looked at for the forms: what still does not fit is no value of its column."""
+    """Whether all values were read to detect the forms: then a value that does not fit is really wrong."""
     read_as: dict[str, str] = field(default_factory=dict)
-    """For columns of such forms how one of the texts is read."""
+    """For columns with such forms, an example of how a text is read."""
 
     def __post_init__(self) -> None:
         self.layout = ColumnMapping(spec=self.spec)
         self.kept = frozenset(self.forms)
 
     def rules(self, file: SourceFile) -> TextRules:
-        """How its text is read."""
+        """The rules for reading its text."""
         nulls = self.spec.source.nulls if file.format == Format.CSV else ()
         return TextRules(nulls=nulls)
 
     def rules_of(self, rules: TextRules, name: str, table: pa.Schema | None = None) -> TextRules:
-        """How the text of a column is read, which may be one of a table that is there."""
+        """The rules for reading the text of a column, which may belong to an existing table."""
         return replace(
             rules,
             time_format=self.spec.source.time_format(name),
@@ -154,7 +154,7 @@ class LoadContext:
         )
 
     def _possible_forms(self, name: str, table: pa.Schema | None) -> Forms:
-        """The forms that a column can have before its texts are seen."""
+        """The forms that a column can have before its texts are read."""
         form = self.forms.get(name, ANY)
         mark = {None: None, ".": Form.POINT, ",": Form.COMMA}[self.spec.source.decimal]
         if name not in self.forms and table is not None and name in table.names:
@@ -166,7 +166,7 @@ class LoadContext:
         return TypeGuesses(rules=rules, rules_of=lambda name: self.rules_of(rules, name, table))
 
     def find_forms(self, files: Sequence[SourceFile], table: pa.Schema | None = None) -> None:
-        """Decide the forms of columns of declared types by all of their values. Raises DataError."""
+        """Decide the forms of columns with declared types from all of their values. Raises DataError."""
         guesses = self._new_guesses(files, table)
         guesses.declared = self._undecided()
         for file in files:
@@ -186,7 +186,7 @@ class LoadContext:
         }
 
     def _settle(self, guesses: TypeGuesses, files: Sequence[SourceFile]) -> None:
-        """Keep the forms that were found. Raises DataError where they do not show what values mean."""
+        """Store the detected forms. Raises DataError if they do not decide the meaning of the values."""
         candidates = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
         candidates |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
         if self.spec.on_misfit == OnMisfit.REJECT:  # then rows with such years are rejected
@@ -203,7 +203,7 @@ class LoadContext:
                 self.zoned.add(name)
 
     def _place_of_text(self, files: Sequence[SourceFile], name: str, text: str) -> str:
-        """Where a column has that text first; reads the files again."""
+        """The place at which a column first has this text; reads the files again."""
         for file in files:
             reader, row = open_reader(file, self.spec.source), 0
             for batch in reader.batches(None, lambda count: None):
@@ -217,7 +217,8 @@ class LoadContext:
         return files[0].name
 
     def schema(self, files: Sequence[SourceFile]) -> pa.Schema:
-        """The table's columns: declared types, else what all values of all files can be read as.
+        """The table's columns: declared types, else the types with which all values of all files can be
+        read.
 
         Raises DataError.
         """
@@ -232,7 +233,8 @@ class LoadContext:
         return self._schema_of(guesses, files)
 
     def _keep_certain(self, candidates: Mapping[str, FormCandidates], guesses: TypeGuesses) -> None:
-        """Keep the forms that the first rows of declared columns show, where they do; else all rows will."""
+        """Store the forms that the first rows of declared columns show, if they decide them; otherwise all
+        rows are read later."""
         for name, narrowing in candidates.items():
             type_ = guesses.declared[name]
             forms = forms_of(narrowing, type_)
@@ -242,11 +244,12 @@ class LoadContext:
                 self.forms[name] = forms
 
     def first_schema(self, files: Sequence[SourceFile]) -> pa.Schema | None:
-        """What `schema` gives if later values are as the first of each file; None where they do not tell.
+        """The result of `schema` if later values are like the first values of each file; None if the first
+        values do not decide it.
 
-        A column gets the first type that all its values can be read as. Whatever the first of them rule
-        out stays ruled out; so when all the others can be read as what is left, it is what all would give.
-        Raises DataError.
+        A column gets the first type with which all its values can be read. A type that the first values
+        exclude stays excluded. So if all other values can be read with the remaining type, it is the type
+        that reading all values would give. Raises DataError.
         """
         guesses = self._new_guesses(files)
         if any(file.format != Format.CSV for file in files):
@@ -289,7 +292,7 @@ class LoadContext:
         return self.layout.constant(name, self.rules_of(rules, name))
 
     def inferred_types(self, files: Sequence[SourceFile], table: pa.Schema) -> dict[str, pa.DataType | None]:
-        """The types of the columns of new files for a table that is there; None without any value.
+        """The types of the columns of new files for an existing table; None for a column without any value.
 
         Raises DataError for a file that lacks a column.
         """
@@ -320,7 +323,7 @@ class LoadContext:
         return guesses
 
     def _look(self, reader: Reader, guesses: TypeGuesses, *, first: bool = False) -> None:
-        """Narrow the guesses by one file (or by its first rows), reading no more of it than needed."""
+        """Narrow the guesses by one file (or by its first rows), reading only as much of it as needed."""
         guesses.begin(any_text=reader.file.format == Format.CSV)
         names = reader.names()
         sources = self.layout.selected() if names is None else self.layout.sources(names, reader.file.name)
@@ -340,7 +343,7 @@ class LoadContext:
                 guesses.see(self.layout.renamed(rows), skip=self.spec.columns)
 
     def _look_at_declared(self, reader: Reader, guesses: TypeGuesses, *, first: bool = False) -> None:
-        """Narrow the forms of columns whose types are declared by one file, or by its first rows."""
+        """Narrow the forms of columns with declared types by one file, or by its first rows."""
         names = reader.names()
         wanted = self.layout.sources_of(guesses.declared)
         present = wanted if names is None else tuple(name for name in wanted if name in names)
@@ -356,7 +359,7 @@ class LoadContext:
     def _read(
         self, reader: Reader, columns: tuple[str, ...] | None, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """The reader's batches; no more rows than `most_rows`."""
+        """The reader's batches, with at most `most_rows` rows."""
         batches = reader.batches(columns, self.progress.seen, haste)
         if self.most_rows is None:
             yield from batches
@@ -383,7 +386,7 @@ class LoadContext:
             raise _missing_columns_error(file, missing)
 
     def together(self, bundle: FileGroupReader, schema: pa.Schema) -> Iterator[RowBatch]:
-        """The rows of several files. Raises UnexpectedTypeError for whatever is wrong."""
+        """The rows of several files. Raises UnexpectedTypeError for any error."""
         try:
             yield from self._batches(bundle, schema)
         except DataError as error:  # its place is known once the files are read one by one
@@ -431,7 +434,8 @@ class LoadContext:
         self.progress.end(file)
 
     def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> ExpectedTypes:
-        """What Arrow's CSV reader may make of the columns itself: as it would be made of their texts."""
+        """The types with which Arrow's CSV reader may read columns directly, with the same result as
+        converting their texts."""
         fixed = self.spec.source.time_format
         types = {name: schema.field(self.layout.rename(name)).type for name in sources}
         inferred = (name for name in types if self.layout.rename(name) not in self.spec.columns)
@@ -528,14 +532,15 @@ class LoadContext:
     def _note_reading(
         self, item: pa.Field, column: pa.ChunkedArray, converted: pa.ChunkedArray, rules: TextRules
     ) -> None:
-        """One value in a form that is not Arrow's, and how it is read."""
+        """A value in a form that Arrow cannot read directly, and how it is read."""
         if rules.forms is not None and item.name not in self.read_as:
             example_text = example(column, converted, rules)
             if example_text:
                 self.read_as[item.name] = example_text
 
     def place_of_misfit(self, files: Sequence[SourceFile], item: pa.Field) -> str:
-        """Where the first value is that is not of a column's type; empty where all are. Reads them again."""
+        """The place of the first value that does not have its column's type; empty if all have it. Reads the
+        rows again."""
         old = {self.layout.rename(name): name for name in self.spec.rename}
         column = old.get(item.name, item.name)
         for file in files:
@@ -555,7 +560,8 @@ class LoadContext:
 
 
 def _nothing(column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: Reader) -> pa.Array:
-    """The values of a column that has none, neither in the table. Raises DataError where there is one."""
+    """The values of a column that has no values, neither in the file nor in the table. Raises DataError if
+    it has one."""
     column = plain(column)
     blank = reader.file.format == Format.CSV and is_text(column.type) and is_missing(column, rules.nulls)
     if not blank and column.null_count < len(column):
@@ -566,7 +572,8 @@ def _nothing(column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: 
 def _no_columns(files: Sequence[SourceFile]) -> DataError:
     return DataError(
         "there are no rows in it",
-        hint="With types of columns there would be an empty table: `columns: {NAME: float}`, for example.",
+        hint="To make an empty table, declare the types of its columns, for example `columns: {NAME: "
+        "float}`.",
         place=files[0].name,
     )
 
@@ -579,8 +586,8 @@ def open_reader(file: SourceFile, source: Source) -> Reader:
 def _missing_columns_error(file: SourceFile, missing: Sequence[str]) -> DataError:
     return DataError(
         f"the file lacks {', '.join(missing)}, which the table has",
-        hint="Columns may be added, never left out. Mend the file; or `select` the columns that all have: "
-        "that loads the table anew.",
+        hint="Files may add columns, but must not leave any out. Correct the file; or `select` the "
+        "columns that all files have, which loads the table again from the beginning.",
         place=file.name,
     )
 
@@ -588,6 +595,6 @@ def _missing_columns_error(file: SourceFile, missing: Sequence[str]) -> DataErro
 def _has_more(file: SourceFile, more: Sequence[str]) -> DataError:
     return DataError(
         f"the file also has {', '.join(more)}, which the table does not have",
-        hint="`select` the columns that the table is to have.",
+        hint="`select` the columns that the table should have.",
         place=file.name,
     )

@@ -1,4 +1,4 @@
-"""The forms in which numbers and times are written where a single value does not show which one is meant.
+"""The forms of numbers and times for which a single value does not show which form is meant.
 
 Numbers with a decimal comma or with groups of thousands are rewritten as numbers that Arrow reads.
 """
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 
 class Form(StrEnum):
-    """A way to read a text. A column has at most one of each family."""
+    """A way to read a text. A column has at most one form of each family."""
 
     POINT = "point"
     COMMA = "comma"
@@ -24,29 +24,30 @@ class Form(StrEnum):
 
 
 MARKS = (Form.POINT, Form.COMMA)
-"""The sign before the decimals of a number."""
+"""The decimal sign of a number."""
 ORDERS = (Form.DAY_FIRST, Form.MONTH_FIRST)
-"""Which part comes first in 01/02/2024."""
+"""The part that comes first in 01/02/2024."""
 UNITS = (Form.DIGITS, Form.SECONDS, Form.MILLISECONDS, Form.MICROSECONDS, Form.NANOSECONDS)
 """The meaning of a number in a column of times: its digits are a date, or it counts since 1970."""
 
 Forms = frozenset[Form]
 ANY: Forms = frozenset(Form)
-"""All forms: nothing is known of the column."""
+"""All forms: nothing is known about the column."""
 
 
 def only(forms: Forms, family: tuple[Form, ...]) -> Form | None:
-    """The form of a family; None where that is not decided."""
+    """The form of a family; None if it is not decided."""
     left = [form for form in family if form in forms]
     return left[0] if len(left) == 1 else None
 
 
 NOT_A_NUMBER = "?"
-"""Replaces a text that is no number."""
+"""Replaces a text that is not a number."""
 _SIGNS = {Form.POINT: r"\.", Form.COMMA: ","}
 _GROUPS = {Form.POINT: r"(?:,\d{3})+|(?:['’]\d{3})+", Form.COMMA: r"(?:\.\d{3})+|(?:['’]\d{3})+"}
 _SPACED = r"|(?:[ \x{a0}\x{202f}]\d{3})+"
-"""Telephone numbers have such groups too: they are numbers only if the column is declared so."""
+"""Telephone numbers have such groups too: such texts are numbers only if the column is declared
+as numbers."""
 _DROPPED = {Form.POINT: r"[,'’ \x{a0}\x{202f}]", Form.COMMA: r"[.'’ \x{a0}\x{202f}]"}
 _AMBIGUOUS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
 
@@ -58,7 +59,7 @@ def _pattern(mark: Form, declared: bool) -> str:
 
 
 def as_plain(texts: pa.ChunkedArray, mark: Form, *, declared: bool) -> pa.ChunkedArray:
-    """The numbers without groups and with a decimal point; what is none is NOT_A_NUMBER."""
+    """The numbers without groups and with a decimal point; other texts become NOT_A_NUMBER."""
     plain = pc.replace_substring_regex(texts, _DROPPED[mark], "")
     if mark == Form.COMMA:
         plain = pc.replace_substring(plain, ",", ".")
@@ -67,12 +68,12 @@ def as_plain(texts: pa.ChunkedArray, mark: Form, *, declared: bool) -> pa.Chunke
 
 
 def is_ambiguous(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """For each text whether it is a number with either sign, and not in the form that is usual: 1,234."""
+    """For each text whether it is a number with either decimal sign, and not in the usual form: 1,234."""
     return pc.match_substring_regex(texts, _AMBIGUOUS)
 
 
 def readings(text: str) -> dict[Form, str]:
-    """A text as plain numbers, by each sign that its decimals may have."""
+    """A text as plain numbers, one for each possible decimal sign."""
     column = pa.chunked_array([[text]], pa.string())
     by_mark = {mark: as_plain(column, mark, declared=True)[0].as_py() for mark in MARKS}
     return {mark: number for mark, number in by_mark.items() if number != NOT_A_NUMBER}

@@ -1,4 +1,5 @@
-"""Writes the files of a load as data files: good rows to the table's, other rows to those of the rejects."""
+"""Writes the files of a load as data files: good rows to the table's files, rejected rows to those of the
+rejects."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,19 +27,19 @@ from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_
 from gridmill.jobs.sink.typed_batches import LoadContext, open_reader
 
 TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
-"""Small source files share data files of up to this many bytes each, if there are at least this many
+"""Small source files share data files of up to this many bytes each, if there are at least this many source
 files."""
 HELD_BYTES = 64 * 2**20
-"""Bytes of rows of small files that are held at once, however much compressed files hold."""
+"""Bytes of rows of small files that are in memory at once, however strongly the files are compressed."""
 _Held: TypeAlias = tuple[SourceFile, RejectSpool, int]
 """A file, its rejected rows and its number of good rows."""
 
 
 @dataclass(slots=True)
 class WrittenFile:
-    """A source file's rows: `parts` hold the good ones, the spools and `rejects` (data files) the others.
-    The part of small files that share one is with the first of them.
-    `rejected` are the numbers of those that were rejected as they were read."""
+    """A source file's rows: `parts` contain the good rows, the spools and `rejects` (data files) the others.
+    If small files share a part, it belongs to the first of them. `rejected` are the numbers of the rows that
+    were rejected while they were read."""
 
     file: SourceFile
     parts: list[ParquetPart]
@@ -49,7 +50,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteContext:
-    """Where and how one load is written."""
+    """The destination and the rules of one load."""
 
     loading: LoadContext
     sieve: ConstraintFilter
@@ -58,7 +59,7 @@ class WriteContext:
     folder: Path
 
     def write(self, file: SourceFile) -> WrittenFile:
-        """One source file. Raises DataError, InputError, StorageError, UnavailableError."""
+        """Write one source file. Raises DataError, InputError, StorageError, UnavailableError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = stem_of(file)
         spool = RejectSpool(self.folder / f"{stem}.spool")
@@ -69,14 +70,14 @@ class WriteContext:
         return WrittenFile(file=file, parts=list(parts), spools=[spool], rejected=spool.rows)
 
     def write_all(self, files: Sequence[SourceFile]) -> list[WrittenFile]:
-        """Source files; small ones share data files. Raises as `write` does."""
+        """Write source files; small ones share data files. Raises the errors of `write`."""
         written: list[WrittenFile] = []
         for group in self._groups(files):
             written += self._write_together(group) if len(group) > 1 else [self.write(group[0])]
         return written
 
     def _groups(self, files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
-        """The files that share a data file; each alone where rows may be taken out of it afterwards."""
+        """The groups of files that share a data file; a file whose rows may be removed later has its own."""
         group: list[SourceFile] = []
         size_bytes = 0
         for file in files:
@@ -94,8 +95,8 @@ class WriteContext:
             yield group
 
     def _write_together(self, files: Sequence[SourceFile]) -> list[WrittenFile]:
-        """Small source files, in one data file that says which rows are whose; in several where the rows turn
-        out to be many."""
+        """Write small source files into one data file that records which rows belong to which; into several
+        if there are many rows."""
         self.folder.mkdir(parents=True, exist_ok=True)
         written: list[WrittenFile] = []
         held: list[_Held] = []
@@ -131,7 +132,7 @@ class WriteContext:
         return written
 
     def _each_together(self, files: Sequence[SourceFile]) -> Iterator[tuple[list["_Held"], list[pa.Table]]]:
-        """Files that are read together, and their good rows."""
+        """Groups of files that are read together, and their good rows."""
         for piece in bundled(files, self.loading.spec.source) if self.loading.expect_types else files:
             spool = RejectSpool(self.folder / f"{uuid4().hex}.spool")
             if isinstance(piece, FileGroupReader):
@@ -144,8 +145,8 @@ class WriteContext:
             yield [(piece, spool, sum(batch.num_rows for batch in good))], good
 
     def drop_repeated(self, written: Sequence[WrittenFile], kept: ds.Dataset | None) -> bool:
-        """Take rows whose key was there before out of the parts; whether there were any. Raises InputError
-        for too many."""
+        """Remove rows whose key existed before from the parts; returns whether there were any. Raises
+        InputError if there are too many."""
         if self.sieve.engine is None:
             return False
         parts = [part for one in written for part in one.parts]
@@ -197,7 +198,7 @@ class WriteContext:
                 yield rows
 
     def write_rejects(self, written: Sequence[WrittenFile]) -> list[ParquetPart]:
-        """The data files of all that was rejected."""
+        """The data files of all rejected rows."""
         parts: list[ParquetPart] = []
         for one in written:
             parts += one.rejects
@@ -216,8 +217,8 @@ def rows_of(parts: Sequence[ParquetPart]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowNumbers:
-    """Rows of a part to rows of the source file: `rejected` (in order) are between them; the part's first row
-    is the file's good row number `start`."""
+    """Maps rows of a part to rows of the source file: `rejected` (in order) are between them; the part's
+    first row is the file's good row number `start`."""
 
     rejected: Sequence[int]
     start: int
@@ -230,7 +231,8 @@ class RowNumbers:
 
 
 def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[ParquetPart]) -> ds.Dataset | None:
-    """What stays of the table; `spared` is what stays of files of which a part goes. None for nothing."""
+    """The plan for the rest of the table; `spared` are the kept rows of files that are removed in part. None
+    if nothing is removed."""
     gone = {entry.path for entry in plan.remove}
     paths = dict.fromkeys(table.path / entry.path for entry in table.loaded if entry.path not in gone)
     files = [str(path) for path in (*paths, *(part.path for part in spared))]

@@ -1,4 +1,4 @@
-"""Batches for networks: one tensor of all rows on the device that computes, cut by row numbers."""
+"""Batches for networks: one tensor of all rows on the computing device, indexed by row numbers."""
 
 import torch
 from torch import Tensor
@@ -8,10 +8,11 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFeed:
-    """Scaled inputs [rows, width] and targets [rows, labels] (of classes: [rows]), contiguous, on one device.
+    """Scaled inputs [rows, width] and targets [rows, labels] (for classes: [rows]), contiguous, on one
+    device.
 
-    `length` rows up to each row are its window, of its own entity only; None: the row alone. A batch is an
-    index into the tensors: no row is ever handled by itself, and nothing is copied between devices.
+    A row's window is the last `length` rows of its entity up to this row; None: only the row. A batch is an
+    index into the tensors: rows are never processed one by one, and nothing is copied between devices.
     """
 
     inputs: Tensor
@@ -21,7 +22,7 @@ class BatchFeed:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return self.inputs.device
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,5 @@
-"""Checks that a model's files, loaded as a reader loads them, give the answers of the trained model."""
+"""Checks that a model's files, loaded in the same way as for a prediction, predict the same values as the
+trained model."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.result import TrainedModel
 
 ROWS = 1000
-"""How many training rows are compared: all if there are fewer."""
+"""The number of training rows to compare; all rows if there are fewer."""
 PIECE_CELLS = 2**20
 POKED_INPUTS, POKED_CELLS = 64, 2**21
 EXTREMES = (
@@ -29,20 +30,20 @@ EXTREMES = (
     np.finfo(float).smallest_subnormal,
 )
 STEPS = 8
-"""Floating-point steps (ulp) of a double that an answer may differ by, whatever the tolerance: sums are made
-in another order."""
+"""Floating-point steps (ulp) of a double by which a prediction may always differ: sums are computed in
+another order."""
 ALIKE = 1e-3
-"""How far the answers of a user's own code or file for a row may differ when other rows are in the same call:
-in standard deviations of the label, or of a probability."""
+"""The allowed difference for a row when other rows are in the same call, for a user's own code or file: in
+standard deviations of the label, or of a probability."""
 SINGLE = 1e-6
-"""The additional tolerance for single floats, as a share of the answer."""
+"""The additional tolerance for 32-bit floats, relative to the prediction."""
 MOST_SECONDS = 1.0
-"""A user's own code is called again for as many rows as it answers in this time."""
+"""A user's own code is called again for as many rows as it predicts in this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRows:
-    """Training rows of a frame to ask a model for."""
+    """Training rows of a frame for which the model is called."""
 
     frame: SortedFrame
     rows: Integers
@@ -54,7 +55,7 @@ class CheckRows:
         return frame.inputs[rows if self.length is None else windows(rows, frame.starts, self.length)]
 
     def pieces(self) -> Iterator[tuple[Integers, Floats]]:
-        """Row numbers with their inputs, some at a time."""
+        """Row numbers with their inputs, in chunks."""
         cells = self.frame.inputs.shape[1] * (self.length or 1)
         step = max(1, PIECE_CELLS // max(1, cells))
         for first in range(0, len(self.rows), step):
@@ -63,21 +64,22 @@ class CheckRows:
 
 
 def sample_rows(frame: SortedFrame, length: int | None, split: str = "train") -> CheckRows:
-    """Rows from the whole of a split."""
+    """Rows spread over the whole split."""
     rows = frame.rows[split]
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).round().astype(np.int64))
     return CheckRows(frame=frame, rows=rows[places], length=length)
 
 
 def check_stored(predictors: Sequence[Predictor], trained: TrainedModel, sample: CheckRows) -> dict[str, Any]:
-    """Compare the loaded files with what was trained, on training rows and on rows with extreme values.
+    """Compare the predictions of the loaded files and of the trained model, on training rows and on rows
+    with extreme values.
 
-    Returns what to tell about it; `difference` is the largest one as a share of what is allowed. Raises
-    InternalError for a row whose difference is larger.
+    Returns the result for the version's details; `difference` is the largest difference as a share of the
+    allowed one. Raises InternalError for a row with a larger difference.
     """
     begin, worst = time.perf_counter(), 0.0
     for rows, inputs in sample.pieces():
-        names = [f"row {row} of the training" for row in rows]
+        names = [f"training row {row}" for row in rows]
         worst = max(worst, *(_compare(predictor, trained, inputs, names) for predictor in predictors))
     edges = [(name, inputs.copy()) for name, inputs in edge_rows(sample)]
     names = [f"a row {name}" for name, inputs in edges for _ in range(len(inputs))]
@@ -102,9 +104,9 @@ def _compare(predictor: Predictor, trained: TrainedModel, inputs: Floats, names:
     row = int(share.argmax())
     if share[row] > 1:
         raise InternalError(
-            f"the stored model does not answer what was trained: {names[row]} gets {_shown(actual[row])} from"
-            f" the files and {_shown(expected[row])} from the model in memory",
-            hint="This is a defect of Gridmill: no version of the model was made. Please report it.",
+            f"the stored model predicts other values than the trained model: for {names[row]} the files "
+            f"give {_shown(actual[row])} and the model in memory gives {_shown(expected[row])}",
+            hint="This is a bug in Gridmill. No version of the model was made. Please report it.",
         )
     return float(share[row])
 
@@ -122,7 +124,8 @@ def _shown(row: Floats) -> str:
 
 
 def edge_rows(sample: CheckRows) -> Iterator[tuple[str, Floats]]:
-    """Training rows with an input, or all of them, missing, infinite or extreme, or of an unseen category."""
+    """Training rows in which one input, or all inputs, are missing, infinite or extreme, or have an unseen
+    category."""
     width = sample.frame.inputs.shape[1]
     most = max(4, POKED_CELLS // (len(EXTREMES) * width * (sample.length or 1)))
     poked = np.unique(np.linspace(0, width - 1, min(width, POKED_INPUTS, most)).round().astype(int))
@@ -153,9 +156,9 @@ def _unseen(newest: Floats, base: Floats, encodings: Sequence[Encoding]) -> Iter
 
 
 def check_alike(predictor: Predictor, sample: CheckRows) -> dict[str, Any]:
-    """Ask a user's own code or file again, for the same rows beside other ones.
+    """Call a user's own code or file again, with the same rows among other rows.
 
-    Raises InputError where a row's answer is another then: it would depend on how many shards there are.
+    Raises InputError if a row's prediction changes: it would depend on the number of shards.
     """
     begin = time.perf_counter()
     count = _affordable(predictor, sample)
@@ -173,7 +176,7 @@ def check_alike(predictor: Predictor, sample: CheckRows) -> dict[str, Any]:
 
 
 def _affordable(predictor: Predictor, sample: CheckRows) -> int:
-    """How many of the rows can be asked for in the time, once the code is loaded."""
+    """The number of rows that can be predicted in the time, after the code is loaded."""
     predictor.predict(sample.inputs(sample.rows[:1]))
     cells = sample.frame.inputs.shape[1] * (sample.length or 1)
     most: int = min(len(sample.rows), max(8, PIECE_CELLS // max(1, cells)))
@@ -197,11 +200,10 @@ def _apart(first: Floats, again: Floats, frame: SortedFrame, rows: Integers) -> 
     row = int(share.argmax())
     if share[row] > 1:
         raise InputError(
-            f"the model answers {_shown(first[row])} for row {rows[row]}, and"
-            f" {_shown(again[row])} when it is asked beside other rows ({(share > 1).sum()} of {len(rows)}"
-            " rows differ)",
-            hint="A row's prediction must follow from its own inputs: do not normalise by the rows that are"
-            " asked together, and draw no random numbers.",
+            f"the model predicts {_shown(first[row])} for row {rows[row]}, but {_shown(again[row])} if "
+            f"other rows are in the same call ({(share > 1).sum()} of {len(rows)} rows differ)",
+            hint="A row's prediction must depend only on its own inputs: do not normalise over the rows "
+            "of a call, and draw no random numbers.",
             place="training.predict",
         )
     return float(share[row])

@@ -1,4 +1,4 @@
-"""Chooses how the columns of a dataset become inputs of a model, from the training rows alone."""
+"""Chooses how the columns of a dataset become inputs of a model, using only the training rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -13,15 +13,15 @@ from gridmill.jobs.features import Encoding, is_number, is_text
 MOST_CATEGORIES = 32
 """The most 0/1 inputs of a text column: more would outweigh the other inputs."""
 ROWS_PER_VALUE = 2
-"""A text column with fewer rows per distinct value is an identifier or free text, from which little can be
-learned."""
-_HINT = "Declare numbers made from it in the dataset (of a time: hour(...)), or leave it out of `features`."
+"""A text column with fewer rows per distinct value is treated as an identifier or free text, which is of
+little use for a model."""
+_HINT = "Compute numbers from it in the dataset (from a time: hour(...)), or leave it out of `features`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenColumns:
-    """The encodings; the columns without one, with the reason; and text columns with more values than inputs:
-    how many values, and the share of the rows whose value has an input of its own."""
+    """The encodings; the columns without an encoding, with the reason; and text columns with more values
+    than inputs: the number of values, and the share of rows whose value has its own input."""
 
     encodings: tuple[Encoding, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -31,11 +31,11 @@ class ChosenColumns:
 def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -> ChosenColumns:
     """The encodings of these columns of the training rows.
 
-    A number is itself. Of a text column with up to 32 values each value has an input; with more, the 31 most
-    frequent ones, and the others share one. Columns of other types, and text with less than two rows per
-    value, are left out, unless they are `declared`: then such text is encoded, and another type is refused.
-    Text without any value is always left out: it would have no input.
-    Raises DataError.
+    A number is one input. In a text column with up to 32 values each value has an input; with more values,
+    the 31 most frequent ones have an input each, and the others share one. Columns of other types, and text
+    with less than two rows per value, are left out, unless they are `declared`: then such text is encoded,
+    and another type is an error. Text without any value is always left out: it would have no input. Raises
+    DataError.
     """
     encodings: list[Encoding] = []
     left_out: dict[str, str] = {}
@@ -46,7 +46,7 @@ def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -
             encodings.append(Encoding(column=name, type=str(column.type)))
         elif not is_text(column.type):
             if declared:
-                problem = f"feature {name!r} has type {column.type}, which no model can learn from"
+                problem = f"feature {name!r} has type {column.type}, which no model can use"
                 raise DataError(problem, hint=_HINT, place="training.features")
             left_out[name] = str(column.type)
         else:
@@ -66,7 +66,7 @@ def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -
 
 
 def _by_frequency(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """The values and how often each occurs: the most frequent first, equally frequent ones in their order."""
+    """The values and their counts: the most frequent first, equally frequent ones in their order."""
     counts = pc.value_counts(column.cast(pa.string()).drop_null())
     pairs = sorted(
         zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True),

@@ -1,4 +1,4 @@
-"""Cross-validation: each training row is predicted by a model that did not learn from it."""
+"""Cross-validation: each training row is predicted by a model that was not trained on it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,14 +22,14 @@ Learn = Callable[[SortedFrame, JobContext], Predictor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folds:
-    """The fold of each training row, and what rows are told apart by."""
+    """The fold of each training row, and the columns that identify rows."""
 
     moments: LabelTimes
     numbers: Integers
 
 
 def plan_folds(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> Folds:
-    """Which row is in which fold. Raises InputError for folds that cannot be: before anything is learned."""
+    """Assign the rows to folds. Raises InputError for impossible folds before any model is trained."""
     moments = read_moments(frame, spec, context, by_time=spec.folds_by == FoldsBy.TIME)
     return Folds(moments=moments, numbers=_fold_numbers(frame, spec, moments))
 
@@ -42,8 +42,8 @@ def predict_folds(
     learn: Learn,
     threshold: float | None = None,
 ) -> tuple[OutOfFoldModel, Mapping[str, float]]:
-    """What models of other folds say about each training row, and `folds_NAME` metrics of it, with the
-    model's `threshold`."""
+    """The predictions for each training row by models of other folds, and their `folds_NAME` metrics, with
+    the model's `threshold`."""
     moments, folds = planned.moments, planned.numbers
     rows, count = frame.rows["train"], spec.folds or 0
     width = len(frame.classes) or len(frame.subject.labels)
@@ -51,9 +51,9 @@ def predict_folds(
     for fold in range(count):
         part, mine = _without(frame, spec, moments, folds, fold), folds == fold
         if part is None:
-            print(f"fold {fold + 1} of {count}: {mine.sum()} rows stay without a prediction", flush=True)
+            print(f"fold {fold + 1} of {count}: {mine.sum()} rows get no prediction", flush=True)
             continue
-        print(f"fold {fold + 1} of {count}: {len(part.rows['train'])} rows to learn from", flush=True)
+        print(f"fold {fold + 1} of {count}: {len(part.rows['train'])} training rows", flush=True)
         predictor = learn(part, _fold_context(context, fold))
         predicted[mine] = predict_rows(predictor, frame.inputs, frame.starts, rows[mine])
         context.progress(fold + 1, count, "folds")
@@ -76,7 +76,7 @@ def _measure(
 
 
 def _fold_numbers(frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes) -> Integers:
-    """For each training row its fold. Raises InputError where there are too few rows, times or entities."""
+    """For each training row its fold. Raises InputError if there are too few rows, times or entities."""
     rows, count = frame.rows["train"], spec.folds or 0
     match spec.folds_by:
         case FoldsBy.RANDOM:
@@ -90,14 +90,14 @@ def _fold_numbers(frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes) -
             fold_of_row = np.searchsorted(edges, time, side="right")
     if len(np.unique(fold_of_row)) < count:
         what = {FoldsBy.RANDOM: "rows", FoldsBy.ENTITY: "entities", FoldsBy.TIME: "times"}[spec.folds_by]
-        raise InputError(f"there are too few {what} in training for {count} folds", place="training.folds")
+        raise InputError(f"the training split has too few {what} for {count} folds", place="training.folds")
     return fold_of_row.astype(np.int64)
 
 
 def _without(
     frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes, folds: Integers, fold: int
 ) -> SortedFrame | None:
-    """The frame whose training rows are those that may be learned from for that fold; None for too few."""
+    """The frame whose training rows are allowed for this fold; None if there are too few."""
     rows, held = frame.rows["train"], frame.rows["validation"]
     if spec.folds_by != FoldsBy.TIME:
         learned = rows[folds != fold]
@@ -114,7 +114,7 @@ def _without(
 
 
 def _fold_context(context: JobContext, fold: int) -> JobContext:
-    """Silent, with checkpoints of its own."""
+    """A context without output and with its own folder for checkpoints."""
     uri = context.order.checkpoint_uri
     order = replace(context.order, checkpoint_uri=f"{uri}/fold-{fold}" if uri else "")
     return replace(context, order=order, events_fd=None)

@@ -31,17 +31,17 @@ from gridmill.transfer.verify import check_inputs
 PICKLED = ("model.joblib", "model.pkl")
 MEASURED = "metrics.json"
 LOSSES = ("train_loss", "validation_loss")
-"""Names under which the code may report losses by step: the learning curves, by which a search ends
-trials."""
+"""Names under which the code can report losses by step: the learning curves, by which a search stops trials
+early."""
 DATASET = "dataset"
-"""Folder below the work folder: the dataset's files, of which `hand_tree` copies some for the script."""
+"""Folder below the work folder with the dataset's files, some of which `hand_tree` copies for the script."""
 OUTSIDE = 255
 POLL_SECONDS = 0.2
 BLUR_ROWS = 10_000
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Run the script, or take the file. Raises InputError for what leaves no model, JobError."""
+    """Run the script, or import the file. Raises InputError if there is no model, JobError."""
     code = context.work / CODE
     curve: list[tuple[float, float, float]] = []
     not_finite: dict[str, str] = {}
@@ -60,7 +60,10 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
     predict = "" if graph else _predict(spec, context, code)
     blurred = _blurred(frame) if graph and takes_single_floats(graph) else ""
     if blurred:
-        print(f"model.onnx takes single floats, which cannot hold all values of: {blurred}", flush=True)
+        print(
+            f"the inputs of model.onnx are 32-bit floats, which cannot represent all values of: {blurred}",
+            flush=True,
+        )
     return FittedModel(
         graph=graph,
         predict=predict,
@@ -75,13 +78,13 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 
 
 def _check_names(output: Path) -> None:
-    """Raise InputError where the script took a name of a file that Gridmill adds to the model."""
+    """Raise InputError if the script wrote a file with a name that Gridmill uses in a model's folder."""
     taken = [name for name in (CARD, CODE, HELD_OUT, LEARNED) if os.path.lexists(output / name)]
     taken += [name for name in (GRAPH, MEASURED) if (output / name).is_dir()]
     if taken:
         raise InputError(
-            f"the script left {', '.join(map(repr, taken))} in $GRIDMILL_OUTPUT, where Gridmill "
-            "writes a file of that name",
+            f"the script wrote {', '.join(map(repr, taken))} to $GRIDMILL_OUTPUT, but Gridmill writes a "
+            "file of the same name",
             hint="Choose another name.",
             place="training.script",
         )
@@ -120,7 +123,7 @@ def _write_inputs(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -
 
 
 def _classes(frame: SortedFrame) -> list[Any]:
-    """Integers and booleans as themselves; other numbers as floats, all else as text."""
+    """Integers and booleans unchanged; other numbers as floats, all other values as text."""
     values = Classes(names=frame.classes, type=frame.class_type).values()
     plain = is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
     result: list[Any] = (values if plain else values.cast(pa.float64())).to_pylist()
@@ -128,7 +131,8 @@ def _classes(frame: SortedFrame) -> list[Any]:
 
 
 def _without_test(frame: SortedFrame) -> np.ndarray[Any, Any]:
-    """The targets; those of test rows are missing, so that nothing is learned or chosen by them."""
+    """The targets; those of test rows are missing, so that the code cannot use them for training or model
+    selection."""
     target = np.array(frame.target)
     target[frame.rows["test"]] = np.nan
     return target
@@ -155,7 +159,7 @@ def _run(spec: TrainingSpec, context: JobContext, code: Path, tell: "LogForwarde
         os.kill(os.getpid(), signal.SIGKILL)  # the pod tells a rank that was killed from one that failed
     if process.returncode != 0:
         raise JobError(
-            f"{script} ended with exit code {process.returncode}", hint="The job's log has what it wrote."
+            f"{script} ended with exit code {process.returncode}", hint="The job's log has its output."
         )
 
 
@@ -182,7 +186,7 @@ def _variables(spec: TrainingSpec, context: JobContext) -> dict[str, str]:
 
 
 class LogForwarder(Protocol):
-    """Passes on the lines that have come since; at the `last` also one that does not end."""
+    """Forward the lines that have arrived; with `last` also an unfinished line."""
 
     def __call__(self, *, last: bool = False) -> None:
         """See Teller."""
@@ -191,7 +195,8 @@ class LogForwarder(Protocol):
 def _teller(
     context: JobContext, curve: list[tuple[float, float, float]], not_finite: dict[str, str]
 ) -> LogForwarder:
-    """It makes the curve of the two usual losses, and notes which metrics were not finite."""
+    """Forward a metric, which also builds the curve of the two usual losses and records the metrics that
+    were not finite."""
     file, read = context.work / "metrics.jsonl", 0
     losses: dict[float, dict[str, float]] = {}
 
@@ -242,8 +247,9 @@ def _take_file(spec: TrainingSpec, context: JobContext, code: Path) -> None:
     names = {".onnx": GRAPH, ".joblib": "model.joblib", ".pkl": "model.pkl", ".pickle": "model.pkl"}
     if source.suffix not in names:
         raise InputError(
-            f"{spec.file!r} is no model file that can be taken",
-            hint=f"There are: {', '.join(names)}. For others write a `script` with a `predict` function.",
+            f"{spec.file!r} is not a model file that Gridmill can import",
+            hint=f"Gridmill imports {', '.join(names)}. For other files, write a `script` with a "
+            "`predict` function.",
             place="training.file",
         )
     shutil.copyfile(source, context.output / names[source.suffix])
@@ -255,7 +261,7 @@ def _graph(output: Path) -> bytes | None:
 
 
 def _blurred(frame: SortedFrame) -> str:
-    """The inputs of which a tenth of the values in training rows are equal to others as single floats."""
+    """The inputs in which at least a tenth of the training values become equal to others as 32-bit floats."""
     rows = frame.inputs[frame.rows["train"][:BLUR_ROWS]]
     names = []
     for name, values in zip(frame.names, rows.T, strict=True):
@@ -267,12 +273,12 @@ def _blurred(frame: SortedFrame) -> str:
 
 
 def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
-    """How the model predicts without a graph: by the function that is declared, or by a pickled file."""
+    """How the model predicts without a graph: with the declared function, or with a pickled file."""
     if spec.predict is not None:
         path = spec.predict.partition(":")[0]
         if ":" not in spec.predict or not _inside(code, path).is_file():
             raise InputError(
-                f"{spec.predict!r} is no function of the project",
+                f"{spec.predict!r} is not a function of the project",
                 hint="Write FILE:FUNCTION, for example `train.py:predict`.",
                 place="training.predict",
             )
@@ -282,14 +288,14 @@ def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
     if result is None:
         names = ", ".join(sorted(path.name for path in context.output.iterdir())) or "nothing"
         raise InputError(
-            f"the script left no model that can predict in $GRIDMILL_OUTPUT ({names})",
+            f"the script wrote no model that can predict to $GRIDMILL_OUTPUT ({names})",
             hint="Write model.onnx there, or name a function: `predict: train.py:predict`.",
             place="training.script",
         )
     if not spec.trust:
         raise InputError(
-            f"{spec.file or result} is a pickled model: loading it can do anything on this machine",
-            hint="If you trust where it comes from, write `trust: true`. Models as ONNX need no trust.",
+            f"{spec.file or result} is a pickled model: loading it can execute any code on this machine",
+            hint="If you trust its author, write `trust: true`. ONNX models need no trust.",
             place="training.trust",
         )
     if spec.environment:  # it may refer to other files of the project
@@ -298,17 +304,18 @@ def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
 
 
 def _environment(spec: TrainingSpec, code: Path) -> str:
-    """The text of the requirements, which the model is used with later."""
+    """The text of the requirements with which the model is used later."""
     return (code / spec.environment).read_text("utf-8") if spec.environment else ""
 
 
 def own_name(name: str) -> str:
-    """The name under which a metric that the code reports is kept: none that Gridmill measures has it."""
+    """The name under which a metric that the code reports is stored; it differs from all names of Gridmill's
+    metrics."""
     return name if name.startswith(OWN) else OWN + name
 
 
 def _metrics(output: Path, not_finite: dict[str, str]) -> Mapping[str, float]:
-    """The metrics that the code left; those that are not finite are only noted."""
+    """The metrics that the code wrote; those that are not finite are only recorded."""
     path = output / MEASURED
     if not path.exists():
         return {}
@@ -326,5 +333,5 @@ def _metrics(output: Path, not_finite: dict[str, str]) -> Mapping[str, float]:
 def _inside(code: Path, name: str) -> Path:
     path = code / name
     if not path.resolve().is_relative_to(code.resolve()):
-        raise InputError(f"{name!r} leads out of the project", place="training.script")
+        raise InputError(f"{name!r} is outside the project", place="training.script")
     return path

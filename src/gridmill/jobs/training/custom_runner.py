@@ -1,8 +1,9 @@
 """Runs a user's function in the user's environment; it imports only the standard library and numpy.
 
 `custom_runner.py fit FILE:FUNCTION` calls the function once with the data of the training. `custom_runner.py
-predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) answers lines [INPUTS, OUTPUTS], paths of
-npy files in JSON, each with a line on that descriptor; the first line there reports that the code is loaded.
+predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) reads lines [INPUTS, OUTPUTS], which are
+paths of npy files in JSON, and answers each with a line on that descriptor; the first line there reports that
+the code is loaded.
 """
 
 import importlib
@@ -18,7 +19,7 @@ from typing import Any
 
 
 def fit(target: str) -> None:
-    """The function is called with the training's data; what it returns as a mapping become metrics."""
+    """Call the function with the training's data; a mapping that it returns becomes metrics."""
     data = training_data()
     model = function(target)(data)
     if model is not None:
@@ -26,27 +27,30 @@ def fit(target: str) -> None:
 
 
 def as_metrics(found: Any, target: str) -> dict[str, float]:  # noqa: ANN401  whatever a user returns
-    """What a function returned, as names and numbers. Ends the process where it is something else."""
+    """The returned value as names and numbers. Ends the process if it is another value."""
     try:
         return {str(name): float(value) for name, value in dict(found).items()}
     except (TypeError, ValueError) as error:
         kind = type(found).__name__
-        raise SystemExit(f"{target} returned a {kind}: metrics are names with numbers ({error})") from None
+        raise SystemExit(
+            f"{target} returned a {kind}, but metrics must be names with numbers ({error})"
+        ) from None
 
 
 def numpy() -> Any:  # noqa: ANN401  a module of the user's environment
-    """The numpy of the environment. Ends the process where there is none."""
+    """The environment's numpy. Ends the process if it is not installed."""
     try:
         return importlib.import_module("numpy")
     except ModuleNotFoundError:
         raise SystemExit(
-            f"there is no numpy in the environment {sys.prefix}, and the data comes as numpy arrays: "
-            "add numpy to the requirements file"
+            f"numpy is not installed in the environment {sys.prefix}, but the data is passed as numpy "
+            "arrays: add numpy to the requirements file"
         ) from None
 
 
 def training_data() -> SimpleNamespace:
-    """The training as its function sees it: arrays, row numbers of the splits, and what is declared."""
+    """The training as its function receives it: arrays, row numbers of the splits, and the declared
+    settings."""
     np = numpy()
     arrays = Path(os.environ["GRIDMILL_ARRAYS"])
     facts = json.loads(Path(os.environ["GRIDMILL_TRAINING"]).read_text())
@@ -67,13 +71,13 @@ def training_data() -> SimpleNamespace:
 
 
 def metric(name: str, value: float, step: float | None = None) -> None:
-    """Say a metric's value while it runs."""
+    """Report a metric's value while the function runs."""
     with open(os.environ["GRIDMILL_METRICS"], "a") as file:
         file.write(json.dumps({"name": name, "value": float(value), "step": step}) + "\n")
 
 
 def function(target: str) -> Callable[..., Any]:
-    """`folder/file.py:name`, with that folder first on the path."""
+    """The function `folder/file.py:name`; the folder becomes the first one on the path."""
     path, _, name = target.rpartition(":")
     sys.path.insert(0, str(Path(path).resolve().parent))
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -92,7 +96,7 @@ def function(target: str) -> Callable[..., Any]:
 
 
 def predict(descriptor: str, folder: str, target: str) -> None:
-    """Answer until the lines end."""
+    """Answer lines until the input ends."""
     np = numpy()
     answer = function(target) if ":" in Path(target).name else pickled(Path(target))
     with os.fdopen(int(descriptor), "w") as replies:
@@ -107,7 +111,7 @@ def predict(descriptor: str, folder: str, target: str) -> None:
 
 
 def pickled(path: Path) -> Callable[..., Any]:
-    """A pickled object with `predict_proba` (classes) or `predict`. Loading it may run any code."""
+    """A pickled object with `predict_proba` (classes) or `predict`. Loading it can execute any code."""
     if path.suffix == ".joblib":
         import joblib
 

@@ -35,8 +35,8 @@ MOST_CLASSES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetColumns:
-    """Which columns of the dataset play which part. `label_columns` are, per label, the column whose later
-    value it is, where the dataset has that. `has_one_unit` is whether all labels are in the same unit: later
+    """The roles of the dataset's columns. `label_columns` are, for each label, the column whose later value
+    it is, if the dataset has it. `has_one_unit` is whether all labels have the same unit: they are later
     values of one column, or of columns that the dataset has scaled."""
 
     features: tuple[str, ...]
@@ -48,7 +48,7 @@ class DatasetColumns:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All that must be read, each once."""
+        """All columns to read, each once."""
         more = (*self.labels, *self.label_columns, *self.entity, self.time, "split")
         return tuple(dict.fromkeys((*self.features, *(name for name in more if name))))
 
@@ -57,14 +57,14 @@ class DatasetColumns:
 class SortedFrame:
     """Rows sorted by entity and time.
 
-    `target` is the label [rows] (of several: [rows, labels]), or the number of its class; NaN where it is
-    missing. `rows` are the numbers of the rows with all labels, per split. `starts` is for each row the first
-    row of its entity. `unlabelled` counts, per split, the rows without a label, and `unseen_classes` those of
-    a class that no training row has. `classes` and `class_type` are as in `Classes`. `infinite` counts, per
-    feature, infinite values, which are taken as missing. `left_out` and `grouped` are as in
-    `ChosenColumns`. `present` is like `target`: the label column's value at the basis time, NaN where there
-    is none. `weights` say how much each row counts in learning (None: all alike); metrics count all rows
-    alike.
+    `target` is the label [rows] (for several labels [rows, labels]), or the number of its class; NaN if it is
+    missing. `rows` are, per split, the numbers of the rows with all labels. `starts` is for each row the
+    number of its entity's first row. `unlabelled` counts, per split, the rows without a label, and
+    `unseen_classes` those of a class that no training row has. `classes` and `class_type` are as in
+    `Classes`. `infinite` counts, per feature, infinite values, which are treated as missing. `left_out` and
+    `grouped` are as in `ChosenColumns`. `present` is like `target`: the label column's value at the row's
+    time, NaN if there is none. `weights` are the weights of the rows in training (None: all equal); metrics
+    weight all rows equally.
     """
 
     subject: DatasetColumns
@@ -86,7 +86,7 @@ class SortedFrame:
     weights: Floats | None = None
 
     def weights_of(self, rows: Integers) -> Floats | None:
-        """How much these rows count; None where all count alike."""
+        """The weights of these rows; None if all are equal."""
         return None if self.weights is None else self.weights[rows]
 
     @property
@@ -96,7 +96,7 @@ class SortedFrame:
 
     @property
     def present_inputs(self) -> tuple[int | None, ...]:
-        """Per label the input that is its present value, if that is among the features."""
+        """For each label the input that is its present value, if it is among the features."""
         place = {name: number for number, name in enumerate(self.names)}
         return tuple(place.get(name) if name else None for name in self.subject.label_columns)
 
@@ -104,8 +104,8 @@ class SortedFrame:
 def read_frame(
     context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
 ) -> SortedFrame:
-    """The dataset of a training; `encodings` are those to use, where they are known before. Raises
-    InputError and DataError for what cannot be learned."""
+    """The dataset of a training; `encodings` are those to use, if they are given. Raises InputError and
+    DataError for a dataset from which no model can be trained."""
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     chosen = dict.fromkeys(encoding.column for encoding in encodings) if encodings else spec.features
@@ -124,7 +124,7 @@ def read_frame(
 
 
 def _sorted(table: pa.Table, subject: DatasetColumns) -> pa.Table:
-    """The rows in order; without a copy where they are already."""
+    """The rows in this order; no copy is made if they already are."""
     order = row_order(table, subject)
     return table if np.array_equal(order, np.arange(len(order))) else table.take(order)
 
@@ -132,13 +132,13 @@ def _sorted(table: pa.Table, subject: DatasetColumns) -> pa.Table:
 def find_subject(
     details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = (), place: str = ""
 ) -> DatasetColumns:
-    """Who is who, from what the dataset says about itself; `place` is what chose the features. Raises
-    InputError."""
+    """The roles of the columns, from the dataset's details; `place` is the field that chose the features.
+    Raises InputError."""
     labels, columns = _labels(details)
     names = set(parts.schema.names)
     if not labels or not names.issuperset(labels):
         raise InputError(
-            "the dataset has no label to learn",
+            "the dataset has no label to predict",
             hint="Declare `label: {column: ..., horizon: ...}` in the dataset.",
         )
     if "split" not in names:
@@ -149,7 +149,7 @@ def find_subject(
     for name in chosen:
         if name not in features:
             near = get_close_matches(name, features, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(features)}."
+            hint = f"Did you mean {near[0]!r}?" if near else f"The features are {', '.join(features)}."
             raise InputError(f"the dataset has no feature {name!r}", hint=hint, place=place)
     return DatasetColumns(
         features=tuple(chosen) or features,
@@ -167,7 +167,7 @@ def _has_one_unit(details: Mapping[str, Any], columns: Sequence[str | None]) -> 
 
 
 def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    """Names of the labels, and the column that each is a later value of."""
+    """Names of the labels, and the column of which each is a later value."""
     if many := details.get("labels"):
         return tuple(one["name"] for one in many), tuple(one.get("column") for one in many)
     label = details.get("label")
@@ -175,7 +175,7 @@ def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | No
 
 
 def row_order(table: pa.Table, subject: DatasetColumns) -> Integers:
-    """Numbers of the table's rows, sorted by entity and time; equal ones keep their order."""
+    """Numbers of the table's rows, sorted by entity and time; equal rows keep their order."""
     keys = [*subject.entity, *([subject.time] if subject.time else [])]
     if not keys:
         return np.arange(table.num_rows, dtype=np.int64)
@@ -193,7 +193,8 @@ def make_frame(
 ) -> SortedFrame:
     """The arrays of a sorted table; `declared`: the training names its features.
 
-    Raises InputError and DataError for what cannot be learned."""
+    Raises InputError and DataError for data from which no model can be trained.
+    """
     split = table["split"].cast(pa.string())
     train = pc.equal(split, "train")
     aim = objective or _objective(table[subject.labels[0]].type)
@@ -237,7 +238,7 @@ def make_frame(
 
 
 def _missing(target: Floats, labels: Sequence[str], train: npt.NDArray[np.bool_]) -> Mapping[str, int]:
-    """For each of several labels the training rows that miss it; none of one label."""
+    """For each of several labels the number of training rows in which it is missing; empty for one label."""
     if len(labels) == 1:
         return {}
     return _counted({name: np.isnan(target[train, number]) for number, name in enumerate(labels)})
@@ -271,8 +272,8 @@ def _targets(
         return _target(table[labels[0]], train, labels[0], objective)
     if objective == Objective.CLASSIFICATION:
         raise InputError(
-            f"the dataset has {len(labels)} labels, and classes are learned one at a time",
-            hint="Make a dataset for each, or use numbers.",
+            f"the dataset has {len(labels)} labels, but classification needs exactly one",
+            hint="Declare one dataset per label, or use numeric labels.",
         )
     return np.stack([_target(table[name], train, name, objective)[0] for name in labels], axis=1), Classes()
 
@@ -283,14 +284,14 @@ def _target(
     if objective == Objective.REGRESSION:
         if not is_number(label.type):
             raise InputError(
-                f"label {name!r} has type {label.type}, which cannot be regressed",
+                f"label {name!r} has type {label.type}, but regression needs a numeric label",
                 hint="Use `objective: classification`, or a numeric label.",
             )
         return numbers(label), Classes()
     classes = find_classes(label.filter(train))
     if len(classes.names) > MOST_CLASSES:
         raise DataError(
-            f"label {name!r} has {len(classes.names)} different values, too many classes",
+            f"label {name!r} has {len(classes.names)} different values, which is too many for classification",
             hint="Use `objective: regression` for a number.",
         )
     return classes.numbers(label), classes
@@ -301,7 +302,8 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
         raise DataError("the dataset has no rows")
     if np.isnan(target).all():
         raise DataError(
-            f"label {label!r} is missing in every row", hint="Is its horizon longer than the data?"
+            f"label {label!r} is missing in every row",
+            hint="Check that the label's horizon is shorter than the time that the data spans.",
         )
     splits = [str(value) for value in pc.unique(split).to_pylist()]
     empty = [name for name in ("train", "validation") if len(rows[name]) == 0]
@@ -321,13 +323,14 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
 
 
 def whole_windows(frame: SortedFrame, length: int) -> Integers:
-    """The training rows that have `length` rows of their entity up to them. Raises DataError for none."""
+    """The training rows that have `length` rows of their entity up to them. Raises DataError if there is
+    none."""
     rows = frame.rows["train"]
     whole: Integers = rows[rows - frame.starts[rows] >= length - 1]
     if len(whole) == 0:
         most = int((rows - frame.starts[rows]).max()) + 1
         raise DataError(
-            f"no training row has {length} rows of its entity up to it (the most is {most})",
+            f"no training row has {length} rows of its entity up to its time (the most is {most})",
             hint=f"Use `sequence: {most}` or less, or check the dataset's entity.",
             place="training.sequence",
         )

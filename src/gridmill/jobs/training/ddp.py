@@ -1,4 +1,4 @@
-"""Data-parallel training by several processes, with torchrun's variables and PyTorch's DDP.
+"""Data-parallel training by several processes, with torchrun's environment variables and PyTorch's DDP.
 
 DDP (DistributedDataParallel) averages the gradients.
 """
@@ -24,8 +24,8 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """This process among those that learn one model; rank 0 decides and writes. Alone (`size` 1) nothing is
-    sent. Every method must be called by all ranks, in the same order."""
+    """This process among those that train one model; rank 0 decides and writes. In a gang of `size` 1
+    nothing is sent. Every method must be called by all ranks, in the same order."""
 
     rank: int = 0
     size: int = 1
@@ -33,11 +33,11 @@ class RankGroup:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the one that writes."""
+        """Whether this rank is the one that writes."""
         return self.rank == 0
 
     def loss_of(self, network: Network) -> LossOf:
-        """The network's loss; its gradients are the mean over all ranks', and all begin with rank 0's
+        """The network's loss; its gradients are the mean over all ranks, and all ranks begin with rank 0's
         weights."""
         if self.size == 1:
             return network.loss
@@ -48,19 +48,21 @@ class RankGroup:
         return wrapped
 
     def part(self, rows: Tensor) -> tuple[Tensor, float]:
-        """This rank's rows of a batch, and what their mean loss counts: so the mean over ranks is the mean
-        over the whole batch, however uneven. A rank for which no row is left does one that counts nothing."""
+        """This rank's rows of a batch, and the weight of their mean loss: with these weights the mean over
+        ranks is the mean over the whole batch, for any division. A rank without rows computes one row with
+        weight 0."""
         if self.size == 1:
             return rows, 1.0
         mine = rows[self.rank :: self.size]
         return (mine, len(mine) * self.size / len(rows)) if len(mine) else (rows[:1], 0.0)
 
     def share(self, rows: Tensor) -> Tensor:
-        """This rank's share of rows that are only measured; may be empty."""
+        """This rank's share of rows that are only measured; it can be empty."""
         return rows[self.rank :: self.size]
 
     def total(self, *values: float) -> list[float]:
-        """Each value summed over all ranks: added up once, at rank 0, so that all decide alike."""
+        """Each value summed over all ranks: it is added up once, at rank 0, so that all ranks make the same
+        decisions."""
         if self.size == 1:
             return list(values)
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -69,7 +71,7 @@ class RankGroup:
         return [float(number) for number in numbers]
 
     def broadcast(self, value: Told) -> Told:
-        """What rank 0 says, at every rank."""
+        """The value at rank 0, on every rank."""
         if self.size == 1:
             return value
         box = [value]
@@ -78,7 +80,7 @@ class RankGroup:
 
 
 class _LossModule(nn.Module):
-    """DDP watches `forward`: here that is the loss."""
+    """DDP wraps `forward`, which here computes the loss."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -89,7 +91,8 @@ class _LossModule(nn.Module):
 
 
 def present_ranks(device: torch.device) -> RankGroup:
-    """The gang that this process has joined, computing on that device; a gang of one where it joined none."""
+    """The gang that this process has joined, computing on this device; a gang of one process if it has
+    joined none."""
     if not distributed.is_initialized():
         return RankGroup(device=device)
     return RankGroup(rank=distributed.get_rank(), size=distributed.get_world_size(), device=device)
@@ -97,8 +100,9 @@ def present_ranks(device: torch.device) -> RankGroup:
 
 @contextmanager
 def joined(context: JobContext) -> Iterator[None]:
-    """A member of the gang that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT speak of, until left: NCCL on
-    GPUs, else gloo. Blocks until all are there. Raises JobError where another one is lost."""
+    """Membership in the gang that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, until the context
+    ends: with NCCL on GPUs, else gloo. Blocks until all ranks have joined. Raises JobError if another rank is
+    lost."""
     device = own_device(gpu=has_gpu(context))
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -108,7 +112,8 @@ def joined(context: JobContext) -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, distributed.DistError) or "gloo" in str(error):
             raise JobError(
-                f"another worker of this training was lost: {error}", hint="Its own log says why it ended."
+                f"another worker of this training was lost: {error}",
+                hint="The log of that worker shows why it ended.",
             ) from error
         raise
     finally:
@@ -117,13 +122,13 @@ def joined(context: JobContext) -> Iterator[None]:
 
 
 def has_gpu(context: JobContext) -> bool:
-    """Whether the attempt was given a GPU, and it is there."""
+    """Whether the attempt was given a GPU, and PyTorch can use it."""
     return bool(context.order.gpu_indices) and torch.cuda.is_available()
 
 
 def own_device(gpu: bool, environ: Mapping[str, str] = os.environ) -> torch.device:
-    """The GPU of this rank among those that it can see, by LOCAL_RANK; or the CPU. Of a GPU that is
-    shared no more memory than its share is taken."""
+    """The GPU of this rank among its visible GPUs, by LOCAL_RANK; or the CPU. On a shared GPU, memory use is
+    limited to the attempt's share."""
     if not gpu:
         return CPU
     device = torch.device("cuda", int(environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

@@ -1,7 +1,7 @@
-"""Ensembles: several models as one graph, by their mean, a weighted mean, or a vote.
+"""Ensembles: several models as one graph, combined by their mean, a weighted mean, or a vote.
 
-The weights are by how well each member did. The graphs of the members are parts of the ensemble's graph, over
-the inputs of all of them.
+The weights depend on the members' validation losses. The graphs of the members are parts of the ensemble's
+graph, which takes the inputs of all of them.
 """
 
 import shutil
@@ -47,8 +47,8 @@ def join_graphs(
     weights: Sequence[float],
     vote: bool,
 ) -> bytes | None:
-    """The graph of the ensemble; None if a member's graph was not made by this version's rules (an imported
-    one, for example), and so cannot be a part of another."""
+    """The graph of the ensemble; None if a member's graph was not built by this version (an imported one,
+    for example), so that it cannot become a part of another graph."""
     models = [_model(card, graph) for card, graph in zip(cards, graphs, strict=True)]
     graph, sequence = GraphBuilder(), max((card.sequence for card in cards if card.sequence), default=None)
     parts: list[str] = []
@@ -78,7 +78,7 @@ def _model(card: ModelCard, graph: bytes | None) -> onnx.ModelProto | None:
 
 
 def _inputs(graph: GraphBuilder, card: ModelCard, encodings: Sequence[Encoding], sequence: int | None) -> str:
-    """What the member takes, of the inputs of all: its own columns, and its last rows."""
+    """The member's inputs, taken from the inputs of all members: its own columns, and its last rows."""
     places = graph.constant(input_places(card.encodings, encodings), np.int64)
     value = graph.add("Gather", graph.finite_inputs(), places, axis=-1)
     if sequence is None or card.sequence == sequence:
@@ -90,7 +90,7 @@ def _inputs(graph: GraphBuilder, card: ModelCard, encodings: Sequence[Encoding],
 
 
 def _inline(graph: GraphBuilder, model: onnx.ModelProto, value: str, prefix: str) -> str:
-    """Add the nodes of a graph that takes `value`; returns the name of its output."""
+    """Add the nodes of a graph with the input `value`; returns the name of its output."""
     names = {model.graph.input[0].name: value, "": ""}
     for tensor in model.graph.initializer:
         kept = graph.constants
@@ -107,28 +107,28 @@ def _inline(graph: GraphBuilder, model: onnx.ModelProto, value: str, prefix: str
 
 
 def _vote(graph: GraphBuilder, answer: str, classes: int) -> str:
-    """1 for the likeliest class (of equal ones the first), 0 for the others."""
+    """1 for the most likely class (among equal ones the first), 0 for the others."""
     likeliest = graph.add("ArgMax", answer, axis=1, keepdims=1)
     chosen = graph.add("Equal", likeliest, graph.constant([range(classes)], np.int64))
     return graph.add("Cast", chosen, to=TensorProto.DOUBLE)
 
 
 TOLERANCE = 1e-6
-"""How far the files may differ from the members themselves, in standard deviations of the label, or of a
-probability."""
+"""The allowed difference between the files and the members themselves, in standard deviations of the label,
+or of a probability."""
 CLOSE = 1e-6
-"""If the probabilities of two classes are this close, a member's vote may go to either."""
+"""If the probabilities of two classes are this close, a member's vote may be for either."""
 
 
 def read_members(context: JobContext, spec: TrainingSpec) -> tuple[ModelCard, ...]:
-    """The members' cards. Raises InputError for models that do not go together."""
+    """The members' cards. Raises InputError for models that cannot be combined."""
     cards: list[ModelCard] = []
     for name in spec.models:
         card = load_card(_folder(context, name))
         if card.predict or card.weights:
-            what = "its own code" if card.predict else "others itself"
+            what = "its own code" if card.predict else "other models"
             raise InputError(
-                f"model {name!r} predicts by {what}: it cannot be in an ensemble", place="training.models"
+                f"model {name!r} predicts with {what}: it cannot be in an ensemble", place="training.models"
             )
         cards.append(card)
         names = (f"model {spec.models[0]!r}", f"model {name!r}")
@@ -141,8 +141,8 @@ def _folder(context: JobContext, name: str) -> Path:
 
 
 def measurable(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> SortedFrame:
-    """The frame with only those validation and test rows that no member has learned from (and test rows that
-    none was chosen by). Raises InputError where too few validation rows are left."""
+    """The frame with only those validation and test rows on which no member was trained (and only test rows
+    by which none was chosen). Raises InputError if too few validation rows are left."""
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     number = row_order(parts.read([*_keys(frame), "split"]), frame.subject)
@@ -161,8 +161,8 @@ def measurable(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> S
     }
     if len(fit["validation"]) < LEAST_SHARE * len(rows["validation"]):
         raise InputError(
-            f"the members have learned from {len(rows['validation']) - len(fit['validation'])} of the"
-            f" {len(rows['validation'])} validation rows of {artifact.id}: the ensemble cannot be measured",
+            f"the members were trained on {len(rows['validation']) - len(fit['validation'])} of the "
+            f"{len(rows['validation'])} validation rows of {artifact.id}: the ensemble cannot be evaluated",
             hint="Train the members on this version of the dataset.",
             place="training.models",
         )
@@ -179,11 +179,15 @@ def encodings_of(cards: tuple[ModelCard, ...]) -> tuple[Encoding, ...]:
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Copy the members, so that the ensemble lives on without them, and weigh them."""
+    """Copy the members, so that the ensemble does not depend on them, and compute their weights."""
     cards = read_members(context, spec)
     _check_dataset(cards, frame, spec, context)
     if spec.combine == Combine.VOTE and frame.objective != Objective.CLASSIFICATION:
-        raise InputError("numbers cannot be voted on", hint="Use mean or weighted.", place="training.combine")
+        raise InputError(
+            "a vote needs a label with classes, but the label has numbers",
+            hint="Use `combine: mean` or `combine: weighted`.",
+            place="training.combine",
+        )
     for number, name in enumerate(spec.models):
         shutil.copytree(_folder(context, name), member_folder(context.output, number), dirs_exist_ok=True)
     weights = _weights(cards, frame, spec, context)
@@ -207,7 +211,7 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 def _trained(
     members: tuple[Predictor, ...], frame: SortedFrame, weights: tuple[float, ...], vote: bool
 ) -> TrainedModel:
-    """The members where they are, before they were copied."""
+    """The members in their own folders, before they are copied."""
     card = replace(members[0].card, encodings=frame.encodings, weights=weights, vote=vote)
     ensemble = EnsemblePredictor(card=card, members=members)
     target = frame.target[frame.rows["train"]]
@@ -238,9 +242,9 @@ def _check_dataset(
         check_same(mine, own, names, "training.models")
         if mine.classes != classes:  # the members' probabilities are added up by their places
             raise InputError(
-                f"model {name!r} has its classes in another order: {', '.join(card.classes[:5])}; the dataset"
-                f" {artifact.id} has {', '.join(frame.classes[:5])}",
-                hint="Train the members again.",
+                f"the classes of model {name!r} are in another order: {', '.join(card.classes[:5])}; "
+                f"those of dataset {artifact.id} are {', '.join(frame.classes[:5])}",
+                hint="Train the members again on this dataset.",
                 place="training.models",
             )
 
@@ -248,14 +252,15 @@ def _check_dataset(
 def _weights(
     cards: tuple[ModelCard, ...], frame: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[float, ...]:
-    """Alike, or by one over the mse (for classes: log_loss) on the same validation rows, measured here."""
+    """Equal weights, or weights of one over the mse (for classes: log_loss) on the same validation rows,
+    measured here."""
     if spec.combine != Combine.WEIGHTED:
         return (1 / len(cards),) * len(cards)
     name = "validation_mse" if frame.objective == Objective.REGRESSION else "validation_log_loss"
     fit = measurable(frame, spec, context)
     if len(fit.rows["validation"]) == 0:
         raise InputError(
-            "members are weighed by the validation split, and the dataset has none",
+            "the weights of the members come from the validation split, but the dataset has none",
             hint="Use `combine: mean`, or declare a validation split.",
             place="training.combine",
         )
@@ -265,7 +270,7 @@ def _weights(
 
 
 def _measure(number: int, card: ModelCard, frame: SortedFrame, context: JobContext) -> dict[str, float]:
-    """A member alone, with the ensemble's inputs."""
+    """The prediction of a single member, from the ensemble's inputs."""
     member = load_model(member_folder(context.output, number), context.threads)
     alone = replace(card, encodings=frame.encodings, weights=(1.0,))
     return evaluate(EnsemblePredictor(card=alone, members=(member,)), frame, ("validation",))

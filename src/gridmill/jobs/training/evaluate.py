@@ -1,4 +1,4 @@
-"""Measures a model on the validation and test splits, with the files that will be used."""
+"""Measures a model on the validation and test splits, with its stored files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ SPLITS = ("validation", "test")
 
 
 Answers = Mapping[str, Floats]
-"""What a model predicts for the labelled rows of each split."""
+"""The predictions of a model for the labelled rows of each split."""
 
 
 def answer(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPLITS) -> Answers:
-    """The predictions that are measured; a split without labelled rows has none. Raises DataError."""
+    """The predictions to measure; a split without labelled rows has none. Raises DataError."""
     result = {}
     for split in splits:
         rows = frame.rows[split]
@@ -37,7 +37,7 @@ def evaluate(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = S
 
 
 def measure(frame: SortedFrame, answers: Answers, threshold: float | None = None) -> dict[str, float]:
-    """`SPLIT_NAME` metrics of what a model predicts."""
+    """`SPLIT_NAME` metrics of a model's predictions."""
     result: dict[str, float] = {}
     for split, predicted in answers.items():
         numbers = measure_rows(frame, frame.rows[split], predicted, threshold)
@@ -48,7 +48,7 @@ def measure(frame: SortedFrame, answers: Answers, threshold: float | None = None
 def measure_rows(
     frame: SortedFrame, rows: Integers, predicted: Floats, threshold: float | None = None
 ) -> dict[str, float]:
-    """Metrics of what is predicted for these rows."""
+    """Metrics of the predictions for these rows."""
     if frame.objective == Objective.REGRESSION:
         spread = np.array(label_spreads(frame))
         return metrics.regression(frame.target[rows], predicted, naive_values(frame)[rows], spread)
@@ -56,7 +56,7 @@ def measure_rows(
 
 
 def break_down(frame: SortedFrame, answers: Answers, threshold: float | None = None) -> dict[str, Any]:
-    """By split the metrics of each label, if there are several, or of each class."""
+    """For each split the metrics of each label, if there are several, or of each class."""
     result: dict[str, Any] = {}
     for split, predicted in answers.items():
         rows = frame.rows[split]
@@ -69,19 +69,20 @@ def break_down(frame: SortedFrame, answers: Answers, threshold: float | None = N
 
 
 def _check_numbers(predicted: Floats, split: str) -> None:
-    """Raise DataError where the model says nothing of some rows: it cannot be measured."""
+    """Raise DataError if the model predicts no number for some rows: it cannot be measured."""
     none = ~np.isfinite(predicted.reshape(len(predicted), -1)).all(axis=1)
     if none.any():
         raise DataError(
-            f"the model gave no number for {none.sum()} of {len(predicted)} rows of the {split} split",
-            hint="What it predicts is NaN or infinite there; does it take missing inputs?",
+            f"the model predicted no number for {none.sum()} of {len(predicted)} rows of the {split} split",
+            hint="The predictions of these rows are NaN or infinite. Check that the model accepts "
+            "missing inputs.",
             place="training",
         )
 
 
 def calibration_curve(frame: SortedFrame, answers: Answers) -> list[list[float]]:
-    """How often what is said with some probability comes true, on the test split (else the validation one);
-    nothing for numbers."""
+    """The calibration: how often an event with some predicted probability occurs, on the test split (else
+    the validation split); empty for regression."""
     split = next((name for name in ("test", "validation") if name in answers), None)
     if frame.objective == Objective.REGRESSION or split is None:
         return []
@@ -89,20 +90,21 @@ def calibration_curve(frame: SortedFrame, answers: Answers) -> list[list[float]]
 
 
 def naive_values(frame: SortedFrame) -> Floats:
-    """What skill is measured against: the present value of the label column, else the training mean."""
+    """The baseline for skill: the present value of the label column, else the training mean."""
     usual = np.array(usual_labels(frame))
     return np.where(np.isnan(frame.present), usual if len(usual) > 1 else usual[0], frame.present)
 
 
 def usual_labels(frame: SortedFrame) -> tuple[float, ...]:
-    """Per label its mean over the training rows (of a class: of its number, which nobody reads)."""
+    """For each label its mean over the training rows (for a class, the mean of its number, which is not
+    used)."""
     means = np.atleast_1d(frame.target[frame.rows["train"]].mean(axis=0))
     return tuple(float(mean) for mean in means)
 
 
 def label_spreads(frame: SortedFrame) -> tuple[float, ...]:
-    """Per label what its errors are divided by before they are pooled: its standard deviation over the
-    training rows; 1 where all labels are in the same unit."""
+    """For each label the value by which its errors are divided before they are pooled: its standard
+    deviation over the training rows; 1 if all labels have the same unit."""
     if frame.subject.has_one_unit:
         return (1.0,) * len(frame.subject.labels)
     return tuple(float(one) for one in np.atleast_1d(frame.target[frame.rows["train"]].std(axis=0)))

@@ -1,7 +1,7 @@
 """Explains a model by residuals and permutation importance, in bounded time and memory.
 
-Both are measured on the files that will be used, on rows that the model did not learn from. They are stored
-in the details of the version.
+Both are measured with the stored files, on rows on which the model was not trained. They are stored in the
+details of the version.
 """
 
 import time
@@ -19,24 +19,23 @@ from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.evaluate import Answers
 
 MOST_ROWS, FEWEST_ROWS = 2000, 200
-"""Rows on which permutation importance is measured."""
+"""The number of rows on which permutation importance is measured."""
 MOST_NUMBERS = 1_000_000
-"""The most inputs in these rows (8 MB): wide datasets and long sequences have fewer rows."""
+"""The most inputs in these rows (8 MB): for wide datasets and long sequences fewer rows are used."""
 SHARE_OF_TIME, LEAST_SECONDS, MOST_SECONDS = 0.02, 0.1, 10.0
-"""The time limit of the measurement: a share of the time that the training took so far, between these
-bounds."""
+"""The time limit of the measurement: a share of the training's time so far, within these bounds."""
 BINS, SAMPLE, LABELS = 30, 200, 4
 
 
 def permutation_importance(
     predictor: Predictor, frame: SortedFrame, seed: int, spent_seconds: float
 ) -> dict[str, Any]:
-    """By how much the loss grows where the values of one feature are shuffled among the rows: once per
-    feature, seeded.
+    """The permutation importance: the increase of the loss if the values of one feature are shuffled among
+    the rows, once per feature, with a seed.
 
     The loss is the rmse in standard deviations of the labels, or the log_loss. All inputs of a feature (the
-    categories of a text) are shuffled together, and with a sequence the whole history of a row. `skipped`
-    says why there is none.
+    categories of a text) are shuffled together, and for a sequence the whole history of a row. `skipped` has
+    the reason if nothing was measured.
     """
     split = next((name for name in ("validation", "test") if len(frame.rows[name]) >= 2), "")
     if predictor.card.kind == ModelKind.NAIVE:
@@ -46,7 +45,7 @@ def permutation_importance(
     try:
         return _measured(predictor, frame, split, seed, spent_seconds)
     except GridmillError as error:  # a user's own code that does not take such rows: the model is good
-        return {"skipped": f"the model does not predict shuffled rows: {error.message}"}
+        return {"skipped": f"the model fails to predict shuffled rows: {error.message}"}
 
 
 def _measured(
@@ -79,7 +78,7 @@ def _measured(
 
 
 def _groups(frame: SortedFrame) -> Mapping[str, Integers]:
-    """By feature the places of its inputs."""
+    """For each feature the positions of its inputs."""
     groups: dict[str, list[int]] = {}
     place = 0
     for encoding in frame.encodings:
@@ -111,12 +110,12 @@ class _ShuffleSample:
         self._spread = np.where(spread > 0, spread, 1.0)
 
     def shrink(self, share: float) -> None:
-        """Take fewer rows."""
+        """Use fewer rows."""
         fewer = min(self.count, max(FEWEST_ROWS, int(self.count * share)))
         self._take(self._rows[:: max(1, -(-self.count // fewer))])
 
     def loss(self, shuffled: Integers | None = None) -> float:
-        """With the values of these inputs shuffled."""
+        """The loss with the values of these inputs shuffled."""
         inputs = self._inputs
         if shuffled is not None:
             inputs = inputs.copy()
@@ -130,11 +129,11 @@ class _ShuffleSample:
 
 
 def residuals(frame: SortedFrame, answers: Answers, seed: int) -> dict[str, Any]:
-    """Of the first labels a histogram of prediction minus truth, quantiles, and a sample of both; nothing
-    for classes.
+    """For the first labels a histogram of prediction minus truth, quantiles, and a sample of both; empty for
+    classes.
 
-    Of the test split, else of the validation split. The histogram has the middle 99 % of the rows; those
-    beyond are in its first and last bin.
+    They are measured on the test split, else on the validation split. The histogram covers the middle 99 % of
+    the rows; its first and last bin include the rows outside.
     """
     split = next((name for name in ("test", "validation") if name in answers), None)
     if frame.objective != Objective.REGRESSION or split is None:

@@ -1,8 +1,8 @@
-"""Gradient-boosted trees (scikit-learn's histogram ones) with early stopping on the validation split.
+"""Gradient-boosted trees (scikit-learn's histogram-based ones) with early stopping on the validation split.
 
-The trees are converted to an ONNX tree ensemble with the same answers. Thresholds are compared as doubles.
-ONNX Runtime gives a row's sum of leaves as a single float, so the base, and a label's mean and deviation, are
-outside of the trees.
+The trees are converted to an ONNX tree ensemble with the same predictions. Thresholds are compared as
+doubles. ONNX Runtime returns a row's sum of leaves as a 32-bit float, so the base, and a label's mean and
+deviation, are added outside of the trees.
 """
 
 from typing import TypeVar
@@ -28,7 +28,8 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """All nodes of all trees, one array entry per node; `base` is what the trees add to, per class."""
+    """All nodes of all trees, one array entry per node; `base` is the value to which the trees add, per
+    class."""
 
     tree: Integers
     node: Integers
@@ -69,8 +70,8 @@ def collect_trees(model: HistGradientBoostingRegressor) -> Trees:
 
 
 def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale: float = 1.0) -> bytes:
-    """The graph: the sum of a row's leaves and of the base, in the label's units, or as probabilities.
-    The trees have learned from the inputs times `scale`."""
+    """The graph: the sum of a row's leaves and the base, in the label's units or as probabilities. The trees
+    were trained on the inputs times `scale`."""
     graph, leaf = GraphBuilder(), trees.leaf
     inputs = graph.finite_inputs()
     seen = inputs if scale == 1 else graph.add("Mul", inputs, graph.constant(scale))
@@ -100,18 +101,18 @@ def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale:
 
 LEARNING_RATE, PATIENCE = 0.1, 20
 _THEIRS = {"trees": "max_iter", "max_leaves": "max_leaf_nodes", "patience": "n_iter_no_change"}
-"""scikit-learn's names of our options."""
+"""scikit-learn's names for our options."""
 CURVE_POINTS = 100
 TOLERANCE = 1e-5
-"""How far the file may differ from scikit-learn's model, in standard deviations of the label, or of a
-probability."""
+"""The allowed difference between the file and scikit-learn's model, in standard deviations of the label, or
+of a probability."""
 LARGEST, SMALLER = 1e290, 2.0**-100
-"""scikit-learn's bins end at 1e300. Larger inputs are multiplied by a power of two for learning, which is
+"""scikit-learn's bins end at 1e300. For training, larger inputs are multiplied by a power of two, which is
 exact except for values below 1e-280."""
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Fit on the training rows. Missing values are learned from; they need no filling."""
+    """Fit on the training rows. The trees use missing values directly; they are not filled."""
     options = {
         "learning_rate": spec.learning_rate or LEARNING_RATE,
         "trees": spec.trees,
@@ -120,7 +121,7 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
     }
     if len(frame.subject.labels) > 1:
         raise InputError(
-            f"a gbdt model learns one label; the dataset has {len(frame.subject.labels)}",
+            f"a gbdt model needs exactly one label, but the dataset has {len(frame.subject.labels)}",
             hint="Use lstm, mlp or linear, or a dataset with one label.",
             place="training.model",
         )
@@ -132,7 +133,7 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
     for tree, learned, validated in curve:
         context.metric("train_loss", learned, step=tree)
         context.metric("validation_loss", validated, step=tree)
-    context.progress(model.n_iter_, spec.trees, "trees", note=f"ended after {model.n_iter_} trees")
+    context.progress(model.n_iter_, spec.trees, "trees", note=f"stopped after {model.n_iter_} trees")
     trees = collect_trees(model)
     return FittedModel(
         trained=_trained(model, units, scale),
@@ -148,7 +149,7 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 def _fit(
     frame: SortedFrame, units: LabelScale, seed: int, options: dict[str, float]
 ) -> tuple[HistGradientBoostingRegressor, float]:
-    """The model, and what its inputs were multiplied by."""
+    """The model, and the factors by which its inputs were multiplied."""
     regression = frame.objective == Objective.REGRESSION
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     rows, held = frame.rows["train"], frame.rows["validation"]
@@ -181,8 +182,8 @@ def _trained(model: HistGradientBoostingRegressor, units: LabelScale, scale: flo
 
 
 def _make_learnable(learned: Floats, held: Floats) -> float:
-    """Make inputs that scikit-learn can bin, in place; returns what they were multiplied by. Those that all
-    rows to learn from miss become 0: nothing is split by them."""
+    """Make the inputs suitable for scikit-learn's binning, in place; returns the factors by which they were
+    multiplied. Inputs that are missing in all training rows become 0: no tree splits by them."""
     empty = np.isnan(learned).all(axis=0)
     largest = max(np.fmax.reduce(learned, axis=None), -np.fmin.reduce(learned, axis=None))
     scale = SMALLER if largest > LARGEST else 1.0
@@ -202,7 +203,7 @@ def _curve(model: HistGradientBoostingRegressor) -> tuple[tuple[float, float, fl
 
 
 def _importance(frame: SortedFrame, trees: Trees) -> dict[str, float]:
-    """Each input's share of the loss that all splits took away."""
+    """Each input's share of the loss reduction of all splits."""
     gain = np.bincount(
         trees.feature, weights=np.where(trees.leaf, 0.0, trees.gain), minlength=len(frame.names)
     )

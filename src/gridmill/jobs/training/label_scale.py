@@ -1,4 +1,4 @@
-"""Standardises a label around a base for learning, and converts predictions back to the label's units."""
+"""Standardises a label around a base for training, and converts predictions back to the label's units."""
 
 from dataclasses import field
 
@@ -17,8 +17,8 @@ from gridmill.jobs.training.scaling import ColumnScale, fit_spread
 class LabelScale:
     """Labels are base + (mean + deviation * a model's numbers) / scale.
 
-    Mean, deviation and base are added as doubles, outside what a model computes in single floats: a label of
-    1.7e9 ± 1 keeps its ± 1. Classes have no units.
+    Mean, deviation and base are added as doubles, outside of the model's 32-bit computation: a label of 1.7e9
+    ± 1 keeps its ± 1. Classes have no units.
     """
 
     base: BaselineInputs = field(default_factory=BaselineInputs)
@@ -34,22 +34,24 @@ class LabelScale:
 
     @property
     def label_deviation(self) -> Floats:
-        """Per label how much 1 of the model's numbers is."""
+        """For each label the size of 1 in the model's numbers."""
         spread = self._spread
         return spread.deviation / spread.scale
 
     def standardized(self, target: Floats, inputs: Floats) -> Floats:
-        """What is learned, [rows, labels], of labels [rows] or [rows, labels] and the rows' inputs."""
+        """The target for training, [rows, labels], from labels [rows] or [rows, labels] and the rows'
+        inputs."""
         return self._spread.standardized(_matrix(target - self.base.values(inputs)))
 
     def labels(self, numbers: Floats, newest: Floats) -> Floats:
-        """Labels [rows] or [rows, labels] of a model's numbers; `newest` are the basis rows' inputs."""
+        """Labels [rows] or [rows, labels] from a model's numbers; `newest` are the inputs of the predicted
+        rows themselves."""
         labels = (numbers.reshape(len(numbers), -1) * self.deviation + self.mean) / self.scale
         labels = labels + _matrix(self.base.values(newest))
         return labels if len(self.mean) > 1 else labels[:, 0]
 
     def add_to(self, graph: GraphBuilder, numbers: str, newest: str) -> str:
-        """The same in a graph, from doubles [rows, labels]."""
+        """The same as nodes of a graph, from doubles [rows, labels]."""
         node = graph.add("Mul", numbers, graph.constant(self.deviation))
         node = graph.add("Add", node, graph.constant(self.mean))
         if self._spread.is_scaled:
@@ -58,7 +60,7 @@ class LabelScale:
 
 
 def fit_units(frame: SortedFrame, changes: bool) -> LabelScale:
-    """The units of the training rows' labels; `changes`: around their present values, where there are any."""
+    """The units of the training rows' labels; with `changes`, around their present values, if they exist."""
     if frame.objective == Objective.CLASSIFICATION:
         return LabelScale()
     rows, base = frame.rows["train"], fit_base(frame, changes)
@@ -72,5 +74,5 @@ def fit_units(frame: SortedFrame, changes: bool) -> LabelScale:
 
 
 def _matrix(values: Floats) -> Floats:
-    """[rows, labels], also of one label."""
+    """The labels as [rows, labels], also for one label."""
     return values.reshape(len(values), -1)

@@ -20,8 +20,8 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTimes:
-    """For each row of a frame its number in the dataset, its time, and when its label was known (both in
-    microseconds; without a time 0)."""
+    """For each row of a frame its number in the dataset, its time, and when its label became known (both in
+    microseconds; 0 for a dataset without time)."""
 
     number: Integers
     time: Integers
@@ -35,7 +35,8 @@ def _keys(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> pa.Tab
 
 
 def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *, by_time: bool) -> LabelTimes:
-    """The moments of all rows. `by_time` asks when labels are known. Raises InputError where that is open."""
+    """The times of all rows. `by_time`: the times when labels become known are needed. Raises InputError if
+    these are unknown."""
     table = _keys(frame, spec, context)
     number, time = row_order(table, frame.subject), np.zeros(table.num_rows, np.int64)
     if frame.subject.time:
@@ -45,7 +46,7 @@ def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *,
         return LabelTimes(number=number, time=time, known=time)
     if not frame.subject.time:
         raise InputError(
-            "the dataset has no time to make folds by",
+            "the dataset has no time, which folds by time need",
             hint="Use `folds_by: random` or `folds_by: entity`.",
             place="training.folds_by",
         )
@@ -54,11 +55,12 @@ def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *,
 
 
 def _availability_times(frame: SortedFrame, time: Integers, details: Mapping[str, Any]) -> Integers:
-    """When each row's label was known: so long, or so many rows of the entity, after the row."""
+    """When each row's label became known: this long, or this many rows of the entity, after the row."""
     after = details.get("label_after", {"seconds": details.get("ahead_seconds") or 0.0, "rows": 0})
     if after is None:
         raise InputError(
-            "an expression says when the dataset's label (or its row) is known: there are no folds by time",
+            "folds by time are not possible: the time at which the label (or its row) becomes known is "
+            "an expression",
             hint="Use `folds_by: entity` or `folds_by: random`.",
             place="training.folds_by",
         )

@@ -15,10 +15,11 @@ from gridmill.jobs.training.scaling import Scaler, fit_scaler
 
 MOST_STEPS = 1000
 TOLERANCE = 1e-9
-"""How far the file may differ from scikit-learn's model, in standard deviations of the label, or of a
-probability; times the standard deviations of the inputs from their mean."""
+"""The allowed difference between the file and scikit-learn's model, in standard deviations of the label, or
+of a probability; times the distance of the inputs from their mean in standard deviations."""
 FARTHEST = 1e100
-"""How many standard deviations from the mean an input may be, so that products of it stay finite."""
+"""The largest distance of an input from the mean, in standard deviations, so that its products
+stay finite."""
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:

@@ -9,7 +9,7 @@ from gridmill.jobs.training.result import FittedModel
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Learn on the training rows that have a whole window."""
+    """Train on the training rows that have a complete window."""
     last = spec.normalize == Normalization.LAST
     plan = NetworkPlan(
         rows=whole_windows(frame, spec.sequence), length=spec.sequence, changes=last, relative=last

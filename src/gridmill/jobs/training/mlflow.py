@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from gridmill.jobs.training.tuning import TuningResult
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
-"""Seconds. A busy server may be slow; an absent one is detected at once."""
+"""Timeouts in seconds. A busy server may be slow; an absent one is detected at once."""
 TROUBLES = (httpx.HTTPError, AttributeError, KeyError, TypeError, ValueError)
-"""Errors from a server that does not answer, or not as MLflow does."""
+"""Errors of a server that does not answer, or not in the way of MLflow."""
 METRICS_A_BATCH, PARAMETERS_A_BATCH, LONGEST_VALUE, LONGEST_DIGEST = 1000, 100, 500, 36
 PIECE_BYTES = 1 << 20
 _ODD = re.compile(r"[^\w.\- :/]")
@@ -39,22 +39,24 @@ Metric = Mapping[str, str | float | int]
 
 
 class MlflowServer:
-    """An MLflow server at `url`; a user and password in it are used. Raises TROUBLES; InputError for what is
-    no address."""
+    """An MLflow server at `url`; a user and password in the URL are used. Raises TROUBLES; InputError for an
+    invalid address."""
 
     def __init__(self, url: str) -> None:
         try:
             self._client = httpx.Client(base_url=url.rstrip("/") + "/api/2.0/mlflow", timeout=TIMEOUT)
         except httpx.InvalidURL as error:
-            raise InputError(f"no address of an MLflow server: {error}", place="training.track") from error
+            raise InputError(
+                f"not a valid address of an MLflow server: {error}", place="training.track"
+            ) from error
 
     def close(self) -> None:
-        """Let its connections go."""
+        """Close its connections."""
         self._client.close()
 
     def experiment(self, name: str) -> str:
-        """The id of the experiment of that name, made where there is none; one that was deleted is restored,
-        as MLflow gives its name to no other."""
+        """The id of the experiment with this name, which is created if it does not exist. A deleted
+        experiment is restored, because MLflow does not allow another one with its name."""
         experiment_id = self._find(name)
         if experiment_id is None:
             answer = self._client.post("/experiments/create", json={"name": name})
@@ -75,7 +77,7 @@ class MlflowServer:
         return result
 
     def create(self, experiment: str, name: str, begun: int, tags: Mapping[str, str]) -> str:
-        """A run that is under way; its id. `begun` is in milliseconds since 1970, as all times here."""
+        """Create a running run; returns its id. `begun` is in milliseconds since 1970, as all times here."""
         made = self._post(
             "runs/create", experiment_id=experiment, run_name=name, start_time=begun, tags=_pairs(tags)
         )
@@ -83,28 +85,28 @@ class MlflowServer:
         return run_id
 
     def set_state(self, run_id: str, state: str, ended: int | None = None) -> None:
-        """RUNNING, FINISHED, FAILED or KILLED."""
+        """Set the run's state: RUNNING, FINISHED, FAILED or KILLED."""
         self._post(
             "runs/update", run_id=run_id, status=state, **({} if ended is None else {"end_time": ended})
         )
 
     def steps(self, run_id: str) -> dict[str, int]:
-        """How far each metric of the run was told."""
+        """The last step of each metric that the server has received."""
         run_data = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]["data"]
         return {str(one["key"]): int(one["step"]) for one in run_data.get("metrics", ())}
 
     def log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        """At most METRICS_A_BATCH. Saying the same ones again does no harm."""
+        """Send at most METRICS_A_BATCH metrics. Sending the same ones again has no effect."""
         self._post("runs/log-batch", run_id=run_id, metrics=metrics)
 
     def log_parameters(self, run_id: str, values: Mapping[str, object]) -> None:
-        """As many as there are."""
+        """Send any number of parameters."""
         pairs = _pairs(values)
         for first in range(0, len(pairs), PARAMETERS_A_BATCH):
             self._post("runs/log-batch", run_id=run_id, params=pairs[first : first + PARAMETERS_A_BATCH])
 
     def log_dataset(self, run_id: str, name: str, digest: str, source: str) -> None:
-        """The dataset that the run learns from."""
+        """Record the dataset on which the run trains."""
         dataset = {
             "name": name,
             "digest": digest[:LONGEST_DIGEST],
@@ -115,14 +117,14 @@ class MlflowServer:
         self._post("runs/log-inputs", run_id=run_id, datasets=[{"tags": tags, "dataset": dataset}])
 
     def artifact_root(self, run_id: str) -> str | None:
-        """Where files of the run are put through the server; None where it wants them in a storage that only
-        MLflow's own client writes to."""
+        """The place to which files of the run are uploaded through the server; None if the server wants them
+        in a storage to which only MLflow's own client writes."""
         run = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]
         scheme, _, path = str(run["info"].get("artifact_uri", "")).partition(":")
         return path.strip("/") if scheme == "mlflow-artifacts" else None
 
     def put_file(self, folder: str, name: str, path: Path) -> None:
-        """A file of a run, below its `artifact_root`, in pieces."""
+        """Upload a file of a run, below its `artifact_root`, in chunks."""
         url = f"{str(self._client.base_url).rstrip('/')}-artifacts/artifacts/{folder}/{name}"
         with path.open("rb") as file:
             _check(self._client.put(url, content=iter(lambda: file.read(PIECE_BYTES), b"")))
@@ -132,7 +134,8 @@ class MlflowServer:
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raise HTTPError with the server's own words, and without the address, which may hold a password."""
+    """Raise HTTPError with the server's own message, and without the address, which may contain a
+    password."""
     if not answer.is_success:
         text = " ".join(answer.text.split())
         if answer.headers.get("content-type", "").startswith("application/json"):
@@ -142,14 +145,14 @@ def _check(answer: httpx.Response) -> None:
 
 
 def _content(answer: httpx.Response) -> dict[str, Any]:
-    """The answer's JSON. Raises what `_check` raises."""
+    """The response's JSON. Raises the errors of `_check`."""
     _check(answer)
     content: dict[str, Any] = answer.json()
     return content
 
 
 def plain(name: str) -> str:
-    """The name as MLflow takes it."""
+    """The name in the characters that MLflow allows."""
     return _ODD.sub("_", name)
 
 
@@ -160,12 +163,13 @@ def _pairs(values: Mapping[str, object]) -> list[dict[str, str]]:
 # Optuna is for those who search
 
 EVERY_SECONDS, AGAIN_SECONDS, REST = 5.0, 60.0, 20
-"""How often metrics are sent, and how soon a failed server is tried again; in any case after this many times
-the time that the server took."""
+"""The interval between sending metrics, and before a failed server is tried again; the pause is at least
+this many times the duration of the last request."""
 MOST_WAITING = 100_000
-"""Metrics kept for an unreachable server; beyond that the oldest are dropped."""
+"""The number of metrics that wait for an unreachable server; beyond it the oldest are dropped."""
 KEPT = "mlflow-run"
-"""File in the folder of checkpoints: the MLflow run that the attempt after a killed one continues."""
+"""File in the folder of checkpoints: the MLflow run that the next attempt continues after an attempt was
+killed."""
 _STATES = {"COMPLETE": "FINISHED", "PRUNED": "KILLED"}
 
 Tell = Callable[[str, float, float | None], None]
@@ -179,7 +183,7 @@ class TrackedContext(JobContext):
     send: Tell = field(default=lambda name, value, step: None)
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
-        """As JobContext's; silent where that is."""
+        """Report a metric as JobContext does, and send it; if the context is silent, nothing is sent."""
         JobContext.metric(self, name, value, step)
         if self.events_fd is not None and isfinite(value):
             self.send(name, value, step)
@@ -187,8 +191,8 @@ class TrackedContext(JobContext):
 
 @contextmanager
 def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["MlflowRun"]:
-    """Tell the server in `spec.track` of the training that is done within. One that fails costs lines in the
-    log. Raises InputError for an environment variable that is not set."""
+    """Report the training in this context to the server in `spec.track`. Errors of the server only cause
+    lines in the log. Raises InputError for an environment variable that is not set."""
     tracker = MlflowRun(spec, context)
     try:
         tracker.begin()
@@ -201,7 +205,7 @@ def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["MlflowRun"]:
 
 
 class MlflowRun:
-    """One run at the server. What the server does not take waits, and is told when it answers again."""
+    """One run at the server. Data that could not be sent waits, and is sent when the server answers again."""
 
     def __init__(self, spec: TrainingSpec, context: JobContext) -> None:
         url = spec.track or ""
@@ -209,28 +213,29 @@ class MlflowRun:
         self._server = MlflowServer(fill_in_environment(url, "training.track", in_url=True))
         self._experiment, self._run = "", ""
         self._steps: Mapping[str, int] = {}
-        """How far a killed attempt had told each metric: its successor tells its curve from the beginning."""
+        """The steps of each metric that a killed attempt has already sent: the next attempt reports its
+        curve from the beginning."""
         self._waiting: deque[Metric] = deque(maxlen=MOST_WAITING)
         self._begun, self._next, self._warned = _now(), 0.0, False
 
     @property
     def context(self) -> JobContext:
-        """What to train with, so that the server is told of metrics."""
+        """The context for the training, which also sends its metrics to the server."""
         own = {one.name: getattr(self._context, one.name) for one in fields(JobContext)}
         return TrackedContext(**own, send=self._queue_metric)
 
     def begin(self) -> None:
-        """Make the run, so that it is seen to be under way."""
-        self._try(self._open, "it is told later")
+        """Create the run, so that the server shows it as running."""
+        self._try(self._open, "it is sent later")
 
     def _queue_metric(self, name: str, value: float, step: float | None) -> None:
         self._waiting.append(_metric(name, value, step))
         if time.monotonic() >= self._next:
-            self._try(self._send, "it is told later")
+            self._try(self._send, "it is sent later")
 
     def finish(self, card: ModelCard, search: "TuningResult | None" = None) -> str | None:
-        """Tell what it came to, and send the model's files; the run's id. None where the server does not
-        answer: a line in the log says so. The trials of a search become runs of their own, below it."""
+        """Send the results and the model's files; returns the run's id, or None if the server does not
+        answer, which the log shows. The trials of a search become child runs."""
 
         def act() -> None:
             self._send()
@@ -249,23 +254,26 @@ class MlflowRun:
     def _send_files(self) -> None:
         root = self._server.artifact_root(self._run)
         if root is None:
-            print(f"no files are sent to MLflow at {self._url}: it serves no artifacts itself", flush=True)
+            print(
+                f"no files are sent to MLflow at {self._url}: this server does not serve artifacts",
+                flush=True,
+            )
             return
         output = self._context.output
         for path in sorted(path for path in output.rglob("*") if path.is_file()):
             self._server.put_file(root, f"model/{path.relative_to(output).as_posix()}", path)
 
     def end(self, state: str) -> None:
-        """Tell that nothing came of it, where the server knows of it."""
+        """Report that the training has no result, if the server knows the run."""
         if self._run:
             self._try(lambda: self._server.set_state(self._run, state, _now()), "")
 
     def close(self) -> None:
-        """Let the server's connections go."""
+        """Close the server's connections."""
         self._server.close()
 
     def _try(self, act: Callable[[], None], otherwise: str) -> bool:
-        """Whether the server took it; the first time that it does not, and the last, a line says so."""
+        """Whether the server accepted the request; its first and its last failure are printed to the log."""
         begun = time.monotonic()
         try:
             act()
@@ -273,7 +281,7 @@ class MlflowRun:
             if not (self._warned and otherwise):
                 why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 print(
-                    f"not told to MLflow at {self._url}: {why}" + (f"; {otherwise}" if otherwise else ""),
+                    f"not sent to MLflow at {self._url}: {why}" + (f"; {otherwise}" if otherwise else ""),
                     flush=True,
                 )
             self._warned, took = True, time.monotonic() - begun
@@ -283,7 +291,7 @@ class MlflowRun:
         return True
 
     def _open(self) -> None:
-        """The run that a killed attempt left, else a new one."""
+        """The run of a killed attempt, else a new one."""
         if self._run:
             return
         self._experiment = self._server.experiment(self._context.order.pipeline)
@@ -310,7 +318,7 @@ class MlflowRun:
         self._run = run_id
 
     def _kept(self) -> Path | None:
-        """None for a script, whose folder of checkpoints is its own."""
+        """The folder of checkpoints; None for a script, whose folder of checkpoints belongs to the script."""
         folder = self._context.checkpoints
         return folder / KEPT if folder is not None and self._spec.model != ModelKind.CUSTOM else None
 
@@ -353,5 +361,5 @@ def _metric(name: str, value: float, step: float | None) -> Metric:
 
 
 def _now() -> int:
-    """In milliseconds since 1970."""
+    """The present time in milliseconds since 1970."""
     return int(time.time() * 1000)

@@ -9,6 +9,6 @@ from gridmill.jobs.training.result import FittedModel
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Learn on the training rows."""
+    """Train on the training rows."""
     plan = NetworkPlan(rows=frame.rows["train"], length=None, changes=spec.residual, relative=False)
     return fit_network(frame, spec, context, plan, Perceptron, perceptron_graph)

@@ -1,7 +1,8 @@
-"""The naive baseline: repeats a known value or predicts the usual one. Every real model must beat it.
+"""The naive baseline: repeats a known value or predicts the mean or the shares of the classes. Every real
+model must beat it.
 
 A model can also learn the change from the present value: then it learns only the difference from the naive
-one.
+prediction.
 """
 
 from difflib import get_close_matches
@@ -22,9 +23,10 @@ from gridmill.jobs.training.scaling import fit_spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineInputs:
-    """What a model's numbers are added to: per label an input, and what stands for it where it is missing.
+    """The base to which a model's numbers are added: for each label an input, and a replacement for it if it
+    is missing.
 
-    A label without such an input has None and 0; no labels at all mean that nothing is added.
+    A label without such an input has None and 0; if there are no labels at all, nothing is added.
     """
 
     presents: tuple[int | None, ...] = ()
@@ -32,17 +34,17 @@ class BaselineInputs:
 
     @property
     def used(self) -> bool:
-        """Whether anything is added."""
+        """Whether there is a base to add."""
         return any(present is not None for present in self.presents)
 
     @property
     def _picked(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Per label the number of its input, and whether it has none."""
+        """For each label the number of its input, and whether it has none."""
         picked = np.array([present or 0 for present in self.presents], np.int64)
         return picked, np.array([present is None for present in self.presents])
 
     def values(self, inputs: Floats) -> Floats:
-        """[rows], or [rows, labels] of several, from inputs [rows, inputs]."""
+        """The base [rows], or for several labels [rows, labels], from inputs [rows, inputs]."""
         if not self.used:
             return np.zeros((len(inputs), len(self.presents)) if len(self.presents) > 1 else len(inputs))
         picked, none = self._picked
@@ -51,14 +53,15 @@ class BaselineInputs:
         return values if len(self.presents) > 1 else values[:, 0]
 
     def add_to(self, graph: GraphBuilder, value: str, newest: str) -> str:
-        """The sum [rows] or [rows, labels] in a graph; `newest` are the basis rows' inputs [rows, inputs]."""
+        """The sum [rows] or [rows, labels] in a graph; `newest` are the inputs [rows, inputs] of the
+        predicted rows themselves."""
         if not self.used:
             return value
         base_values = self.values_in(graph, newest)
         return graph.add("Add", value, base_values if len(self.presents) > 1 else graph.flat(base_values))
 
     def values_in(self, graph: GraphBuilder, newest: str) -> str:
-        """What is added, [rows, labels], in a graph."""
+        """The base, [rows, labels], in a graph."""
         picked, none = self._picked
         present = graph.add("Gather", newest, graph.constant(picked, np.int64), axis=1)
         missing = graph.add("Or", graph.add("IsNaN", present), graph.constant(none, np.bool_))
@@ -66,7 +69,7 @@ class BaselineInputs:
 
 
 def fit_base(frame: SortedFrame, wanted: bool) -> BaselineInputs:
-    """The base: none when not wanted, for classes, or where no label's present value is a feature."""
+    """The base: empty if it is not wanted, for classes, or if no label's present value is a feature."""
     presents = frame.present_inputs
     if not wanted or frame.objective == Objective.CLASSIFICATION:
         return BaselineInputs(presents=(None,) * len(presents), fallback=(0.0,) * len(presents))
@@ -82,12 +85,14 @@ def _mean(frame: SortedFrame, present: int | None) -> float:
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Regression: an input and, where it is missing, the training mean. Classification: training shares."""
+    """For regression: an input, and the training mean if it is missing. For classification: the shares of
+    the classes in training."""
     target, weights = frame.target[frame.rows["train"]], frame.weights_of(frame.rows["train"])
     if frame.objective == Objective.CLASSIFICATION:
         if spec.repeat is not None:
             raise InputError(
-                "a naive classifier repeats nothing: it says the classes' shares", place="repeat"
+                "a naive classifier has no feature to repeat: it predicts the shares of the classes",
+                place="repeat",
             )
         counts = np.bincount(target.astype(int), weights, minlength=len(frame.classes))
         return _fitted(frame, (), tuple((counts / counts.sum()).tolist()), {})
@@ -124,7 +129,7 @@ def _fitted(
 
 
 def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], width: int) -> bytes:
-    """Over [rows, width]: the inputs that are repeated, or the constant."""
+    """The graph over [rows, width]: the repeated inputs, or the constant."""
     graph, base = GraphBuilder(), BaselineInputs(presents=presents, fallback=constant)
     if base.used:
         base_values = base.values_in(graph, graph.finite_inputs())
@@ -137,7 +142,7 @@ def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], w
 
 
 def repeated_input(frame: SortedFrame, name: str) -> int:
-    """The number of the input that is repeated. Raises InputError for none of that name."""
+    """The number of the input to repeat. Raises InputError if no input has this name."""
     if name in frame.names:
         return frame.names.index(name)
     near = get_close_matches(name, frame.names, n=1)

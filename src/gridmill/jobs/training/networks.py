@@ -1,6 +1,6 @@
-"""The networks of `lstm` and `mlp` in PyTorch for learning, and their ONNX graphs with scaling and units.
+"""The networks of `lstm` and `mlp` in PyTorch for training, and their ONNX graphs with scaling and units.
 
-The graphs take raw inputs and answer in the label's units.
+The graphs take raw inputs and return predictions in the label's units.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from gridmill.jobs.training.scaling import Scaler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkShape:
-    """`width` inputs; `outputs` numbers, which are classes' scores or labels. `relative` are the inputs that
-    are taken as differences from their last value; `weights` say how much a label's error counts (mean 1).
-    `weighted`: the last column of a target is how much its row counts."""
+    """The shape of a network: `width` inputs; `outputs` numbers, which are classes' scores or labels. The
+    `relative` inputs are used as differences from their last value. `weights` are the weights of the labels'
+    errors (mean 1). `weighted`: the last column of a target is the weight of its row."""
 
     width: int
     outputs: int
@@ -33,7 +33,7 @@ class NetworkShape:
 
 
 class Network(nn.Module):
-    """What both have in common: the loss."""
+    """The common part of both networks: the loss."""
 
     weights: Tensor
 
@@ -109,7 +109,7 @@ GATES = [0, 3, 1, 2]  # PyTorch keeps input, forget, cell, output; ONNX input, o
 
 
 def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, units: LabelScale) -> bytes:
-    """Over [rows, sequence, inputs]."""
+    """The graph over [rows, sequence, inputs]."""
     graph = GraphBuilder()
     scaled = graph.floats(_relative(graph, graph.scaled(graph.finite_inputs(), scaler), network))
     value = graph.add("Transpose", scaled, perm=[1, 0, 2])
@@ -131,7 +131,7 @@ def _relative(graph: GraphBuilder, scaled: str, network: Recurrent) -> str:
 
 
 def perceptron_graph(network: Perceptron, scaler: Scaler, units: LabelScale) -> bytes:
-    """Over [rows, inputs]."""
+    """The graph over [rows, inputs]."""
     graph = GraphBuilder()
     value = graph.floats(graph.scaled(graph.finite_inputs(), scaler))
     for layer in network.layers:

@@ -1,4 +1,4 @@
-"""Common code of `lstm` and `mlp`: scaling, the label's units, the device, learning, and its report."""
+"""Common code of `lstm` and `mlp`: scaling, the label's units, the device, training, and the report."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -29,19 +29,20 @@ from gridmill.jobs.training.train_loop import (
 )
 
 FARTHEST = 1e4
-"""How many standard deviations from the mean an input may be: single floats still distinguish such rows."""
+"""The largest distance of an input from the mean, in standard deviations: 32-bit floats still distinguish
+such rows."""
 
 TOLERANCE = 1e-4
-"""How far the file may differ from PyTorch's network, in standard deviations of the label, or of a
-probability; times the standard deviations of the inputs from their mean."""
+"""The allowed difference between the file and PyTorch's network, in standard deviations of the label, or of
+a probability; times the distance of the inputs from their mean in standard deviations."""
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """What one kind of network wants: `rows` to learn from, its window's length (None: no window), whether
-    it learns changes from the present values, and whether it sees them as such."""
+    """The requirements of one kind of network: the training `rows`, the length of the window (None: no
+    window), whether it learns changes from the present values, and whether its inputs are such changes."""
 
     rows: Integers
     length: int | None
@@ -57,7 +58,7 @@ def fit_network(
     make: Callable[[NetworkShape, TrainingSpec], AnyNetwork],
     draw: Callable[[AnyNetwork, Scaler, LabelScale], bytes],
 ) -> FittedModel:
-    """Learn on a GPU where the attempt was given one; the best epoch by validation loss is kept."""
+    """Train on a GPU if the attempt was given one; the epoch with the best validation loss is kept."""
     torch.set_num_threads(context.threads)
     torch.manual_seed(spec.seed)
     device = own_device(gpu=has_gpu(context))
@@ -135,8 +136,8 @@ def _shape(frame: SortedFrame, scaler: Scaler, units: LabelScale, plan: NetworkP
 
 
 def _weights(frame: SortedFrame, units: LabelScale) -> tuple[float, ...]:
-    """Several labels count by their error as a share of the label's own variance: what is learned is the mean
-    of their r2, whatever their units and however far ahead they are."""
+    """The weights of several labels: an error counts relative to the label's own variance. So the network
+    maximises the mean of the labels' r2, whatever their units and distances in time."""
     if len(frame.subject.labels) == 1:
         return ()
     spread = fit_spread(frame.target[frame.rows["train"]])
@@ -157,7 +158,7 @@ def _feed(
 
 
 def _scorable(frame: SortedFrame) -> Integers:
-    """Validation rows; not those of a class that training never saw."""
+    """Validation rows without those of a class that was not in training."""
     rows = frame.rows["validation"]
     return rows if frame.objective == Objective.REGRESSION else rows[frame.target[rows] >= 0]
 

@@ -1,7 +1,9 @@
-"""Builds ONNX graphs of learned models node by node: any runtime computes them, and none executes code.
+"""Builds ONNX graphs of trained models node by node: any runtime can compute them, and no node executes
+code.
 
-The graphs are written here rather than by a converter: they need four or five kinds of node, keep doubles (as
-scikit-learn does), and include scaling and missing values, so that a server of the model gives it raw inputs.
+The graphs are written here and not by a converter. They need only four or five kinds of nodes, keep doubles
+(as scikit-learn does), and include scaling and missing values, so that a server of the model passes raw
+inputs.
 """
 
 from collections.abc import Mapping
@@ -21,7 +23,8 @@ OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # what ONNX Runtime has read since 202
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """A graph under construction. Values are names; `inputs` is the input's, which `finite_inputs` reads."""
+    """A graph under construction. Values are identified by names; `inputs` is the name of the input, which
+    `finite_inputs` reads."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
@@ -29,7 +32,7 @@ class GraphBuilder:
     _known: str = ""
 
     def finite_inputs(self) -> str:
-        """The inputs with infinite ones as missing (NaN), as the encoding of columns has them."""
+        """The inputs with infinite values replaced by missing ones (NaN), as in the encoding of columns."""
         if not self._known:
             infinite = self.add("IsInf", "inputs")
             self._known = self.add("Where", infinite, self.constant(np.nan), "inputs")
@@ -72,7 +75,7 @@ class GraphBuilder:
         return self.add("Cast", value, to=TensorProto.FLOAT)
 
     def scaled(self, value: str, scaler: Scaler) -> str:
-        """What Scaler.apply does, along the last axis."""
+        """The computation of Scaler.apply, along the last axis."""
         spread, missing = scaler.spread, self.add("IsNaN", value)
         if spread.is_scaled:
             value = self.add("Mul", value, self.constant(spread.scale))
@@ -90,7 +93,7 @@ class GraphBuilder:
         return self.add("Squeeze", value, self.constant([1], np.int64))
 
     def probabilities(self, scores: str, classes: int) -> str:
-        """[rows, classes] from one score per class, or (two classes) from the second one's log-odds."""
+        """[rows, classes] from one score per class, or for two classes from the log-odds of the second."""
         if classes == 2:
             first = self.add("Mul", scores, self.constant(0.0))
             scores = self.add("Concat", first, scores, axis=1)
@@ -121,7 +124,8 @@ class GraphBuilder:
 
 
 def with_metadata(graph: bytes, facts: Mapping[str, str]) -> bytes:
-    """The graph with these facts in its `metadata_props`: two serialised messages in a row are one."""
+    """The graph with these facts in its `metadata_props`, appended as a second message: two serialised
+    messages in a row are one."""
     entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in facts.items()]
     added: bytes = onnx.ModelProto(metadata_props=entries).SerializeToString()
     return graph + added

@@ -1,4 +1,4 @@
-"""The result of learning, for every kind of model."""
+"""The result of training, for every kind of model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -13,8 +13,8 @@ Scalar = float | int | bool | str | None
 class TrainedModel:
     """The model in memory, for comparison with its files.
 
-    `predict` takes and gives what Predictor does, but no infinite inputs. `tolerance` says by how much the
-    files may differ from it, [rows or 1, answers or 1], for the same inputs.
+    `predict` has the arguments and results of Predictor.predict, but accepts no infinite inputs. `tolerance`
+    is the allowed difference of the files' predictions, [rows or 1, outputs or 1], for the same inputs.
     """
 
     predict: Callable[[Floats], Floats]
@@ -23,13 +23,13 @@ class TrainedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedModel:
-    """A learned model: its ONNX graph, and what to tell about it.
+    """A trained model: its ONNX graph, and facts about it.
 
     `curve` is [[epoch, training loss, validation loss], ...]; `importance` is per input, summing to 1.
-    `predict` names the code that predicts where there is no graph, `environment` its requirements; `metrics`
-    are those that it reports itself (`own_NAME`), `not_finite` are reported values that are no numbers. The
-    graph takes `inputs` (doubles, see models.Card) and gives the label or probabilities. `trained` is None
-    where only files came out.
+    Without a graph, `predict` names the code that predicts, and `environment` has its requirements. `metrics`
+    are those that the code reported itself (`own_NAME`), `not_finite` are the reported values that were NaN
+    or infinite. The graph takes `inputs` (doubles, see ModelCard) and returns the label or probabilities.
+    `trained` is None if there is no model in memory, but only files.
     """
 
     graph: bytes | None = None

@@ -1,8 +1,8 @@
-"""The training job: reads the dataset, learns, measures the saved model, and reports the result.
+"""The training job: reads the dataset, trains, measures the stored model, and reports the result.
 
-A model is identified by what it predicts, the rows it has learned from, and those it was measured on.
-Networks may be learned by several processes, each of which runs this module: rank 0 alone reports or writes
-anything.
+A model's card records what it predicts, the rows on which it was trained, and the rows on which it was
+measured. Networks can be trained by several processes, each of which runs this module: only rank 0 reports or
+writes anything.
 """
 
 import hashlib
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 def identify(
     card: ModelCard, frame: SortedFrame, measured: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[ModelCard, Mapping[str, str]]:
-    """The card with its signature and the rows learned from, whose hashes are written beside it; per split of
-    `measured` also a text that is the same for all models measured on the same rows and labels."""
+    """The card with its signature and its training rows, whose hashes are written beside it. For each split
+    of `measured` it also has a text that is equal for all models measured on the same rows and labels."""
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     columns, hashes = _hashes(parts, card, frame)
@@ -80,7 +80,7 @@ def identify(
 
 
 def _hashes(parts: Partitions, card: ModelCard, frame: SortedFrame) -> tuple[tuple[str, ...], Hashes]:
-    """The columns that tell rows apart: the keys; everything known of a row where several have the same."""
+    """The columns that identify a row: the keys; if several rows have the same keys, all columns."""
     hashes = dataset_hashes(parts, card.keys)
     if card.keys and len(distinct(hashes)) == parts.rows:
         return card.keys, hashes
@@ -89,8 +89,8 @@ def _hashes(parts: Partitions, card: ModelCard, frame: SortedFrame) -> tuple[tup
 
 
 def _used(frame: SortedFrame, spec: TrainingSpec) -> tuple[Integers, Integers]:
-    """The rows learned from, and those that decided anything. An ensemble learns nothing but its weights; the
-    rows of its members are in their own folders."""
+    """The training rows, and the rows that influenced any decision. An ensemble learns only its weights; the
+    rows of its members are recorded in their own folders."""
     train, validation = frame.rows["train"], frame.rows["validation"]
     if spec.model != ModelKind.ENSEMBLE:
         return train, validation
@@ -117,7 +117,7 @@ MODULES: Mapping[ModelKind, str] = {
 
 
 def run(context: JobContext) -> JobResult:
-    """Train the job's model. Raises InputError and DataError for what cannot be learned."""
+    """Train the job's model. Raises InputError and DataError if this is impossible."""
     spec = context.order.job.training
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
@@ -133,7 +133,7 @@ def run(context: JobContext) -> JobResult:
 
 
 def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
-    """What the other ranks do: learn what rank 0 learns, in the same order."""
+    """The work of the other ranks: train the same models as rank 0, in the same order."""
     frame, folds = _prepare(context, spec)
     _fit(frame, spec, context)
     if folds is not None:
@@ -144,8 +144,8 @@ def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
 def _prepare(
     context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
 ) -> tuple[SortedFrame, Folds | None]:
-    """The dataset and its folds. Raises InputError and DataError in all ranks of a gang, before any of them
-    waits for another one."""
+    """The dataset and its folds. Raises InputError and DataError in all ranks of a gang, before any rank
+    waits for another."""
     frame = read_frame(context, spec, encodings)
     check_decisions(frame, spec)
     return frame, plan_folds(frame, spec, context) if spec.folds else None
@@ -178,7 +178,10 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" 
     answers = answer(predictor, fit)
     card = decided(card, fit, spec, answers)
     if spec.threshold_by is not None:
-        print(f"threshold {card.threshold:.4g}: the best {spec.threshold_by} in validation", flush=True)
+        print(
+            f"threshold {card.threshold:.4g}: the best {spec.threshold_by} on the validation split",
+            flush=True,
+        )
     metrics = {**fitted.metrics, **measure(fit, answers, card.threshold)}
     metrics |= measure_intervals(card, fit, answers)
     held_out, measured = _held_out(folds, frame, spec, context, card.threshold) if folds else (None, {})
@@ -208,7 +211,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" 
 def _result(
     card: ModelCard, frame: SortedFrame, spec: TrainingSpec, context: JobContext, details: Mapping[str, Any]
 ) -> JobResult:
-    """The model as the job's output, when all of its files are written."""
+    """The model as the job's output, after all of its files are written."""
     files = [path for path in context.output.rglob("*") if path.is_file()]
     about: dict[str, Any] = {
         "files": sorted(path.name for path in files if path.parent == context.output),
@@ -229,7 +232,7 @@ def _result(
 
 
 def _decisions(card: ModelCard) -> dict[str, Any]:
-    """The threshold and quantiles among the settings."""
+    """The threshold and quantiles for the settings."""
     settings = {
         "threshold": card.threshold,
         "quantiles": ", ".join(f"{quantile:g}" for quantile in card.quantiles),
@@ -238,14 +241,15 @@ def _decisions(card: ModelCard) -> dict[str, Any]:
 
 
 def _stored(card: ModelCard, context: JobContext) -> Predictor:
-    """The model as its users load it. A script's own code has just run here: no more trust is needed."""
+    """The model, loaded as a prediction loads it. A script's own code has just run here, so that no further
+    trust is needed."""
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
     return load_model(context.output, context.threads)
 
 
 def _described(fitted: FittedModel, card: ModelCard) -> bytes | None:
-    """The graph with what its inputs and outputs are; a user's own file as it is."""
+    """The graph with metadata about its inputs and outputs; a user's own file is not changed."""
     if fitted.graph is None or fitted.trained is None:
         return fitted.graph
     return with_metadata(fitted.graph, graph_facts(card))
@@ -254,8 +258,8 @@ def _described(fitted: FittedModel, card: ModelCard) -> bytes | None:
 def _check_files(
     predictor: Predictor, fitted: FittedModel, frame: SortedFrame, context: JobContext
 ) -> dict[str, float]:
-    """Raises InternalError for files that are not the model that was trained, and InputError for a user's own
-    ones that answer differently when they are asked again."""
+    """Raises InternalError if the files do not predict the same as the trained model, and InputError if a
+    user's own files predict differently when they are called again."""
     length = predictor.card.sequence
     if fitted.trained is None:  # by rows that the user's own code is asked for anyway
         split = "validation" if len(frame.rows["validation"]) else "train"
@@ -267,14 +271,14 @@ def _check_files(
 
 
 def _weights(spec: TrainingSpec) -> dict[str, Any]:
-    """What rows count by, among the settings."""
+    """The row and class weights for the settings."""
     classes = ", ".join(f"{name}: {one:g}" for name, one in spec.class_weights.items())
     settings = {"weight": spec.weight, "class_weight": spec.class_weight, "class_weights": classes}
     return {name: value for name, value in settings.items() if value}
 
 
 def _fewer(frame: SortedFrame, fit: SortedFrame) -> dict[str, int]:
-    """Per split the rows that are not measured, as they were learned from."""
+    """For each split the number of rows that are not measured, because a model was trained on them."""
     counts = {split: len(rows) - len(fit.rows[split]) for split, rows in frame.rows.items()}
     return {split: count for split, count in counts.items() if count}
 
@@ -293,7 +297,7 @@ def _fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedM
 
 
 def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
-    """The best settings. Each trial is measured as a model is, on the validation split."""
+    """The best settings. Each trial is measured like a model, on the validation split."""
     search = spec.search
     assert search is not None
 
@@ -304,7 +308,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
         metric = check_metric(search.metric, frame.objective, SEARCH_METRIC)
         if len(frame.rows["validation"]) == 0:
             raise InputError(
-                "a search compares its trials on the validation split, and the dataset has none",
+                "a search compares its trials on the validation split, but the dataset has none",
                 hint="Add `validation: 0.15` (or `validation_from`) to the dataset's `split`.",
                 place="training.search",
             )
@@ -333,7 +337,7 @@ def _searched(tuning_result: "TuningResult") -> dict[str, Any]:
 
 
 def _predictor(card: ModelCard, fitted: FittedModel, context: JobContext) -> Predictor:
-    """What a trial or a fold is measured with, without its files."""
+    """The predictor with which a trial or a fold is measured, without its files."""
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
     return make_predictor(card, fitted.graph, context.threads)

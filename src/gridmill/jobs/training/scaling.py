@@ -1,4 +1,4 @@
-"""Standardises columns by the training rows, at any scale, and makes missing values harmless."""
+"""Standardises columns by the training rows, at any scale, and replaces missing values."""
 
 from typing import TypeVar
 
@@ -14,15 +14,15 @@ CONSTANT_STEPS = 4
 """A column whose values all lie within this many floating-point steps counts as constant: such differences
 are rounding errors."""
 SAFE_EXPONENT, MOST_EXPONENT = 100, 1000
-"""Columns whose largest value is beyond 2 ** ±100 are multiplied by a power of two first, which is exact.
-Their squares stay in the range of doubles, and their means in that of single floats: ONNX Runtime takes a
-smaller mean for 0 and leaves its subtraction out."""
+"""Columns whose largest value is beyond 2 ** ±100 are first multiplied by a power of two, which is exact.
+Their squares stay in the range of doubles, and their means in that of 32-bit floats: ONNX Runtime treats a
+smaller mean as 0 and removes its subtraction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnScale:
-    """Per column the mean and the standard deviation of its values times `scale`, a power of two (1 but for
-    values near the limits of doubles)."""
+    """For each column the mean and the standard deviation of its values times `scale`, a power of two (1
+    except for values near the limits of doubles)."""
 
     mean: Floats
     deviation: Floats
@@ -41,11 +41,11 @@ class ColumnScale:
 
 
 def fit_spread(values: Floats, of_constant: float = 1.0) -> ColumnScale:
-    """The spread of [rows, columns], missing values left out; a column without any has mean 0, and a constant
-    one the deviation `of_constant`.
+    """The spread of [rows, columns], without missing values; a column without any value has mean 0, and a
+    constant one the deviation `of_constant`.
 
-    Sums are of differences from the column's lowest value: those of the values themselves would lose what
-    lies on a large offset.
+    Sums are computed of differences from the column's lowest value: sums of the values themselves would lose
+    small differences on a large offset.
     """
     pieces, columns = pieces_of(values), values.shape[1]
     low, high = np.full(columns, np.nan), np.full(columns, np.nan)
@@ -90,9 +90,9 @@ def _scale(largest: Floats) -> Floats:
 class Scaler:
     """Standardised inputs, at most `limit` deviations from the mean; a missing value becomes the mean (0).
 
-    Inputs that miss values in training get one more input each that says so (1 where missing); `flagged`
-    are their numbers. An input that is constant in training is always 0. No training row of less than
-    `limit` ** 2 rows is that far from the mean.
+    Inputs with missing values in training get an additional input each (1 if the value is missing); `flagged`
+    are their numbers. An input that is constant in training is always 0. If there are less than `limit` ** 2
+    training rows, none of them is that far from the mean.
     """
 
     spread: ColumnScale
@@ -101,12 +101,12 @@ class Scaler:
 
     @property
     def inputs(self) -> int:
-        """How many inputs go in."""
+        """The number of raw inputs."""
         return len(self.spread.mean)
 
     @property
     def width(self) -> int:
-        """How many inputs come out."""
+        """The number of scaled inputs."""
         return self.inputs + len(self.flagged)
 
     def apply(self, inputs: Floats) -> Floats:
@@ -114,14 +114,15 @@ class Scaler:
         return self.fill(inputs, np.empty((len(inputs), self.width)))
 
     def reach(self, inputs: Floats) -> Floats:
-        """How many deviations the farthest input of each row is from the mean, at least 1, as [rows, 1], of
-        [rows, inputs] or [rows, sequence, inputs]. Rounding errors grow with it."""
+        """For each row the distance of its farthest input from the mean in standard deviations, at least 1,
+        as [rows, 1], from [rows, inputs] or [rows, sequence, inputs]. Rounding errors grow with this
+        distance."""
         scaled = np.abs(self.apply(inputs.reshape(-1, self.inputs))).reshape(len(inputs), -1)
         values: Floats = np.maximum(1.0, scaled.max(axis=1, keepdims=True))
         return values
 
     def fill(self, inputs: Floats, scaled: AnyFloats) -> AnyFloats:
-        """The same into an array that is there, [rows, width] of any precision; returns it."""
+        """The same into an existing array, [rows, width] of any precision; returns this array."""
         own = self.inputs
         for rows in pieces_of(inputs):
             some = self.spread.standardized(inputs[rows])
@@ -133,7 +134,7 @@ class Scaler:
 
 
 def pieces_of(inputs: Floats) -> list[slice]:
-    """Some rows at a time: what is computed on the way is as large as these only."""
+    """Process some rows at a time, so that temporary arrays stay small."""
     step = max(1, PIECE_CELLS // max(1, inputs.shape[1]))
     return [slice(first, first + step) for first in range(0, len(inputs), step)]
 
@@ -148,7 +149,8 @@ def fit_scaler(inputs: Floats, limit: float) -> Scaler:
 
 
 def _without_constants(spread: ColumnScale) -> ColumnScale:
-    """With (x - 0) / infinity for constant columns: 0, whatever comes later."""
+    """The moments with constant columns computed as (x - 0) / infinity: the result is 0 for all later
+    values."""
     constant = np.isinf(spread.deviation)
     mean, scale = np.where(constant, 0.0, spread.mean), np.where(constant, 1.0, spread.scale)
     return ColumnScale(mean=mean, deviation=spread.deviation, scale=scale)

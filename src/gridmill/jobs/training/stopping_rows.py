@@ -16,15 +16,16 @@ HELD_SHARE = 0.15
 
 
 def stops_early(spec: TrainingSpec) -> bool:
-    """Whether the kind of model ends early by rows that it does not learn from."""
+    """Whether the kind of model uses early stopping, with rows on which it is not trained."""
     return "patience" in OPTIONS[spec.model]
 
 
 def with_stopping_rows(
     frame: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[SortedFrame, str]:
-    """The frame to learn from, with the last training rows as validation rows where the model needs some and
-    the dataset has none; and what was done, in words. Raises DataError where too little is left."""
+    """The frame for training. If the model needs validation rows and the dataset has none, the last training
+    rows become validation rows; the second value describes this in words. Raises DataError if too few rows
+    are left."""
     if not stops_early(spec):
         return frame, ""
     if len(frame.rows["validation"]):
@@ -33,14 +34,15 @@ def with_stopping_rows(
     rows = frame.rows["train"]
     if frame.subject.time is None:
         learned, held = drawn_rows(rows, spec.seed)
-        message = f"on {len(held):,} training rows drawn by the seed"
+        message = f"on {len(held):,} training rows, drawn at random"
     else:
         learned, held, message = _last_rows(frame, spec, context)
     if not has_weight(frame, held) or not is_learnable(frame, learned):
         raise DataError(
-            f"the dataset has no validation split, and a {spec.model} model ends early by the last "
-            f"{HELD_SHARE:.0%} of the training rows: the {len(learned):,} rows before these have too little "
-            "to learn (the label is the same everywhere, a class is missing, or all weights are 0)",
+            f"the dataset has no validation split, so that early stopping of a {spec.model} model uses "
+            f"the last {HELD_SHARE:.0%} of the training rows; but the {len(learned):,} rows before these "
+            "are not enough to train on (the label is the same everywhere, a class is missing, or all "
+            "weights are 0)",
             hint="Declare a validation split, or use a linear model.",
             place="dataset.split",
         )
@@ -48,28 +50,27 @@ def with_stopping_rows(
 
 
 def check_stopping_rows(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """Raise DataError unless a validation row is of a class of the training rows and has a weight above 0."""
+    """Raise DataError unless a validation row has a class of the training rows and a weight above 0."""
     held = frame.rows["validation"]
     labelled = held if frame.objective == Objective.REGRESSION else held[frame.target[held] >= 0]
     if len(labelled) == 0:
         raise DataError(
-            f"all {len(held):,} validation rows are of classes that no training row has, and a {spec.model} "
-            "model ends early by the validation rows",
+            f"all {len(held):,} validation rows have classes that no training row has, but early stopping "
+            f"of a {spec.model} model uses the validation rows",
             hint="Declare other splits, so that training rows have these classes.",
             place="dataset.split",
         )
     if not has_weight(frame, labelled):
         raise DataError(
-            f"the weights of all {len(labelled):,} validation rows are 0, and a {spec.model} model ends"
-            " early by"
-            " these rows",
+            f"the weights of all {len(labelled):,} validation rows are 0, but early stopping of a "
+            f"{spec.model} model uses these rows",
             hint="Give some of them a weight above 0, or use a linear model.",
             place="training.weight" if spec.weight else "training.class_weights",
         )
 
 
 def has_weight(frame: SortedFrame, rows: Integers) -> bool:
-    """Whether any of these rows counts in learning."""
+    """Whether any of these rows has a weight above 0."""
     weights = frame.weights_of(rows)
     return len(rows) > 0 and (weights is None or bool((weights > 0).any()))
 
@@ -84,13 +85,13 @@ def _last_rows(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> t
     )
     message = f"on the last {len(held):,} training rows, from {begin}"
     if between := len(rows) - len(learned) - len(held):
-        message += f"; {between:,} before them left out, as their labels are known later"
+        message += f"; {between:,} rows before them are left out, as their labels are known later"
     return learned, held, message
 
 
 def last_rows(rows: Integers, moments: LabelTimes) -> tuple[Integers, Integers]:
-    """The rows to learn from, and those at the end in time to stop by. A row whose label was not known when
-    the latter begin is in neither."""
+    """The rows for training, and the last rows in time for early stopping. A row whose label was not known
+    when the latter begin belongs to neither."""
     if len(rows) == 0:
         return rows, rows
     since = np.quantile(moments.time[rows], 1 - HELD_SHARE, method="lower")
@@ -98,13 +99,13 @@ def last_rows(rows: Integers, moments: LabelTimes) -> tuple[Integers, Integers]:
 
 
 def drawn_rows(rows: Integers, seed: int) -> tuple[Integers, Integers]:
-    """The same without a time."""
+    """The same without a time: rows drawn at random."""
     held = np.random.default_rng(seed).random(len(rows)) < HELD_SHARE
     return rows[~held], rows[held]
 
 
 def is_learnable(frame: SortedFrame, rows: Integers) -> bool:
-    """Whether there are differences to learn: of classes all of them."""
+    """Whether the rows have differences to learn; for classes, whether they have all classes."""
     if len(rows) < 2 or not has_weight(frame, rows):
         return False
     target = frame.target[rows]

@@ -1,4 +1,4 @@
-"""The study of a hyperparameter search: proposes the next settings, from a journal that survives a kill."""
+"""The study of a hyperparameter search: proposes the next settings; its journal survives a kill."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -19,17 +19,18 @@ from gridmill.errors import DataError
 
 JOURNAL, STUDY = "search.journal", "search"
 INSTEAD_OF = "instead_of"
-"""The attribute of a trial that repeats a trial whose process was killed: the number of that trial."""
+"""The attribute of a trial that repeats a trial whose process was killed: the number of the killed trial."""
 LOCK_FILE_SUFFIX = ".lock"
 """The suffix that Optuna appends to the journal's name for its lock."""
 
 
 class UndefinedMetricError(DataError):
-    """The metric that trials are compared by is undefined on the validation split."""
+    """The metric by which trials are compared is undefined on the validation split."""
 
 
 def open_study(folder: Path, search: Search, metric: str) -> optuna.Study:
-    """The study in the folder's journal, made if there is none; ready to be continued after a kill."""
+    """The study in the folder's journal, which is created if it does not exist; ready to be continued after
+    a kill."""
     folder.mkdir(parents=True, exist_ok=True)
     journal = folder / JOURNAL
     _repair(journal)
@@ -57,18 +58,18 @@ def ask(study: optuna.Study, spec: TrainingSpec, search: Search) -> tuple[Trial,
 
 
 def sampler_of(seed: int, trials: int) -> optuna.samplers.BaseSampler:
-    """The sampler of the trial that is asked for when there are so many.
+    """The sampler for the trial with this number.
 
-    Its random numbers follow from the seed and that number, not from what this process drew before: an
-    attempt that takes over from a killed one goes on with other settings instead of repeating the first ones.
+    Its random numbers follow from the seed and the trial's number, not from earlier draws of this process: an
+    attempt that continues after a killed one tries new settings and does not repeat the first ones.
     """
     drawn = np.random.SeedSequence((seed, trials)).generate_state(1)
     return optuna.samplers.TPESampler(seed=int(drawn[0]), constant_liar=True)
 
 
 def _repair(journal: Path) -> None:
-    """Remove what a killed attempt left: half a line at the end, and Optuna's lock, which nobody else holds
-    as one attempt at a time has the folder."""
+    """Clean up after a killed attempt: an incomplete line at the end, and Optuna's lock, which no process
+    holds, as only one attempt at a time has the folder."""
     journal.with_name(journal.name + LOCK_FILE_SUFFIX).unlink(missing_ok=True)
     if journal.exists():
         whole = journal.read_bytes().rfind(b"\n") + 1
@@ -76,8 +77,8 @@ def _repair(journal: Path) -> None:
 
 
 def _repeat_interrupted(study: optuna.Study) -> None:
-    """Enqueue the settings of trials that a killed attempt had begun: each once, wherever a kill interrupts
-    this."""
+    """Enqueue the settings of the trials that a killed attempt had started; each exactly once, even if this
+    function is killed."""
     trials = study.trials
     repeated = {trial.user_attrs.get(INSTEAD_OF) for trial in trials}
     interrupted = [trial for trial in trials if trial.state == TrialState.RUNNING]
@@ -96,11 +97,11 @@ UNDEFINED: Mapping[str, str] = {
     "average_precision": "all rows of the validation split are of one class",
     **dict.fromkeys(("f1", "precision", "recall"), "no row of the validation split is of the second class"),
 }
-"""Why a metric of a measured model can be missing."""
+"""The reason why a metric of a measured model can be missing."""
 
 
 def value_of(metric: str, measured: Mapping[str, float]) -> float:
-    """The metric on the validation split. Raises UndefinedMetricError where it is undefined there."""
+    """The metric on the validation split. Raises UndefinedMetricError if it is undefined there."""
     name = f"validation_{metric}"
     if name in measured:
         return measured[name]
@@ -113,8 +114,8 @@ def value_of(metric: str, measured: Mapping[str, float]) -> float:
 
 
 def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
-    """A value from the range; whole where the option is a whole number, or both bounds of a custom one
-    are written as such."""
+    """A value from the range; a whole number if the option requires one, or if both bounds of a custom
+    option are written as whole numbers."""
     if one.among:
         chosen = trial.suggest_categorical(name, list(one.among))
         assert chosen is not None
@@ -126,7 +127,7 @@ def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
 
 
 def is_whole(spec: TrainingSpec, name: str, one: Range) -> bool:
-    """Whether only whole numbers make sense."""
+    """Whether the option requires a whole number."""
     if spec.model == ModelKind.CUSTOM:
         return all(isinstance(bound, int) for bound in one.bounds)
     kind = next(field.type for field in fields(TrainingSpec) if field.name == name)
@@ -134,7 +135,8 @@ def is_whole(spec: TrainingSpec, name: str, one: Range) -> bool:
 
 
 def trial_rows(study: optuna.Study) -> list[dict[str, Any]]:
-    """The trials as they are shown, without those whose process was killed: others repeat their settings."""
+    """The trials for the report, without those whose process was killed: other trials repeat
+    their settings."""
     repeated = {trial.user_attrs.get(INSTEAD_OF) for trial in study.trials}
     return [_row(trial) for trial in study.trials if trial.number not in repeated]
 

@@ -1,4 +1,4 @@
-"""Derives a model's threshold and error quantiles from its validation predictions.
+"""Computes a model's threshold and error quantiles from its validation predictions.
 
 Both are stored with the model.
 """
@@ -19,17 +19,19 @@ SPLIT = "validation"
 
 
 def check_decisions(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """Raise InputError, before anything is learned, for a threshold or quantiles that the label or the
-    dataset cannot have."""
+    """Raise InputError, before training, for a threshold or quantiles that are impossible for the label or
+    the dataset."""
     thresholds = spec.threshold is not None or spec.threshold_by is not None
     name = "threshold" if spec.threshold is not None else "threshold_by"
     if thresholds and len(frame.classes) != 2:
         what = f"{len(frame.classes)} classes" if frame.classes else "numbers"
         raise InputError(
-            f"a threshold decides between two classes; the label has {what}", place=f"training.{name}"
+            f"a threshold separates two classes, but the label has {what}", place=f"training.{name}"
         )
     if spec.quantiles and frame.objective != Objective.REGRESSION:
-        raise InputError("quantiles are of numbers; the label has classes", place="training.quantiles")
+        raise InputError(
+            "quantiles need a numeric label, but the label has classes", place="training.quantiles"
+        )
     if (spec.quantiles or spec.threshold_by) and len(frame.rows[SPLIT]) == 0:
         raise InputError(
             "the dataset has no validation rows to compute the threshold or the quantiles on",
@@ -38,15 +40,15 @@ def check_decisions(frame: SortedFrame, spec: TrainingSpec) -> None:
         )
     if spec.threshold_by and not (frame.target[frame.rows[SPLIT]] == 1).any():
         raise InputError(
-            f"no validation row is of class {frame.classes[1]!r}: there is no {spec.threshold_by} to choose"
-            " the threshold by",
+            f"no validation row is of class {frame.classes[1]!r}: {spec.threshold_by} cannot be computed "
+            "to choose the threshold",
             hint="Choose a validation split with rows of this class, or write `threshold: 0.5`.",
             place="training.threshold_by",
         )
 
 
 def decided(card: ModelCard, frame: SortedFrame, spec: TrainingSpec, answers: Answers) -> ModelCard:
-    """The card with its threshold and the errors' quantiles. Raises InputError for too few rows."""
+    """The card with its threshold and the errors' quantiles. Raises InputError if there are too few rows."""
     threshold = spec.threshold
     if spec.threshold_by is not None:
         threshold = best_threshold(frame.target[frame.rows[SPLIT]].astype(int), answers[SPLIT])
@@ -57,7 +59,8 @@ def decided(card: ModelCard, frame: SortedFrame, spec: TrainingSpec, answers: An
 
 
 def measure_intervals(card: ModelCard, frame: SortedFrame, answers: Answers) -> dict[str, float]:
-    """`test_pinball` and `test_coverage`: of the validation rows they would measure nothing."""
+    """`test_pinball` and `test_coverage`. On the validation rows, from which the quantiles are computed,
+    they would have no meaning."""
     if not card.quantiles or "test" not in answers:
         return {}
     scores = measure_quantiles(

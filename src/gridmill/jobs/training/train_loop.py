@@ -1,8 +1,9 @@
-"""The training loop of networks: plain PyTorch with early stopping and checkpoints, resumed after a kill.
+"""The training loop of networks: plain PyTorch with early stopping and checkpoints, which continues after a
+kill.
 
 A checkpoint is written atomically and read by the next attempt of the same job. The number of epochs and
-steps is the declared one, else it depends on the number of rows. Several processes may learn together: each
-batch is cut into their shares, and the learning curve stays the same.
+steps is the declared one, else it depends on the number of rows. Several processes can train one network:
+each batch is divided among them, and the learning curve stays the same.
 """
 
 import copy
@@ -36,17 +37,17 @@ NAME = "checkpoint.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Tensors by name, and facts as JSON."""
+    """A checkpoint: tensors by name, and facts as JSON."""
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, number: int) -> None:
-    """Make it the newest of `folder`, and remove the others.
+    """Make it the newest checkpoint of `folder`, and delete the others.
 
-    The tensors are written first, under a name of their own; the JSON file that names them is put in place by
-    a rename. Whoever is killed in between leaves the one before.
+    The tensors are written first, under a unique name; then the JSON file that names them is renamed into
+    place. If the process is killed in between, the previous checkpoint remains.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"state-{number}.safetensors"
@@ -68,25 +69,31 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest one; None where there is none, or one of another PyTorch or one that cannot be read (it says
-    so): learning then begins anew."""
+    """The newest checkpoint; None if there is none, if it is of another PyTorch version, or if it cannot be
+    read (the log shows this): training then starts from the beginning."""
     try:
         content = json.loads((folder / NAME).read_bytes())
         if content["torch"] != str(torch.__version__):
-            print(f"the checkpoint is of PyTorch {content['torch']}: beginning anew", flush=True)
+            print(
+                f"the checkpoint is from PyTorch {content['torch']}: training starts again from the "
+                "beginning",
+                flush=True,
+            )
             return None
         tensors = from_safetensors((folder / content["state"]).read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        print(f"the checkpoint cannot be read ({error}): beginning anew", flush=True)
+        print(
+            f"the checkpoint cannot be read ({error}): training starts again from the beginning", flush=True
+        )
         return None
     return Checkpoint(tensors=tensors, facts=content["facts"])
 
 
 STEPS = {ModelKind.LSTM: 1000, ModelKind.MLP: 2000}
-"""The fewest optimizer steps of a network by default. With fewer, on a few hundred rows, it still predicts
-little more than the mean."""
+"""The default for the fewest optimizer steps of a network. With fewer steps, on a few hundred rows, it still
+predicts little more than the mean."""
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 500
 BATCHES_PER_EPOCH = 16
 SMALLEST_BATCH = 16
@@ -95,8 +102,8 @@ FEWEST_PATIENCE, PATIENCE_SHARE = 4, 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSchedule:
-    """`epochs` over all rows at the most, in batches of `batch_size` rows; it ends after `patience` epochs
-    without a better loss."""
+    """At most `epochs` over all rows, in batches of `batch_size` rows; training stops after `patience`
+    epochs without a better loss."""
 
     epochs: int
     batch_size: int
@@ -104,11 +111,11 @@ class TrainingSchedule:
 
 
 def course_of(spec: TrainingSpec, rows: int) -> TrainingSchedule:
-    """The declared course; what is not declared follows from the number of training rows.
+    """The declared course; defaults depend on the number of training rows.
 
     A batch is the largest power of two with which an epoch has at least 16 batches, between 16 and 256 rows.
-    The epochs make at least so many steps as `STEPS` has, but are never under 20 or over 500. The patience
-    is a fifth of the epochs: the learning rate falls until the last one.
+    The epochs make at least the number of steps in `STEPS`, and are between 20 and 500. The patience is a
+    fifth of the epochs, because the learning rate falls until the last one.
     """
     batch_size = spec.batch_size or _batch_size(rows)
     steps = math.ceil(max(1, rows) / batch_size)
@@ -132,7 +139,7 @@ Curve = tuple[tuple[float, float, float], ...]
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """Where learning is: `batch` of `epoch` comes next, `total` is the epoch's loss so far."""
+    """The position of the training: `batch` of `epoch` comes next, `total` is the epoch's loss so far."""
 
     epoch: int = 1
     batch: int = 0
@@ -141,27 +148,31 @@ class TrainingProgress:
     best_epoch: int = 0
     curve: list[tuple[float, float, float]] = field(default_factory=list)
     loaded: int = 0
-    """The epoch in which this attempt took over from a killed one; 0 when it began by itself."""
+    """The epoch in which this attempt continued a killed one; 0 if it began from the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """What learning tells beside the network, which holds its best epoch's weights."""
+    """The facts about the training beside the network, which has the weights of its best epoch."""
 
     curve: Curve
     best_epoch: int
     resumed: int
-    """The epoch it went on from, 0 when it began anew."""
+    """The epoch from which it continued, 0 if it began from the beginning."""
     waiting: float
-    """The share of the loop's time that went into getting batches."""
+    """The share of the loop's time that was spent on getting batches."""
     device: str
     mixed: bool
 
 
 class Trainer:
-    """`network` and `feed` are on one device. All that decides what comes next is in a checkpoint: weights
-    and the optimizer's moments; an epoch's order follows from the seed and its number, what dropout does also
-    from the batch's and the rank. `context` is told, and `folder` written, by rank 0 of the gang."""
+    """Trains a network; `network` and `feed` are on one device.
+
+    A checkpoint contains all state that decides what comes next: the weights and the optimizer's moments. The
+    order of an epoch's rows follows from the seed and the epoch's number; the random numbers of dropout also
+    from the number of the batch and the rank. Only rank 0 of the gang reports to `context` and writes
+    `folder`.
+    """
 
     def __init__(
         self,
@@ -191,7 +202,7 @@ class Trainer:
         self._waited = self._worked = 0.0
 
     def learn(self, rows: Integers, held: Integers) -> TrainingResult:
-        """Learn on `rows`; the best epoch by the loss on `held` is kept in the network. Raises InputError."""
+        """Train on `rows`; the network keeps the epoch with the best loss on `held`. Raises InputError."""
         self._resume()
         self._loss = self._ranks.loss_of(self._network)
         train, validation = (torch.from_numpy(some).to(self._feed.device) for some in (rows, held))
@@ -234,8 +245,8 @@ class Trainer:
         self._finish_epoch(learned / len(train), validated / max(1, len(held)))
 
     def _is_due(self, step: int) -> bool:
-        """Whether a checkpoint is to be written now. In a gang its first rank says so, now and then: it is
-        asked after as many steps as lately took a second."""
+        """Whether to write a checkpoint now. In a gang rank 0 decides; it is asked at intervals of as many
+        steps as recently took one second."""
         if self._ranks.size == 1:
             return time.monotonic() >= self._next_checkpoint
         if step < self._next_question:
@@ -247,8 +258,8 @@ class Trainer:
         return due
 
     def _step(self, rows: Tensor, done: float) -> Tensor:
-        """One batch, of a gang this rank's part of it; its loss times its rows. `done` is the share of all
-        steps that came before."""
+        """Train on one batch, in a gang on this rank's share of it; returns the loss times the number of
+        rows. `done` is the share of all steps before this one."""
         begin = time.perf_counter()
         mine, counts = self._ranks.part(rows)
         inputs, target = self._feed.batch(mine)
@@ -291,8 +302,8 @@ class Trainer:
         at.epoch, at.batch, at.total = at.epoch + 1, 0, 0.0
 
     def _save(self) -> None:
-        """Write a checkpoint; the next one is due after the declared time, and never more than a twentieth
-        of the time goes into them."""
+        """Write a checkpoint; the next one is due after the declared time, and at most a twentieth of the
+        time is spent on checkpoints."""
         if self._folder is None or not self._ranks.leads:
             return
         begin = time.monotonic()
@@ -315,7 +326,7 @@ class Trainer:
         return Checkpoint(tensors=tensors, facts=facts)
 
     def _resume(self) -> None:
-        """Go on from what rank 0 finds."""
+        """Continue from the checkpoint that rank 0 finds."""
         reads = self._folder is not None and self._ranks.leads
         checkpoint = self._ranks.broadcast(read_checkpoint(self._folder) if self._folder and reads else None)
         if checkpoint is None:
@@ -338,7 +349,9 @@ class Trainer:
             self._context.metric("train_loss", point[1], step=point[0])
             self._context.metric("validation_loss", point[2], step=point[0])
         if self._ranks.leads:
-            print(f"going on from a checkpoint in epoch {self._at.epoch}, batch {self._at.batch}", flush=True)
+            print(
+                f"continuing from a checkpoint in epoch {self._at.epoch}, batch {self._at.batch}", flush=True
+            )
 
 
 def _seed(*numbers: int) -> int:
@@ -350,12 +363,13 @@ def _below(tensors: Any, prefix: str) -> dict[str, Tensor]:  # noqa: ANN401
 
 
 def _finite(facts: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
+    """The value with infinity replaced, which JSON cannot represent."""
     return facts | {"best": facts["best"] if math.isfinite(facts["best"]) else None}
 
 
 def rate_share(done: float) -> float:
-    """The learning rate's share: up over the first twentieth, then down along a cosine."""
+    """The share of the learning rate: it rises in the first twentieth of the steps and then falls along a
+    cosine."""
     warm = min(1.0, done / 0.05 + 0.05)
     return warm * (LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
@@ -364,7 +378,7 @@ def _check_finite(learned: float, validated: float, epoch: int, rate: float) -> 
     if math.isfinite(learned) and math.isfinite(validated):
         return
     raise InputError(
-        f"the loss is no longer a number in epoch {epoch} (learning_rate {rate:g})",
-        hint="Use a smaller learning_rate, or look for extreme values in the features.",
+        f"the loss is NaN or infinite in epoch {epoch} (learning_rate {rate:g})",
+        hint="Use a smaller learning_rate, or check the features for extreme values.",
         place="training.learning_rate",
     )

@@ -1,6 +1,6 @@
 """Hyperparameter search: parallel trials in processes, chosen by Optuna; its journal survives a crash.
 
-This process only decides, forks and waits; it loads no library that makes a fork unsafe. A child reads the
+This process only decides, forks and waits; it imports no library that makes a fork unsafe. A child reads the
 dataset once and runs one trial after the other.
 """
 
@@ -30,11 +30,11 @@ from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.training.study import INSTEAD_OF, UndefinedMetricError, ask, open_study, trial_rows
 
 STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
-"""Kinds that report losses while they learn; trees report theirs at the end, when nothing can be saved by
-ending a trial."""
+"""Kinds of models that report losses while they train; trees report them at the end, when ending a trial
+early saves no time."""
 DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 TryOut = Callable[[TrainingSpec, JobContext], float]
-"""Learns once and returns the metric; `context` reports progress and may end it."""
+"""Trains once and returns the metric; `context` reports progress and can stop the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,33 +50,33 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialContext(JobContext):
-    """A context that asks after each epoch whether to go on. Trials that run side by side share no folder,
-    and divide the threads: `side_by_side` is how many they are."""
+    """A context that asks after each epoch whether to continue. Parallel trials have separate folders and
+    divide the threads; `side_by_side` is their number."""
 
     side_by_side: int = 1
     ask: Callable[[float, float], bool] = field(default=lambda step, value: False)
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
-        """Passes the validation loss on. Raises PrunedError."""
+        """Report the validation loss. Raises PrunedError."""
         if name == "validation_loss" and step is not None and self.ask(step, value):
             raise PrunedError
 
     def progress(self, done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
-        """Says nothing: the search does."""
+        """Does nothing: the search reports the progress."""
 
     @property
     def threads(self) -> int:
-        """This trial's share."""
+        """The number of threads for this trial."""
         return max(1, super(TrialContext, self).threads // self.side_by_side)  # noqa: UP008  slots make the class anew
 
     @property
     def checkpoints(self) -> Path | None:
-        """None: what a killed trial had learned is learned again."""
+        """None: the training of a killed trial starts from the beginning."""
         return None
 
     @property
     def output(self) -> Path:
-        """What it leaves is measured, and is no part of the model."""
+        """The folder for a trial's output, which is measured but is not part of the model."""
         path = self.work / "output"
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -92,8 +92,8 @@ def with_parameters(spec: TrainingSpec, values: Mapping[str, Value]) -> Training
 def find_best(
     spec: TrainingSpec, search: Search, context: JobContext, make: Callable[[], tuple[Objective, TryOut]]
 ) -> TuningResult:
-    """Search. `make` reads the dataset (in a child) and gives its objective and how to try. Raises what it
-    raises; JobError when every trial failed."""
+    """Run the search. `make` reads the dataset (in a child) and returns its objective and the function that
+    tries settings. Raises the errors of `make`; JobError if every trial failed."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     crew = _TrialPool(spec, search, context, make)
@@ -105,7 +105,7 @@ def find_best(
 
 
 class _TrialPool(Crew):
-    """The children and the trial that each has in hand."""
+    """The children, and the trial of each."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _TrialPool(Crew):
         self._metric = search.metric or ""
 
     def work(self) -> None:
-        """Until all trials have ended."""
+        """Run until all trials have ended."""
         self._start()
         while self.children:
             for child in self.heard():
@@ -156,11 +156,12 @@ class _TrialPool(Crew):
 
     @property
     def _most(self) -> int:
-        """How many trials run side by side."""
+        """The number of trials that run in parallel."""
         return min(self._search.parallel or self._context.order.workers, self._search.trials)
 
     def _left(self) -> int:
-        """How many are to be begun; those of a killed attempt are not counted, those done instead are."""
+        """The number of trials to start; trials of a killed attempt do not count, but their
+        repetitions do."""
         if self._study is None:
             return self._search.trials
         trials = self._study.trials
@@ -209,7 +210,7 @@ class _TrialPool(Crew):
         trial, how = self._hands[child.pid], self.remove(child)
         if trial is None:
             raise JobError(f"a process of the search ended ({how})", hint="The job's log has more.")
-        print(f"trial {trial.number} ended its process ({how})", flush=True)
+        print(f"trial {trial.number} crashed its process ({how})", flush=True)
         assert self._study is not None
         trial.set_user_attr("message", how)
         self._study.tell(trial, state=TrialState.FAIL)
@@ -217,13 +218,13 @@ class _TrialPool(Crew):
             self._start()
 
     def result(self) -> TuningResult:
-        """What was found. Raises JobError when every trial failed."""
+        """The result of the search. Raises JobError if every trial failed."""
         trials = self._study.trials if self._study else []
         if self._study is None or not any(trial.state == TrialState.COMPLETE for trial in trials):
             why = next(
                 (t.user_attrs["message"] for t in trials if "message" in t.user_attrs), "no reason known"
             )
-            raise JobError(f"every trial of the search failed, the first one: {why}")
+            raise JobError(f"every trial of the search failed; the first one: {why}")
         best = self._study.best_trial
         return TuningResult(
             spec=with_parameters(self._spec, best.params),
@@ -261,7 +262,7 @@ class _TrialPool(Crew):
 
 
 def _own_folder(work: Path) -> Path:
-    """Of this process, with a copy of the code, if there is any."""
+    """A context for this process, with its own copy of the code, if there is any."""
     folder = work / "trials" / str(os.getpid())
     folder.mkdir(parents=True)
     if (work / CODE).is_dir():

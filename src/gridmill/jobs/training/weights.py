@@ -1,4 +1,4 @@
-"""The weight of each row in learning: a column of the dataset, and the class's weight."""
+"""The weight of each row in training: from a column of the dataset, and from its class."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -14,21 +14,21 @@ _PLACE, _CLASSES = "training.weight", "training.class_weights"
 
 
 def check_column(name: str, schema: pa.Schema, chosen: tuple[str, ...]) -> None:
-    """Raise InputError unless the dataset has this column of numbers, and it is not declared as a feature."""
+    """Raise InputError unless the dataset has this numeric column, and it is not declared as a feature."""
     if name not in schema.names:
         near = get_close_matches(name, schema.names, n=1)
         raise InputError(
             f"the dataset has no column {name!r}",
-            hint=f"Did you mean {near[0]!r}?" if near else f"It has: {', '.join(schema.names)}.",
+            hint=f"Did you mean {near[0]!r}?" if near else f"The columns are {', '.join(schema.names)}.",
             place=_PLACE,
         )
     kind = schema.field(name).type
     if not is_number(kind) or pa.types.is_boolean(kind):
-        raise InputError(f"column {name!r} has type {kind}; weights are numbers", place=_PLACE)
+        raise InputError(f"column {name!r} has type {kind}, but weights must be numbers", place=_PLACE)
     if name in chosen:
         raise InputError(
-            f"column {name!r} is the weight, and named in `features`",
-            hint="What a row counts is not known when it is predicted. Leave it out of `features`.",
+            f"column {name!r} is the weight, but also listed in `features`",
+            hint="The weight of a row is not known when the row is predicted. Remove it from `features`.",
             place=_PLACE,
         )
 
@@ -36,13 +36,13 @@ def check_column(name: str, schema: pa.Schema, chosen: tuple[str, ...]) -> None:
 def class_factors(
     spec: TrainingSpec, classes: tuple[str, ...], target: Floats, weights: Floats
 ) -> Floats | None:
-    """For each class what its rows count, of the class numbers and weights of the training rows; None where
-    all count alike. `balanced` makes the classes' sums of weights equal. Raises InputError."""
+    """The weight of each class, from the class numbers and weights of the training rows; None if all are
+    equal. With `balanced`, the sums of weights of all classes are equal. Raises InputError."""
     if spec.class_weight is None and not spec.class_weights:
         return None
     if not classes:
         place = "training.class_weight" if spec.class_weight else _CLASSES
-        raise InputError("class weights are for classes; the label has numbers", place=place)
+        raise InputError("class weights need a label with classes, but the label has numbers", place=place)
     if spec.class_weight == ClassWeight.BALANCED:
         sums = np.bincount(target.astype(int), weights, minlength=len(classes))
         return np.asarray(weights.sum() / (len(classes) * np.where(sums > 0, sums, np.inf)))
@@ -54,7 +54,7 @@ def _declared(factors: Mapping[str, float], classes: tuple[str, ...]) -> Floats:
         if name not in classes:
             raise InputError(
                 f"the label has no class {name!r}",
-                hint=f"It has: {', '.join(classes[:20])}.",
+                hint=f"The classes are {', '.join(classes[:20])}.",
                 place=f"{_CLASSES}.{name}",
             )
     return np.array([float(factors.get(name, 1.0)) for name in classes])
@@ -67,7 +67,7 @@ def row_weights(
     classes: tuple[str, ...],
     rows: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]],
 ) -> Floats | None:
-    """For each row what it counts: 1 on average over the training rows; None where all count alike.
+    """The weight of each row: 1 on average over the training rows; None if all weights are equal.
 
     `rows` are the numbers of the labelled rows of each split. Raises DataError for weights of train and
     validation rows that are missing or negative, InputError for classes that the label does not have.
@@ -80,7 +80,7 @@ def row_weights(
         raise DataError(
             f"weight {spec.weight!r} is missing or negative in {wrong.sum()} of {len(used)} train and"
             " validation rows",
-            hint="Fill it where the table is made; 0 leaves a row out.",
+            hint="Set the weights where the table is made; a weight of 0 leaves a row out.",
             place=_PLACE,
         )
     factors = class_factors(spec, classes, target[train], row_weight[train])

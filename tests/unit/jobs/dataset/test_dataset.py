@@ -240,16 +240,16 @@ WRONG = [
         "table 'obs' has no column 'tt'; did you mean 't'",
         "basis",
     ),
-    (DatasetSpec(basis=Basis(table="obs", time="x")), "'x' of 'obs' is DOUBLE, not a timestamp", "basis"),
+    (DatasetSpec(basis=Basis(table="obs", time="x")), "'x' of 'obs' has type DOUBLE, not timestamp", "basis"),
     (
         DatasetSpec(sql="select * from obs", tables=("obs",), time="x"),
-        "'x' of the result of `sql` is DOUBLE, not a timestamp",
+        "'x' of the result of `sql` has type DOUBLE, not timestamp",
         "time",
     ),
     (DatasetSpec(basis=BASIS, lags=(Lag(column="temp", steps=(1,)),)), "has no column 'temp'", "lags"),
     (
         DatasetSpec(basis=BASIS, windows=(Window(column="s", aggregates=(Aggregate.MEAN,), span_rows=2),)),
-        "`mean` needs numbers, and 's' of 'obs' is VARCHAR",
+        "`mean` needs numbers, but 's' of 'obs' has type VARCHAR",
         "windows",
     ),
     (
@@ -259,12 +259,12 @@ WRONG = [
     ),
     (
         DatasetSpec(basis=BASIS, joins=(Join(table="numbers", on=("e",)),)),
-        "cannot join on 'e': it is VARCHAR in 'obs' and BIGINT in 'numbers'",
+        "cannot join on 'e': its type is VARCHAR in 'obs' and BIGINT in 'numbers'",
         "",
     ),
     (
         DatasetSpec(basis=BASIS, asof_joins=(AsOfJoin(table="places", known_at="alt"),)),
-        "'alt' of 'places' is BIGINT, not a timestamp",
+        "'alt' of 'places' has type BIGINT, not timestamp",
         "asof_joins.known_at",
     ),
     (DatasetSpec(basis=BASIS, features={"x": "1"}), "would have two columns 'x'", ""),
@@ -278,25 +278,29 @@ WRONG = [
         "has a query inside",
         "features.f",
     ),
-    (DatasetSpec(basis=BASIS, features={"f": "random()"}), "something else each time", "features.f"),
+    (DatasetSpec(basis=BASIS, features={"f": "random()"}), "a different value each time", "features.f"),
     (DatasetSpec(basis=BASIS, features={"f": "1) from obs --"}), "syntax error", "features.f"),
     (
         DatasetSpec(basis=BASIS, features={"f": "1) from obs where (true"}),
-        "is not one expression",
+        "is not a single expression",
         "features.f",
     ),
-    (DatasetSpec(basis=BASIS, features={"f": "1, 2) from (select 1"}), "is not one expression", "features.f"),
+    (
+        DatasetSpec(basis=BASIS, features={"f": "1, 2) from (select 1"}),
+        "is not a single expression",
+        "features.f",
+    ),
     (DatasetSpec(basis=BASIS, features={"f": "x - label"}, label=LATER), "which is the label", "features.f"),
     (DatasetSpec(basis=BASIS, features={"f": "X"}, label=Label(column="x")), "is the label", "features.f"),
     (
         DatasetSpec(basis=BASIS, features={"f": "__label_time"}, label=LATER),
-        "is Gridmill's own",
+        "a column name that Gridmill reserves",
         "features.f",
     ),
     (DatasetSpec(basis=BASIS, features={"f": "sum(x)"}), "has sum(), an aggregate", "features.f"),
     (DatasetSpec(basis=BASIS, features={"f": " "}), "there is no expression", "features.f"),
-    (DatasetSpec(basis=BASIS, features={"f": "interval 1 day"}), "column 'f' is an INTERVAL", ""),
-    (DatasetSpec(sql="select t - t as f from obs", tables=("obs",)), "column 'f' is an INTERVAL", ""),
+    (DatasetSpec(basis=BASIS, features={"f": "interval 1 day"}), "column 'f' has type INTERVAL", ""),
+    (DatasetSpec(sql="select t - t as f from obs", tables=("obs",)), "column 'f' has type INTERVAL", ""),
     (DatasetSpec(basis=BASIS, required=("y",)), "the dataset has no column 'y'", "required"),
     (
         DatasetSpec(basis=BASIS, split=Split(by=SplitBy.RANDOM, test=0.5, on=("y",))),
@@ -305,7 +309,7 @@ WRONG = [
     ),
     (
         DatasetSpec(basis=BASIS, split=Split(until="2019-01-01", test=0.5)),
-        "`until` is 2019-01-01 00:00, and the data begins at 2020-01-01 00:00",
+        "`until` is 2019-01-01 00:00, but the data begins at 2020-01-01 00:00",
         "split.until",
     ),
     (
@@ -320,7 +324,7 @@ WRONG = [
     (DatasetSpec(basis=BASIS, label=Label(column="s", steps=1)), "label 'label' is u in every row", "label"),
     (
         DatasetSpec(basis=BASIS, label=LATER, split=Split(test_from="2021-01-01")),
-        "test begins at 2021-01-01 00:00, and the data goes from 2020-01-01 00:00 to 2020-01-02 15:00",
+        "test begins at 2021-01-01 00:00, but the data reaches from 2020-01-01 00:00 to 2020-01-02 15:00",
         "split.test_from",
     ),
     (DatasetSpec(sql="select * frm obs", tables=("obs",)), "syntax error", "sql"),
@@ -374,7 +378,7 @@ def test_an_empty_table(case: DatasetCase) -> None:
 def test_a_query_of_a_table_that_is_not_named_says_how_it_is_named(case: DatasetCase) -> None:
     with pytest.raises(InputError, match="Table with name others does not exist") as caught:
         case.make(DatasetSpec(tables=("obs",), sql="SELECT * FROM obs JOIN others USING (e)"))
-    assert caught.value.hint == "`tables` names what the query reads; now it names obs."
+    assert caught.value.hint == "`tables` must list the tables that the query reads; now it lists obs."
 
 
 def test_errors_name_the_columns_there_are(case: DatasetCase) -> None:
@@ -391,7 +395,7 @@ def test_a_column_called_like_a_word_of_sql_is_to_be_quoted(expression: str, wor
     with pytest.raises(InputError) as caught:
         expression_columns(duckdb.connect(), expression, "dataset.features.f")
     assert caught.value.place == "dataset.features.f"
-    assert caught.value.hint == f'{word!r} is a word of SQL: as the name of a column it is written "{word}".'
+    assert caught.value.hint == f'{word!r} is a reserved word of SQL. If it is a column, write "{word}".'
     quoted = expression.replace(word, f'"{word}"')
     assert word in expression_columns(duckdb.connect(), quoted, "dataset.features.f")
 

@@ -193,9 +193,9 @@ def test_the_numbers_are_kept_and_can_be_applied_again(case: DatasetCase) -> Non
     ("encoder", "message"),
     [
         (Encoder(columns=("c",), method=Method.STANDARD), "needs numbers"),
-        (Encoder(columns=("xx",), method=Method.STANDARD), "'xx' is no feature"),
-        (Encoder(columns=("e",), method=Method.ONEHOT), "'e' is no feature"),
-        (Encoder(columns=("y",), method=Method.STANDARD), "'y' is no feature"),
+        (Encoder(columns=("xx",), method=Method.STANDARD), "'xx' is not a feature"),
+        (Encoder(columns=("e",), method=Method.ONEHOT), "'e' is not a feature"),
+        (Encoder(columns=("y",), method=Method.STANDARD), "'y' is not a feature"),
     ],
 )
 def test_what_cannot_be_encoded_is_said(case: DatasetCase, encoder: Encoder, message: str) -> None:

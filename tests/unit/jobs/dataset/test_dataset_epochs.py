@@ -216,7 +216,7 @@ WRONG: list[tuple[list[Any], dict[str, str], str, str]] = [
         [2024010115, 2024010116],
         {},
         "2024010116 is .*2034.* (seconds since 1970) or 1 January 2024 16:00:00 (year, month, day and hour), "
-        "and no row shows which",
+        "but no row shows which",
         "`timestamp_format: {t: unix_s}` or `timestamp_format: {t: '%Y%m%d%H'}`",
     ),
     (
@@ -226,13 +226,13 @@ WRONG: list[tuple[list[Any], dict[str, str], str, str]] = [
         "(milliseconds",
         "Under `dataset`, write `timestamp_format: {t: unix_s}`",
     ),
-    ([1704067200, 0], {}, "0 is no such time (1 row)", "make them missing"),
+    ([1704067200, 0], {}, "0 is no such time (1 row)", "replace them with missing values"),
     ([20240101, 20241301], {}, "20241301 is no such time", "correct them"),
     ([1704067200.5, float("inf")], {}, "is no such time", "correct them"),
     ([20240101, 1704067200], {"t": "%Y%m%d"}, "in 1 rows it is no time", "another unit"),
     ([2**62], {"t": "unix_ms"}, "in 1 rows it is no time of the years 1 to 9999", "another unit"),
     ([1704067200], {"tt": "unix_s"}, "there is no column 'tt'; did you mean 't", "TABLE.COLUMN"),
-    ([datetime(2024, 1, 1)], {"t": "unix_s"}, "'t' of 't' is TIMESTAMP", "Remove it here"),
+    ([datetime(2024, 1, 1)], {"t": "unix_s"}, "'t' of 't' has type TIMESTAMP", "Remove it here"),
 ]
 
 
@@ -316,7 +316,7 @@ def test_the_unit_of_the_version_before_is_kept(case: DatasetCase) -> None:
     case.give("t", {"t": [2024010115, 2024010116]})
     assert next_version(case, BASIS, first).details["times"] == {"t": {"t": "unix_s"}}
     case.give("t", {"t": [1704067200000]})
-    with pytest.raises(DataError, match="and are now milliseconds since 1970") as caught:
+    with pytest.raises(DataError, match="but are now milliseconds since 1970") as caught:
         next_version(case, BASIS, first)
     assert "`timestamp_format: {t: unix_ms}`" in caught.value.hint
     named = replace(BASIS, timestamp_format={"t": "unix_ms"})

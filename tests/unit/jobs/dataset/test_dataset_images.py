@@ -75,7 +75,7 @@ def test_sql_without_a_time_has_its_arrays_as_columns_too(case: DatasetCase):
 
 def test_a_size_that_is_none_is_told(case: DatasetCase):
     give(case, {"a": PGM})
-    with pytest.raises(DataError, match="0 x 2 is no size"):
+    with pytest.raises(DataError, match="0 x 2 is not a valid image size"):
         case.make(spec("select path, modified, pixels(bytes, 0, 2)::float[4] as pixel from images"))
 
 

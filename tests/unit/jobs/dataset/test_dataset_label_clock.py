@@ -159,7 +159,10 @@ def test_a_time_that_the_label_overrules_is_shown(tmp_path):
     case = case_of(tmp_path, rows_of())
     window = Window(column="f", aggregates=COUNT, span_seconds=DAY, known_at="t")
     lines = remarks(case.make(DatasetSpec(basis=BASIS, windows=(window,), label=DELAYED)))
-    assert "f with `known_at: t` sees a label only from when it is known: 7d after `t`" in lines
+    assert (
+        "f with `known_at: t` contains a label only from the time at which the label is known: 7d after `t`"
+        in lines
+    )
 
 
 def test_a_copy_that_another_job_loaded_or_made_has_the_same_clock(tmp_path):
@@ -194,7 +197,9 @@ def test_a_copy_that_another_job_loaded_or_made_has_the_same_clock(tmp_path):
     assert view.kind == short.kind == ArtifactKind.DATASET
     assert with_table("loaded_again") == own
     assert with_table("view") == own
-    with pytest.raises(InputError, match=r"the label's column .* 'short' has no column 't' to say when"):
+    with pytest.raises(
+        InputError, match=r"the label's column .* 'short' has no column 't' from which to compute this time"
+    ):
         with_table("short", "moment")
     assert with_table("short", "moment", "checked by hand") != own
 
@@ -415,7 +420,7 @@ def test_no_event_makes_no_label(tmp_path):
     )
     with pytest.raises(DataError, match=r"no row is left .*label not known yet: 60") as caught:
         made(case, DatasetSpec(basis=BASIS, label=label))
-    assert "`known_until` says otherwise" in caught.value.hint
+    assert "unless `known_until` is set" in caught.value.hint
 
 
 def test_an_event_that_is_never_known_says_nothing_of_the_time_before(tmp_path):

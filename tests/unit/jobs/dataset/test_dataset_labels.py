@@ -287,7 +287,7 @@ def test_a_label_of_rows_that_are_known_late_is_known_late(case: DatasetCase) ->
 def test_a_column_that_was_encoded_away_cannot_be_encoded_again(case: DatasetCase) -> None:
     split, wanted = Split(test=0.2), (Method.ONEHOT, Method.ORDINAL)
     coded = tuple(Encoder(columns=("y",), method=method, most=2) for method in wanted)
-    with pytest.raises(InputError, match="'y' is gone: `onehot` made y_0, y_10 of it"):
+    with pytest.raises(InputError, match="'y' does not exist any more: `onehot` replaced it by y_0, y_10"):
         case.make(DatasetSpec(basis=BASIS, split=split, encoders=coded))
     kept = tuple(replace(one, keep=True, method=Method.ORDINAL) for one in coded)
     with pytest.raises(InputError, match="'y' is encoded by `ordinal` twice"):
@@ -339,7 +339,7 @@ def test_a_label_may_be_called_like_the_column_that_it_is_a_later_value_of(case:
         assert len(rows) == 10 * 38
         assert all(row[label.name] == row["y"] / 10 + 2 for row in rows)
         split = Split(by=SplitBy.RANDOM, on=("x",), test=0.5)
-        with pytest.raises(InputError, match="is the name of the label"):
+        with pytest.raises(InputError, match="is the name of both the label and a column"):
             case.make(replace(spec, split=split))
 
 

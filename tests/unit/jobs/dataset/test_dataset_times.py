@@ -7,7 +7,7 @@ from gridmill.jobs.dataset.columns import check_time
 
 
 def test_numbers_are_declared_times_in_the_sink():
-    with pytest.raises(InputError, match="'at' of 'rows' is BIGINT, not a timestamp") as caught:
+    with pytest.raises(InputError, match="'at' of 'rows' has type BIGINT, not timestamp") as caught:
         check_time("at", "BIGINT", "rows", "basis")
     assert "`columns: {at: timestamp}`" in caught.value.hint
     assert "`timestamp_format: {at: unix_s}` under `source`" in caught.value.hint

@@ -42,7 +42,7 @@ def test_a_cached_dataset_with_random_values_warns_and_one_that_runs_each_time_d
     case.give("tx", {"x": [1.0, 2.0]})
     plain = DatasetSpec(sql="SELECT *, random() AS r FROM tx", tables=("tx",))
     ((text, warning),) = made(case, plain)
-    assert text.startswith("random() in SQL gives other values each time")
+    assert text.startswith("random() in SQL gives different values each time")
     assert text.endswith("declare `cache: false` to compute it in each run")
     assert warning
     assert made(case, plain, cache=False) == []

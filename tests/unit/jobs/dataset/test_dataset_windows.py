@@ -328,7 +328,7 @@ def test_the_past_of_an_entity_that_is_too_long_to_hold_is_refused(
     context = case.context(replace(SPECS["no entity"], label=None, windows=SPEC.windows[:2]))
     given = replace(context.order.given, memory_bytes=0)
     with pytest.raises(
-        DataError, match=r"look back over 30 m 00 s.*no entity.* has \d+ rows in that"
+        DataError, match=r"read rows of the last 30 m 00 s.*no entity.* has \d+ rows in that time"
     ) as caught:
         run(replace(context, order=replace(context.order, given=given)))
     assert "more memory" in caught.value.hint

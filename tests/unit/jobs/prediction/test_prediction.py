@@ -154,7 +154,9 @@ def test_rows_without_truth_are_predicted_and_not_measured(tmp_path):
 
 def test_a_split_without_rows_names_those_there_are(tmp_path):
     dataset, trained = prepare(tmp_path, "naive")
-    with pytest.raises(DataError, match=r"split 'tests' has no rows \(there are: train, validation, test\)"):
+    with pytest.raises(
+        DataError, match=r"split 'tests' has no rows \(splits with rows: train, validation, test\)"
+    ):
         predict(prediction_context(tmp_path, dataset, trained, split="tests"))
 
 
@@ -269,5 +271,5 @@ def test_an_ensemble_of_numbers_cannot_vote_and_needs_members_alike(tmp_path):
         tmp_path, dataset, "ensemble", name="e", models=("linear",), combine=Combine.VOTE
     )
     inputs = (*context.order.inputs, Input(name="linear", artifact=models["linear"]))
-    with pytest.raises(InputError, match="numbers cannot be voted on"):
+    with pytest.raises(InputError, match="a vote needs a label with classes"):
         train(replace(context, order=replace(context.order, inputs=inputs)))

@@ -182,7 +182,7 @@ def test_a_candidate_that_has_learned_from_nearly_all_validation_rows_is_not_com
     output = predict(prediction_context(tmp_path, now, models)).outputs[0]
     assert output.details["model"] == "new"
     assert output.details["comparison"]["left_out"] == {
-        "seen": "it has learned from 270 of 300 validation rows"
+        "seen": "it was trained on 270 of the 300 validation rows"
     }
     assert any(one.warning and "seen is not compared" in one.text for one in remarks_of(predicted(output)))
     with pytest.raises(InputError, match="cannot be compared on the validation rows of p/d@2"):
@@ -197,7 +197,9 @@ def test_without_validation_rows_only_models_of_the_same_rows_are_compared(tmp_p
     assert output.details["model"] == "linear"
     assert output.details["comparison"]["stored"]
     other = learn(tmp_path, version(tmp_path, 3, changed(series(), 250)), "linear", "other")
-    with pytest.raises(InputError, match=r"measured on different ones .'naive' on p/d@1, 'other' on p/d@3"):
+    with pytest.raises(
+        InputError, match=r"measured on different validation rows .'naive' on p/d@1, 'other' on p/d@3"
+    ):
         predict(prediction_context(tmp_path, future, {"naive": models["naive"], "other": other}))
 
 

@@ -56,7 +56,7 @@ def test_parts_of_different_models_are_not_put_together(tmp_path):
     dataset, trained = prepare(tmp_path, "naive", "linear")
     for number, name in enumerate(("naive", "linear")):
         predict(of_part(prediction_context(tmp_path, dataset, {name: trained[name]}), number, 2))
-    with pytest.raises(JobError, match="different models, which are equally good: p/linear@1, p/naive@1"):
+    with pytest.raises(JobError, match="different models with the same score: p/linear@1, p/naive@1"):
         together(prediction_context(tmp_path, dataset, trained), [0, 1])
 
 
@@ -74,5 +74,5 @@ def test_a_part_that_is_missing_or_twice_is_seen(tmp_path):
     for number in range(2):
         predict(of_part(context, number, 2))
     for parts in ([0], [1], [0, 0, 1], [1, 0]):
-        with pytest.raises(InternalError, match="the parts hold shards"):
+        with pytest.raises(InternalError, match="the parts hold the shards"):
             together(context, parts)

@@ -62,7 +62,7 @@ def test_a_shard_that_kills_every_worker_fails_the_job_by_name(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return write_shard(tmp_path, shard)
 
-    with pytest.raises(JobError, match="shard 5 ended 3 workers, the last one: killed by SIGKILL"):
+    with pytest.raises(JobError, match="3 workers died at shard 5, the last one: killed by SIGKILL"):
         run_swarm(work, 8, 2, lambda state: None)
     assert children() == before
 

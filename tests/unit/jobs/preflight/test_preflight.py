@@ -183,7 +183,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "It has time,city,temp",
     ),
     "basis time": ("time: time", "time: tme", "9: jobs.d.dataset.basis.time", "did you mean 'time'?"),
-    "basis time is text": ("time: time", "time: kind", "9: jobs.d.dataset.basis", "not a timestamp"),
+    "basis time is text": ("time: time", "time: kind", "9: jobs.d.dataset.basis", "not timestamp"),
     "basis entity": (
         "entity: [city]",
         "entity: [town]",
@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "temp * 2",
         "random()",
         "17: jobs.d.dataset.features.double",
-        "something else each time",
+        "a different value each time",
     ),
     "label column": (
         "label: {column: temp",
@@ -250,7 +250,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "{validation: 0.15, test: 0.15}",
         '{test_from: "2031-01-01"}',
         "19: jobs.d.dataset.split.test_from",
-        "the data goes from",
+        "the data reaches from",
     ),
     "split of no row": (
         "{validation: 0.15, test: 0.15}",
@@ -297,7 +297,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "      label: {column: temp, horizon: 6h}\n",
         "",
         "26: jobs.trees.training.dataset",
-        "no label to learn",
+        "no label to predict",
     ),
     "no splits": (
         "      split: {validation: 0.15, test: 0.15}\n",
@@ -328,7 +328,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "model: gbdt",
         "model: gbdt, weight: kind",
         "27: jobs.trees.training.weight",
-        "weights are numbers",
+        "weights must be numbers",
     ),
     "threshold of numbers": (
         "model: gbdt",
@@ -505,7 +505,7 @@ def test_what_cannot_be_known_is_listed(file: Path, tmp_path: Path) -> None:
     )
     _, found = checked(file, tmp_path / "work")
     assert {one.job: one.why for one in found.unchecked} == {
-        "late": "its files may be written by get before they are loaded",
+        "late": "get may write its files before they are loaded",
         "far": "its source is a stream: clicks",
         "d": "it reads far, which is not known before the run",
     }

@@ -297,10 +297,16 @@ def test_what_a_killed_attempt_left_is_no_reject(case: SinkCase, monkeypatch: py
     [
         (Constraint(column="c", required=True), "there is no column 'c'"),
         (Constraint(column="b", min=0), "column 'b' is string, and 0 cannot be compared with it"),
-        (Constraint(column="a", pattern="x"), "a pattern is for text, and column 'a' is int64"),
+        (
+            Constraint(column="a", pattern="x"),
+            "a pattern needs a column of text, but column 'a' has type int64",
+        ),
         (Constraint(column="a", allowed=("x",)), "(?i)could not convert"),
         (Constraint(column="b", pattern="(?=x)"), "(?i)invalid perl operator"),
-        (Constraint(expression="a + 1"), "'a \\+ 1' is INTEGER|BIGINT, and a constraint is true or false"),
+        (
+            Constraint(expression="a + 1"),
+            "'a \\+ 1' has type INTEGER|BIGINT, but a constraint must be true or false",
+        ),
         (Constraint(expression="a > (select 1)"), "has a query inside"),
         (Constraint(expression="c > 1"), '"c" not found'),
     ],

@@ -43,7 +43,7 @@ def test_utf_16_over_several_blocks_and_small_files(case: SinkCase):
 
 def test_utf_16_that_is_cut_short(case: SinkCase):
     case.write("a.csv", CSV.encode("utf-16")[:-1])
-    with pytest.raises(DataError, match="begins as UTF-16 text, and is not") as caught:
+    with pytest.raises(DataError, match="begins like UTF-16 text, but is not") as caught:
         case.load()
     assert caught.value.place == "a.csv"
 
@@ -74,6 +74,6 @@ def test_another_encoding_is_refused_with_the_line_to_add(case: SinkCase):
     with pytest.raises(DataError, match="byte 0xe9 at position 4 of this line is not utf-8") as caught:
         case.load()
     assert caught.value.place == "a.csv:3"
-    assert "Write `encoding: cp1252` under `source` if it is 'Café au lait" in caught.value.hint
+    assert "Under `source`, write `encoding: cp1252` if it is 'Café au lait" in caught.value.hint
     case.load(encoding="cp1252")
     assert case.table()["a"].to_pylist() == ["x", "Café au lait"]

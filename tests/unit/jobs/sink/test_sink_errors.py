@@ -27,27 +27,32 @@ def data_files(case: SinkCase) -> list[Path]:
 @pytest.mark.parametrize(
     ("content", "spec", "place", "message"),
     [
-        ("a,b\n1,2\n3\n", {}, "a.csv:3", "this row has 1 values, the header has 2 columns: 3"),
-        ('a,b\n"1\n2",2\n3,4,5\n', {}, "a.csv:4", "this row has 3 values, the header has 2 columns: 3, 4, 5"),
-        ('a,b\n1,x\n2,"y\n3,z\n', {}, "a.csv:3", "a value begins with a double quote that nothing closes"),
-        ('a,b\n"1,x\n2,y\n', {}, "a.csv:2", "a value begins with a double quote that nothing closes"),
-        ('a,b\n1,x\n2,"y' + "\n3,z" * 2**20, {}, "a.csv:3", "a double quote that nothing closes"),
+        ("a,b\n1,2\n3\n", {}, "a.csv:3", "this row has 1 values, but the header has 2 columns: 3"),
+        (
+            'a,b\n"1\n2",2\n3,4,5\n',
+            {},
+            "a.csv:4",
+            "this row has 3 values, but the header has 2 columns: 3, 4, 5",
+        ),
+        ('a,b\n1,x\n2,"y\n3,z\n', {}, "a.csv:3", "a value begins with a double quote that is never closed"),
+        ('a,b\n"1,x\n2,y\n', {}, "a.csv:2", "a value begins with a double quote that is never closed"),
+        ('a,b\n1,x\n2,"y' + "\n3,z" * 2**20, {}, "a.csv:3", "a double quote that is never closed"),
         ("a,b,A\n1,2,3\n", {}, "a.csv", r"columns 'a' and 'A' have the same name \(columns 1, 3\)"),
         ("a,b,a\n1,2,3\n", {}, "a.csv", r"column 'a' appears 2 times \(columns 1, 3\)"),
-        ("a\0b,c\n1,2\n", {}, "a.csv", "the name of column 1 has a zero byte in it"),
-        ("a,b\n1,2\n", {"rename": {"a": "B"}}, "a.csv", "two columns would be called 'b'"),
-        ("a,b\n1,2\n", {"add": {"A": "x"}}, "a.csv", "it has a column 'a' of its own, and `add` adds 'A'"),
-        ("\n\na,b\n1,2\n\n3\n", {}, "a.csv:6", "this row has 1 values, the header has 2 columns: 3"),
+        ("a\0b,c\n1,2\n", {}, "a.csv", "the name of column 1 contains a zero byte"),
+        ("a,b\n1,2\n", {"rename": {"a": "B"}}, "a.csv", "two columns would have the name 'b'"),
+        ("a,b\n1,2\n", {"add": {"A": "x"}}, "a.csv", "it has a column 'a' of its own, but `add` adds 'A'"),
+        ("\n\na,b\n1,2\n\n3\n", {}, "a.csv:6", "this row has 1 values, but the header has 2 columns: 3"),
         ("a,b\n1,2\n", {"select": ("aa",)}, "a.csv", "there is no column 'aa', which `select` names"),
         ("a,b\n1,2\n", {"rename": {"c": "d"}}, "a.csv", "there is no column 'c', which `rename` names"),
         ("a,b\n1,2\n", {"columns": {"c": "float"}}, "a.csv", "there is no column 'c', which `columns` names"),
-        ("a,b\n1,2\n", {"rename": {"a": "b"}}, "a.csv", "two columns would be called 'b'"),
+        ("a,b\n1,2\n", {"rename": {"a": "b"}}, "a.csv", "two columns would have the name 'b'"),
         ("a;b\n1;2\n", {}, "a.csv", "its only column is called 'a;b'"),
         ("a\tb\n1\t2\n", {}, "a.csv", "its only column is called"),
         ("a,b\n", {}, "a.csv", "there are no rows in it"),
         ("a,b", {}, "a.csv", "there are no rows in it"),
         ("<!DOCTYPE html>\n<html>\n</html>\n", {}, "a.csv", "this is a web page, not a CSV file"),
-        ("", {}, "a.csv", "the file is empty: not even a header"),
+        ("", {}, "a.csv", "the file is empty: it has no header"),
         (b"a,b\n1,x\n2,\xff\n", {}, "a.csv:3", "byte 0xff at position 3 of this line is not utf-8"),
         (b"a\xff,b\n1,x\n", {}, "a.csv:1", "byte 0xff at position 2 of this line is not utf-8"),
     ],
@@ -86,7 +91,7 @@ def test_wrong_types_name_line_column_and_value(case: SinkCase, type_: str, valu
         ("[1]", "a.jsonl:3", "not a JSON object but list"),
         ('{"a": "x"}', "a.jsonl:3", "column 'a': 'x' is not of type integer"),
         (b'{"a": "\xff"}', "a.jsonl:3", "byte 0xff is not UTF-8"),
-        ('{"a": "\\ud800"}', "a.jsonl:3", "half of a pair of code units"),
+        ('{"a": "\\ud800"}', "a.jsonl:3", "half of a surrogate pair"),
     ],
 )
 def test_errors_in_json_lines_name_the_line(
@@ -117,7 +122,7 @@ def test_a_missing_source_says_what_is_near(case: SinkCase) -> None:
     with pytest.raises(InputError, match="matches no file"):
         case.load("*.parquet")
     case.write("a.dat", CSV)
-    with pytest.raises(InputError, match="cannot tell the format"):
+    with pytest.raises(InputError, match="cannot detect the format"):
         case.load("a.dat")
 
 
@@ -142,7 +147,9 @@ def test_a_zip_of_several_files(case: SinkCase) -> None:
     with zipfile.ZipFile(case.folder / "a.zip", "w") as archive:
         archive.writestr("x.csv", CSV)
         archive.writestr("y.csv", CSV)
-    with pytest.raises(DataError, match=r"holds exactly one file, this one holds 2 \(x.csv, y.csv\)"):
+    with pytest.raises(
+        DataError, match=r"must contain exactly one file, but this one contains 2 \(x.csv, y.csv\)"
+    ):
         case.load("a.zip", compression=Compression.ZIP)
 
 
@@ -155,7 +162,7 @@ def test_no_parquet(case: SinkCase) -> None:
 
 def test_an_added_column_that_json_lines_have(case: SinkCase) -> None:
     case.write("a.jsonl", '{"a": 1}\n{"b": 2}\n')
-    with pytest.raises(DataError, match="it has a column 'b' of its own, and `add` adds 'b'") as caught:
+    with pytest.raises(DataError, match="it has a column 'b' of its own, but `add` adds 'b'") as caught:
         case.load("*.jsonl", add={"b": "x"})
     assert caught.value.place == "a.jsonl"
 

@@ -142,7 +142,7 @@ def test_a_number_with_leading_zeros_is_text(case: SinkCase, first: list[object]
     output = case.load()
     assert types(case)["zip"] == "string"
     assert "01234" in {row["zip"] for row in case.rows()}
-    assert remarks(output) == ["column zip is text, as numbers in it begin with a zero or a plus"]
+    assert remarks(output) == ["column zip is text, because numbers in it begin with a zero or a plus"]
 
 
 @pytest.mark.parametrize("value", ["01234", '"01234"', "-01", " 01234", "0x1f"])

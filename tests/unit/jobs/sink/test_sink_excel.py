@@ -87,8 +87,8 @@ def test_cells_with_errors_are_missing_and_counted(case: SinkCase):
     output = case.load("*.xlsx")
     assert [row["a"] for row in sorted(case.rows(), key=lambda row: row["b"])] == [None, 1, None, 4]
     assert sorted(output.details["remarks"]) == [
-        "1 value of column a missing, as their cells have the error #DIV/0!",
-        "1 value of column a missing, as their cells have the error #N/A",
+        "1 value of column a missing because of the cell error #DIV/0!",
+        "1 value of column a missing because of the cell error #N/A",
     ]
 
 
@@ -128,7 +128,7 @@ def test_a_formula_is_the_value_that_was_saved(case: SinkCase):
 
 def test_one_of_several_sheets_is_named(case: SinkCase):
     _book(case, ["a"], [1], Other=[["b"], [2]], Empty=[])
-    with pytest.raises(DataError, match="2 sheets with cells") as caught:
+    with pytest.raises(DataError, match="2 sheets with values") as caught:
         case.load("*.xlsx")
     assert "`sheet: 'Sheet'` or `sheet: 'Other'`" in caught.value.hint
     case.load("*.xlsx", sheet="Other")

@@ -195,7 +195,9 @@ def test_loading_anew_never_loses_rows(case: SinkCase) -> None:
     case.write("b.csv", CSV.replace("1", "7"))
     case.load()
     (case.folder / "a.csv").unlink()
-    with pytest.raises(ConflictError, match="2 of its rows are from source files that are gone"):
+    with pytest.raises(
+        ConflictError, match="2 of its rows came from source files that do not exist any more"
+    ):
         case.load(columns={"a": ColumnType.STRING})
     assert len(case.rows()) == 4
 
@@ -206,7 +208,10 @@ def test_rejected_rows_that_would_be_lost_are_counted_on_their_own(case: SinkCas
     case.write("b.csv", CSV)
     case.load(**limit)
     (case.folder / "a.csv").unlink()
-    with pytest.raises(ConflictError, match="anew, and 1 of its rows and 1 rejected rows are from source"):
+    with pytest.raises(
+        ConflictError,
+        match="again from the beginning, but 1 of its rows and 1 rejected rows came from source",
+    ):
         case.load(**limit, columns={"a": ColumnType.STRING})
 
 

@@ -72,7 +72,7 @@ def test_there_may_be_nothing_to_load_yet(case: SinkCase) -> None:
 def test_a_table_is_not_loaded_anew_from_half_a_file(case: SinkCase) -> None:
     case.write("a.csv", "x\n1\n")
     case.load(settled_seconds=SHORT)
-    with pytest.raises(UnavailableError, match="must be loaded anew; waiting: 1 file"):
+    with pytest.raises(UnavailableError, match="must be loaded again from the beginning; waiting: 1 file"):
         case.load(settled_seconds=LONG, add={"y": "1"})
     assert case.rows() == [{"x": 1}]
 

@@ -141,14 +141,14 @@ def test_loading_anew_from_less_than_there_was_is_refused(case: SinkCase) -> Non
     [
         ({"table": "sale"}, "there is no table 'sale'", "Did you mean 'sales'?"),
         ({"cursor": "idd"}, "there is no column 'idd', which `cursor` names", "Did you mean 'id'?"),
-        ({"query": "SELECT absent"}, "the database says: no such column: absent", ""),
+        ({"query": "SELECT absent"}, "the database reports: no such column: absent", ""),
         (
             {"cursor": "paid", "query": "SELECT x'00' AS paid"},
             "a cursor column holds numbers, times or texts",
             "",
         ),
         ({"url": "sqlite:///none.db"}, "the SQLite file .*none.db does not exist", ""),
-        ({"url": "nosuch://h/d"}, "SQLAlchemy knows no database 'nosuch'", "install"),
+        ({"url": "nosuch://h/d"}, "SQLAlchemy does not know the database 'nosuch'", "install"),
         ({"url": "mysql://h/d"}, "the package 'MySQLdb' is not installed here", "pip install"),
         (
             {"url": "postgresql://u:${env:NOT_SET}@h/d"},
@@ -182,7 +182,7 @@ def test_positions_are_the_same_after_json(value: object) -> None:
 
 def test_a_cursor_that_changed_its_type_is_refused() -> None:
     source = SqlSource(url="sqlite:///x", table="t", cursor="c")
-    with pytest.raises(DataError, match="of another type"):
+    with pytest.raises(DataError, match="another type"):
         edge_of("x", source, CursorPosition(value=1, included=True), "t")
 
 

@@ -100,9 +100,9 @@ def test_another_query_loads_anew_and_never_loses_rows(case: SinkCase) -> None:
     load(case, "2024-01-01", "2024-01-02")
     load(case, "2024-01-03", "2024-01-04")
     other = QUERY.replace("SELECT id", "SELECT id + 10 AS id")
-    with pytest.raises(ConflictError, match="must be loaded anew"):
+    with pytest.raises(ConflictError, match="must be loaded again from the beginning"):
         load(case, "2024-01-03", "2024-01-04", other)
-    with pytest.raises(ConflictError, match="must be loaded anew"):
+    with pytest.raises(ConflictError, match="must be loaded again from the beginning"):
         load(case, "2024-01-03", "2024-01-04", who="y")
     assert ids(case) == [1, 2, 3]
 
@@ -123,7 +123,7 @@ def test_values_are_bound_whatever_they_hold(case: SinkCase) -> None:
 def test_one_bound_alone_is_a_part_of_the_query(case: SinkCase) -> None:
     query = "SELECT id FROM sales WHERE at < '${to}'"
     load(case, "2000-01-01", "2024-01-02", query)
-    with pytest.raises(ConflictError, match="must be loaded anew"):
+    with pytest.raises(ConflictError, match="must be loaded again from the beginning"):
         load(case, "2000-01-01", "2024-01-04", query)
     assert ids(case) == [1, 2]
 

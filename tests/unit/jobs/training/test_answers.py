@@ -33,7 +33,7 @@ def shares(*middle: float) -> np.ndarray:
         ((0.0, 0.0), "row 101 are 0, 0: their sum is 0, not 1"),
         ((-0.5, 1.5), "row 101 are -0.5, 1.5: -0.5 is negative"),
         ((0.5, 0.5015), "their sum is 1.0015, not 1"),
-        ((0.5, NAN), "1 of 2 are no number"),
+        ((0.5, NAN), "1 of 2 are NaN"),
         ((np.inf, 0.0), "their sum is inf, not 1"),
         ((np.inf, -np.inf), "-inf is negative"),
         ((0.5, *[0.25] * 7), r"row 101 are 0.5, 0.25, 0.25, 0.25, 0.25, 0.25, \.\.\.: their sum is 2.25"),
@@ -71,8 +71,8 @@ def by_code(root: Path, answer: str, columns: dict[str, object] | None = None) -
         ("np.ones((len(x), 2))", "their sum is 2, not 1"),
         ("x[:, 3]", "is negative"),
         ("np.stack([x[:, 3], 100 - x[:, 3]], 1)", "their sum is 100, not 1"),
-        ("np.full((len(x), 2), [0.5, np.nan])", "1 of 2 are no number"),
-        ("np.full((len(x), 2), np.nan)", "gave no number"),
+        ("np.full((len(x), 2), [0.5, np.nan])", "1 of 2 are NaN"),
+        ("np.full((len(x), 2), np.nan)", "predicted no number"),
     ],
 )
 def test_a_training_whose_model_answers_no_probabilities_fails(tmp_path: Path, answer: str, text: str):
@@ -94,7 +94,7 @@ def test_a_prediction_names_the_row_of_the_dataset(tmp_path: Path):
     dataset = replace(later, output=replace(later.output, uri="later/datasets/d"), fingerprint="g")
     models = {"m": artifact_of("m", output)}
     context = prediction_context(tmp_path, dataset, models, trust=True, shards=3, split=None)
-    with pytest.raises(DataError, match="probabilities of row 277 are 1, 1: their sum is 2, not 1"):
+    with pytest.raises(DataError, match="probabilities for row 277 are 1, 1: their sum is 2, not 1"):
         predict(context)
 
 

@@ -67,7 +67,7 @@ def test_without_folds_a_model_knows_what_it_learned(tmp_path, model, capsys):
     table, _, made = train_and_predict(tmp_path, columns, model, **OVERFIT[model])
     assert correlation(table, columns) > 0.5
     assert made.details["train_rows"] == "seen"
-    assert "which learned from them" in capsys.readouterr().out
+    assert "which was trained on them" in capsys.readouterr().out
 
 
 def hidden_labels(columns: dict[str, object], rows: np.ndarray) -> dict[str, object]:
@@ -186,7 +186,7 @@ def test_rows_of_another_version_cannot_be_told(tmp_path):
     result = train(training_context(tmp_path, dataset, "linear", folds=3))
     trained = {"m": artifact_of("m", result.outputs[0])}
     grown = replace(dataset, id="p/d@2", number=2, fingerprint="other")
-    with pytest.raises(InputError, match="which rows it has seen cannot be told"):
+    with pytest.raises(InputError, match="it is unknown which rows it was trained on"):
         predict(prediction_context(tmp_path, grown, trained, split=None))
     assert predict(prediction_context(tmp_path, grown, trained)).outputs[0].rows == 60
 
@@ -201,13 +201,13 @@ def test_the_same_rows_made_again_are_known_again(tmp_path):
 
 
 def test_a_label_known_by_an_expression_has_no_folds_by_time(tmp_path):
-    with pytest.raises(InputError, match="no folds by time"):
+    with pytest.raises(InputError, match="folds by time are not possible"):
         held_out_of(tmp_path, series(rows=80), folds=3, label_after=None)
 
 
 def test_too_few_entities_are_told_before_anything_is_learned(tmp_path, monkeypatch):
     monkeypatch.setattr("gridmill.jobs.training.run._fit", None)
-    with pytest.raises(InputError, match="too few entities in training for 4 folds"):
+    with pytest.raises(InputError, match="too few entities for 4 folds"):
         held_out_of(tmp_path, series(rows=80), folds=4, folds_by=FoldsBy.ENTITY)
 
 

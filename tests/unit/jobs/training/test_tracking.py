@@ -135,7 +135,7 @@ def test_a_server_that_goes_costs_a_line_and_is_told_when_it_is_back(
     (one,) = books.runs.values()
     assert one["info"]["status"] == "FINISHED"
     assert metrics_of(one)["validation_loss"] == [point[2] for point in result.outputs[0].details["curve"]]
-    assert capfd.readouterr().out.count("not told to MLflow") == 1
+    assert capfd.readouterr().out.count("not sent to MLflow") == 1
 
 
 def test_a_server_that_is_not_there_fails_nothing(
@@ -144,9 +144,9 @@ def test_a_server_that_is_not_there_fails_nothing(
     url = f"http://127.0.0.1:{free_port()}"
     result = run(context_of(tmp_path, events, url))
     assert result.outputs[0].details["mlflow_run"] is None
-    said = [line for line in capfd.readouterr().out.splitlines() if "not told to MLflow" in line]
+    said = [line for line in capfd.readouterr().out.splitlines() if "not sent to MLflow" in line]
     assert [f"at {url}: ConnectError" in line for line in said] == [True, True]  # at first, and in the end
-    assert "it is told later" in said[0]
+    assert "it is sent later" in said[0]
     assert "later" not in said[1]
 
 
@@ -171,7 +171,7 @@ def test_a_server_that_answers_other_json_than_mlflow_fails_nothing(
         result = run(context_of(tmp_path, events, url, model="naive"))
         server.shutdown()
     assert result.outputs[0].details["mlflow_run"] is None
-    assert "not told to MLflow" in capfd.readouterr().out
+    assert "not sent to MLflow" in capfd.readouterr().out
 
 
 def test_the_attempt_after_a_killed_one_goes_on_with_its_run(tmp_path: Path, events: int):
@@ -243,7 +243,7 @@ def test_a_password_is_read_from_the_environment_and_said_nowhere(
     assert set(books.authorizations) == {"Basic bWU6cy9lOmNAcmV0"}
     run(context)
     said = capfd.readouterr().out
-    assert "not told to MLflow at http://me:${env:MLFLOW_SECRET}@127.0.0.1" in said
+    assert "not sent to MLflow at http://me:${env:MLFLOW_SECRET}@127.0.0.1" in said
     assert "s/e" not in said
     assert "s%2Fe" not in said
 

@@ -213,7 +213,7 @@ def test_several_labels_are_learned_at_once(tmp_path, model):
 def test_trees_refuse_several_labels(tmp_path):
     columns, details = several()
     dataset = write_dataset(tmp_path, columns, **details)
-    with pytest.raises(InputError, match="a gbdt model learns one label; the dataset has 4"):
+    with pytest.raises(InputError, match="a gbdt model needs exactly one label, but the dataset has 4"):
         run(training_context(tmp_path, dataset, "gbdt"))
 
 

@@ -186,7 +186,10 @@ def test_metrics_are_told_and_what_is_none_is_said(tmp_path: Path, capfd: pytest
     ("script", "text"),
     [
         ("def fitt(data): pass" + PREDICT, "train.py has no function 'fit'; it has: fitt, predict"),
-        ("def fit(data): return 3" + PREDICT, "train.py:fit returned a int: metrics are names with numbers"),
+        (
+            "def fit(data): return 3" + PREDICT,
+            "train.py:fit returned a int, but metrics must be names with numbers",
+        ),
         ("def fit(data): return {'a': 'b'}" + PREDICT, "train.py:fit returned a dict"),
     ],
 )
@@ -203,10 +206,10 @@ def test_mistakes_of_a_function_are_said_without_a_traceback_of_ours(
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        ("5", r"gave 1 answers for \d+ rows"),
-        ("inputs[:3, 0]", r"gave 3 answers for \d+ rows"),
-        ("inputs[:, :2]", r"gave an array of shape"),
-        ("inputs[:, 0] * float('nan')", r"gave no number for (\d+) of \1 rows of the validation split"),
+        ("5", r"returned 1 predictions for \d+ rows"),
+        ("inputs[:3, 0]", r"returned 3 predictions for \d+ rows"),
+        ("inputs[:, :2]", r"returned an array of shape"),
+        ("inputs[:, 0] * float('nan')", r"predicted no number for (\d+) of \1 rows of the validation split"),
     ],
 )
 def test_answers_of_another_shape_and_no_numbers_are_refused(tmp_path: Path, answer: str, text: str):
@@ -233,7 +236,7 @@ def graph_of(inputs: int) -> bytes:
 def test_a_graph_of_other_inputs_is_refused_in_words(tmp_path: Path):
     made = context(tmp_path, "", file="model.onnx")
     (made.work / CODE / "model.onnx").write_bytes(graph_of(99))
-    with pytest.raises(DataError, match=r"model.onnx does not take \d+ inputs and give numbers"):
+    with pytest.raises(DataError, match=r"model.onnx does not map \d+ inputs to numbers"):
         run(made)
 
 
@@ -286,7 +289,7 @@ def predict(folder, inputs):
 @pytest.mark.parametrize("name", ["code", "model.json", "learned.safetensors", "held-out.npz"])
 def test_names_of_what_gridmill_adds_to_a_model_are_refused(tmp_path: Path, name: str):
     code = f"def fit(data):\n    (data.output / {name!r}).mkdir()\n\ndef predict(folder, inputs): pass\n"
-    with pytest.raises(InputError, match=f"the script left '{name}'"):
+    with pytest.raises(InputError, match=f"the script wrote '{name}'"):
         train(by_function(tmp_path, code))
 
 
@@ -304,4 +307,4 @@ def test_an_environment_without_numpy_is_named(tmp_path: Path):
     arguments = [environment / "bin/python", RUNNER, "fit", "train.py:fit"]
     ended = subprocess.run(arguments, env={}, capture_output=True, text=True)
     assert ended.returncode == 1
-    assert ended.stderr.startswith(f"there is no numpy in the environment {environment}, ")
+    assert ended.stderr.startswith(f"numpy is not installed in the environment {environment}, ")

@@ -179,7 +179,7 @@ def test_an_ensemble_notes_the_validation_rows_that_its_threshold_is_chosen_by(t
 def test_a_search_is_refused_before_its_first_trial(tmp_path, capfd):
     dataset = write_dataset(tmp_path, series())
     search = Search(trials=2, parallel=1, parameters={"regularization": Range(among=(1.0,))})
-    with pytest.raises(InputError, match="decides between two classes; the label has numbers"):
+    with pytest.raises(InputError, match="separates two classes, but the label has numbers"):
         clean(training_context(tmp_path, dataset, "linear", threshold=0.5, search=search))
     assert "trial" not in capfd.readouterr().out
 
@@ -198,9 +198,9 @@ def test_a_threshold_by_f1_needs_a_validation_row_of_the_second_class(tmp_path):
 def test_what_the_label_cannot_have_is_refused_before_learning(tmp_path):
     numbers = write_dataset(tmp_path, series())
     classes = write_dataset(tmp_path, rare(), number=2)
-    with pytest.raises(InputError, match="decides between two classes; the label has numbers"):
+    with pytest.raises(InputError, match="separates two classes, but the label has numbers"):
         train(training_context(tmp_path, numbers, "linear", threshold=0.5))
-    with pytest.raises(InputError, match="quantiles are of numbers"):
+    with pytest.raises(InputError, match="quantiles need a numeric label"):
         train(training_context(tmp_path, classes, "linear", quantiles=(0.5,)))
     none = {**rare(), "split": np.where(series()["split"] == "validation", "train", series()["split"])}
     with pytest.raises(InputError, match="no validation rows"):

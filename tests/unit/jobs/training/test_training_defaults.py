@@ -174,7 +174,7 @@ def test_validation_rows_of_unseen_classes_alone_are_refused(tmp_path: Path, mod
     columns["ahead"] = np.where(
         columns["split"] == "validation", "z", np.where(columns["ahead"] > 50, "x", "y")
     )
-    with pytest.raises(DataError, match="120 validation rows are of classes that no training row has"):
+    with pytest.raises(DataError, match="120 validation rows have classes that no training row has"):
         run(training_context(tmp_path, write_dataset(tmp_path, columns), model))
 
 

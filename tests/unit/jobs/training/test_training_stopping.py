@@ -37,7 +37,7 @@ def test_built_in_models_learn_without_validation_and_are_measured_on_test(tmp_p
     result = run(training_context(tmp_path, dataset, model, **OPTIONS[model]))
     assert {name.partition("_")[0] for name in result.metrics} <= {"test", "data"}
     assert model == "naive" or result.metrics["test_skill"] > 0.5
-    said = "on the last 138 training rows, from 2024-01-11 14:00; 9 before them left out"
+    said = "on the last 138 training rows, from 2024-01-11 14:00; 9 rows before them are left out"
     told = str(result.outputs[0].details["options"].get("early_stopping", ""))
     assert told.startswith(said if model in EARLY else "")
     assert load_card(tmp_path / "outputs/m").options.get("early_stopping", "") == told
@@ -92,7 +92,7 @@ def test_without_a_time_the_rows_to_stop_by_are_drawn_by_the_seed(tmp_path):
     results = []
     for name in ("one", "two"):
         results.append(run(training_context(tmp_path, dataset, "gbdt", name, trees=40, seed=3)))
-    assert "training rows drawn by the seed" in results[0].outputs[0].details["options"]["early_stopping"]
+    assert "training rows, drawn at random" in results[0].outputs[0].details["options"]["early_stopping"]
     assert results[0].metrics == results[1].metrics
 
 

@@ -186,7 +186,9 @@ def test_a_file_that_is_a_little_off_is_refused(tmp_path: Path, kind: object, na
     model.graph.node[-1].output[0] = "before"
     model.graph.node.append(helper.make_node("Add", ["before", "nudge"], ["output"]))
     wrong = GraphPredictor(card=card, graph=model.SerializeToString())
-    with pytest.raises(InternalError, match=r"row \d+ of the training gets .* from the files and"):
+    with pytest.raises(
+        InternalError, match=r"for training row \d+ the files give .* and the model in memory"
+    ):
         check_stored([wrong], made.trained, sample)
 
 
@@ -196,7 +198,7 @@ def test_a_file_that_takes_infinite_inputs_otherwise_is_refused(tmp_path: Path):
     for node in model.graph.node:
         node.input[:] = ["inputs" if name == "v3" else name for name in node.input]
     wrong = GraphPredictor(card=card, graph=model.SerializeToString())
-    with pytest.raises(InternalError, match=r"a row with an input of -?inf gets"):
+    with pytest.raises(InternalError, match=r"for a row with an input of -?inf the files give"):
         check_stored([wrong], made.trained, sample_rows(frame, None))
 
 
@@ -218,8 +220,8 @@ def test_edge_rows_hold_every_extreme_in_every_input(tmp_path: Path):
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        ("(x[:, 3:4] > x[:, 3].mean()) == [0, 1]", "beside other rows"),
-        ("np.random.default_rng().dirichlet([1, 1], len(x))", "beside other rows"),
+        ("(x[:, 3:4] > x[:, 3].mean()) == [0, 1]", "if other rows are in the same call"),
+        ("np.random.default_rng().dirichlet([1, 1], len(x))", "if other rows are in the same call"),
     ],
 )
 def test_code_that_answers_by_other_rows_or_by_chance_is_refused(tmp_path: Path, answer: str, text: str):

@@ -182,8 +182,8 @@ def test_validation_rows_without_weight_cannot_end_the_learning(tmp_path, model,
     ("options", "words"),
     [
         ({"weight": "wieght"}, "no column 'wieght'"),
-        ({"weight": "city"}, "weights are numbers"),
-        ({"weight": "weight", "features": ("value", "weight")}, "named in `features`"),
+        ({"weight": "city"}, "weights must be numbers"),
+        ({"weight": "weight", "features": ("value", "weight")}, "listed in `features`"),
         ({"class_weight": ClassWeight.BALANCED}, "the label has numbers"),
     ],
 )
