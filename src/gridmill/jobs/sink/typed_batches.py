@@ -113,7 +113,7 @@ class LoadContext:
     later: set[str] = field(default_factory=set)
     """Columns that were added with a later file: other files may lack them."""
     expect_types: bool = False
-    """CSV is read with the types of its first rows (UnexpectedTypeError if wrong); Parquet texts stay encoded."""
+    """CSV is read with the types of its first rows (else UnexpectedTypeError); Parquet texts stay encoded."""
     without_type: tuple[str, ...] = ()
     """Columns of the schema whose type is unknown: they have neither a value nor a declaration."""
     most_rows: int | None = None
