@@ -49,7 +49,8 @@ class Moments:
         if not other.count:
             return
         apart, share = other.mean - self.mean, other.count / count
-        self.squares += other.squares + apart * apart * self.count * share  # powers would raise OverflowError
+        # a power would raise OverflowError
+        self.squares += other.squares + apart * apart * self.count * share
         self.mean += apart * share
         self.count = count
 

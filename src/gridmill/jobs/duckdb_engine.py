@@ -62,7 +62,7 @@ def _config(context: JobContext, reserved_bytes: int) -> dict[str, str | bool | 
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "python_enable_replacements": False,
-        # Arrow streams come without a row count: taken for tiny, as-of joins would compare all with all.
+        # An Arrow stream has no row count: DuckDB would assume few rows and compare all rows with all rows.
         "asof_loop_join_threshold": 0,
     }
 

@@ -67,4 +67,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    os._exit(code)  # threads of deltalake sometimes abort a process that ends in order; all is written
+    os._exit(code)  # deltalake's threads sometimes abort a normal exit; all files are written

@@ -65,7 +65,8 @@ def is_text(kind: pa.DataType) -> bool:
 def encode(table: pa.Table, encodings: Sequence[Encoding]) -> Floats:
     """The inputs, [rows, inputs]. Raises DataError if a column is missing or has changed its type."""
     matrix = np.empty((table.num_rows, sum(len(encoding.inputs) for encoding in encodings)))
-    for start in range(0, table.num_rows or 1, AT_ONCE):  # a whole column would touch all pages of the matrix
+    # a whole column would touch every page of the matrix
+    for start in range(0, table.num_rows or 1, AT_ONCE):
         _encode_rows(matrix[start : start + AT_ONCE], table.slice(start, AT_ONCE), encodings)
     return matrix
 

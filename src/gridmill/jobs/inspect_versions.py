@@ -202,4 +202,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # threads of deltalake sometimes abort a process that ends in order; all is said
+    os._exit(0)  # deltalake's threads sometimes abort a normal exit; the answer is written

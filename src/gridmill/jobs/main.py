@@ -87,7 +87,7 @@ def _previous_contents(order: AttemptOrder) -> VersionContents:
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
-_MEMORY_CLASSES = frozenset({"OutOfMemoryException"})  # duckdb's, by name: it need not be loaded
+_MEMORY_CLASSES = frozenset({"OutOfMemoryException"})  # of duckdb; the name avoids its import
 
 EXTRAS = (
     {"obstore": "objects", "redis": "streams", "PIL": "images"}

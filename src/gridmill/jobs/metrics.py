@@ -33,7 +33,7 @@ def best_threshold(truth: Integers, probabilities: Floats) -> float:
     right = np.bincount(place, weights=positive, minlength=len(scores))[::-1].cumsum()
     predicted_count = np.bincount(place, minlength=len(scores))[::-1].cumsum()
     f1 = 2 * right / (predicted_count + np.count_nonzero(positive))
-    best = len(scores) - 1 - int(f1.argmax())  # the first from the top
+    best = len(scores) - 1 - int(f1.argmax())  # the last maximum: the highest threshold
     below = scores[best - 1] if best else 0.0
     return float((scores[best] + below) / 2)
 
@@ -162,7 +162,7 @@ def of_class(truth: Mask, predicted: Mask) -> dict[str, float]:
 def _brier(truth: Integers, probabilities: Floats) -> float:
     classes = probabilities.shape[1]
     squares = ((probabilities - (truth[:, None] == np.arange(classes))) ** 2).sum(axis=1)
-    squares = squares + (truth < 0)  # a class it does not know had no probability
+    squares = squares + (truth < 0)  # an unknown class had probability 0
     return float(np.mean(squares)) / (2 if classes == 2 else 1)
 
 

@@ -216,7 +216,8 @@ class GraphPredictor:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others use these cores too
+        # spinning would take cores from other processes
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return onnxruntime.InferenceSession(self.graph, options, providers=["CPUExecutionProvider"])
 
     def predict(self, inputs: Floats) -> Floats:
@@ -280,7 +281,8 @@ class EnsemblePredictor:
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor."""
-        inputs = np.where(np.isinf(inputs), np.nan, inputs)  # of members stored before their graphs did so
+        # older members' graphs do not replace infinity themselves
+        inputs = np.where(np.isinf(inputs), np.nan, inputs)
         votes = _vote if self.card.vote else np.asarray
         answers = [votes(self.answer(member, inputs)) for member in self.members]
         values: Floats = np.tensordot(np.array(self.card.weights), np.stack(answers), axes=1)

@@ -95,7 +95,7 @@ class _PartWriter:
         table = pa.concat_tables(self._waiting)
         if self._writer is None:
             self._writer = _open_writer(self._path(), self.schema, table.schema)
-        # A row group has one dictionary: Parquet's writer gives up dictionaries where it finds a second.
+        # One dictionary per row group: Parquet's writer stops using dictionaries when it finds a second one.
         self._writer.write_table(table.slice(0, rows).unify_dictionaries(), row_group_size=rows)
         rest = table.slice(rows)
         self._waiting, self._waiting_rows = [rest], rest.num_rows
@@ -108,7 +108,7 @@ class _PartWriter:
             return
         self._writer.close()
         path = self._path()
-        self._synced.append(self.syncing.submit(_sync, path))  # while the next file is written
+        self._synced.append(self.syncing.submit(_sync, path))  # in parallel to writing the next file
         self.parts.append(ParquetPart(path=path, rows=self._rows, size_bytes=path.stat().st_size))
         self._writer, self._rows = None, 0
 
@@ -121,7 +121,7 @@ def _open_writer(path: Path, schema: pa.Schema, given: pa.Schema) -> pq.ParquetW
     if coded == schema:
         return pq.ParquetWriter(path, schema, **forms)
     if not any(_is_long(item.type) for item in coded):
-        # For each batch the writer looks for the least and greatest of the texts that it refers to.
+        # The writer searches the dictionary for each batch's smallest and largest text.
         forms |= {"write_batch_size": GROUP_ROWS, "max_rows_per_page": GROUP_ROWS}
     writer = pq.ParquetWriter(path, coded, store_schema=False, **forms)
     writer.add_key_value_metadata({"ARROW:schema": b64encode(schema.serialize()), **(schema.metadata or {})})
@@ -150,7 +150,7 @@ def forms_of(schema: pa.Schema) -> dict[str, Any]:
         "use_dictionary": texts or False,
         "column_encoding": {item.name: "DELTA_BINARY_PACKED" for item in schema if _counts(item.type)}
         or None,
-        # What is inside nested columns would have to be named leaf by leaf.
+        # Options name leaves, so that nested columns would need one entry per leaf.
         "compression": "zstd" if nested else {item.name: _codec(item.type) for item in schema},
     }
 

@@ -51,11 +51,11 @@ class CodePredictor:
         try:
             process = subprocess.Popen(
                 [
-                    *(self.python, "-B", str(RUNNER), "predict"),  # nothing is written into the version
+                    *(self.python, "-B", str(RUNNER), "predict"),  # -B: no .pyc files in the version's folder
                     *(str(writing), str(folder), str(folder / self.card.predict)),
                 ],
                 stdin=subprocess.PIPE,
-                stdout=2,  # in a notebook `sys.stderr` has no descriptor
+                stdout=2,  # sys.stderr has no descriptor in a notebook
                 pass_fds=(writing,),
                 cwd=folder,
                 text=True,

@@ -129,7 +129,7 @@ def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
     result = lengths.astype(np.uint64)
     rows = np.arange(len(values))
     for begin in range(0, int(lengths.max(initial=0)), 8):
-        rows = rows[lengths[rows] > begin]  # the hash does not depend on how long the others are
+        rows = rows[lengths[rows] > begin]  # so a hash does not depend on the length of other texts
         block = np.zeros((len(rows), 8), np.uint8)
         for at in range(8):
             has_byte = lengths[rows] > begin + at

@@ -130,7 +130,7 @@ def seen_until(
     if label is None or label.table is None:
         return None
     time = f"({sql_text(label.known_at or '')})::TIMESTAMP"
-    message = f"{time} BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"  # `infinity`: never known
+    message = f"{time} BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"  # no infinity
     sql = f"SELECT max({time}) FILTER (WHERE {message}) AS last FROM {quoted(label.table)}"
     newest: datetime | None = fetch_rows(engine, sql)[0]["last"]
     delay = timedelta(seconds=label.delay_seconds or 0.0)
@@ -217,7 +217,7 @@ def known_span(
             min(column.min for column in present_columns),
             max(column.max for column in present_columns),
         )
-    except (OverflowError, ValueError):  # outside Python's years: `time_span` has the words for it
+    except (OverflowError, ValueError):  # outside Python's years: `time_span` reports it
         return None
     if unit is not None:
         first, last = time_of(unit, first), time_of(unit, last)

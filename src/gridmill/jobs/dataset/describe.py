@@ -140,7 +140,7 @@ def _described(column: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _distribution(values: Floats) -> dict[str, Any]:
-    scale = 0.25 if np.abs(values).max() >= _LARGE else 1.0  # a power of two: nothing is rounded
+    scale = 0.25 if np.abs(values).max() >= _LARGE else 1.0  # a power of two, so that nothing is rounded
     low, high, *quantiles = np.quantile(values * scale, (0.01, 0.99, *QUANTILES)) / scale
     return {
         "quantiles": {f"{share:g}": float(q) for share, q in zip(QUANTILES, quantiles, strict=True)},

@@ -47,7 +47,7 @@ def grey(data: bytes, width: int, height: int) -> npt.NDArray[np.float32] | None
         raise ValueError(f"pixels(): {width} x {height} is not a valid image size")
     try:
         with Image.open(BytesIO(data)) as image:
-            deep = image.mode.startswith("I")  # 16 bits
+            deep = image.mode.startswith("I")  # modes with 16 bits per pixel
             plain = ImageOps.exif_transpose(image).convert("F" if deep else "L").convert("F")
     except _UNREADABLE:
         return None

@@ -87,7 +87,7 @@ def run(context: JobContext) -> JobResult:
     try:
         made = _make_rows(context, spec, inputs, draft)
         query, kept, tally = made.query, made.kept, made.tally
-        is_complete = kept is None and not spec.encoders  # by each part of its own rows
+        is_complete = kept is None and not spec.encoders  # each part wrote statistics of its own rows
         if part is not None:
             write_tally(draft, tally)
             if is_complete:

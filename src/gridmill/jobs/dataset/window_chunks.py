@@ -59,7 +59,7 @@ def cut_chunks(
     spare = quote_all((*rows.again, *([rows.time] if rows.time else [])))
     columns = f"r.* EXCLUDE ({', '.join(spare)})" if spare else "r.*"
     text = f'{numbered(rows.rows, rows.entity, ENTITIES, columns)}{mine} ORDER BY "{CODE}", "{TIME}"'
-    helper = engine.cursor()  # a query would end the one that is read
+    helper = engine.cursor()  # a query on `engine` would end the query that is being read
     cutter: _ChunkSplitter | None = None
     for batch in batches_of(engine.sql(text)):
         for number, some in _by_number(pa.Table.from_batches([batch]), cuts.starts):
@@ -128,7 +128,7 @@ class _ChunkSplitter:
             rows = pa.concat_tables(self.waiting)
             self.waiting, places = [rows], self._places(rows, all_there=all_there)
             if places is None:
-                self.tried = self.count  # at twice as many it is tried again
+                self.tried = self.count  # tried again when there are twice as many rows
                 return
             at, end = places
             some = rows.slice(0, end)
@@ -147,7 +147,7 @@ class _ChunkSplitter:
             return None
         at = self.cuts.rows + int(borders[0])
         seconds, count = self.sorted.plan.future
-        last = int(np.searchsorted(codes, codes[at - 1], "right"))  # of the entity that is cut, so far
+        last = int(np.searchsorted(codes, codes[at - 1], "right"))  # end of this entity so far
         mine = times[at:last]
         until = np.searchsorted(mine, times[at - 1] + round(seconds * SECOND), "right")
         end = at + min(len(mine), max(int(until), count))

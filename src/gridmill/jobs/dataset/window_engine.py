@@ -80,11 +80,12 @@ def _load(
     number_keys(engine, keys, rows_sql, theirs.on)
     counted = engine.sql(f'SELECT {COUNT} FROM {quoted(keys)} ORDER BY "{CODE}"').to_arrow_table()
     counts = integers(counted[COUNT])
-    offsets = np.concatenate(([0], np.cumsum(counts[counts > 0])))  # without `on` no rows are one key of none
+    # drops the key that an empty table without `on` has
+    offsets = np.concatenate(([0], np.cumsum(counts[counts > 0])))
     on_disk = _values(theirs, int(offsets[-1])) > most_values
     wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"
     relation = engine.sql(f'{numbered(rows_sql, theirs.on, keys, wanted)} ORDER BY "{CODE}", "{KNOWN}"')
-    columns, helper = sorted(theirs.columns), engine.cursor()  # a query would end the one that is read
+    columns, helper = sorted(theirs.columns), engine.cursor()  # a query would end the one being read
     kept = (
         _MappedRows(folder / keys)
         if on_disk

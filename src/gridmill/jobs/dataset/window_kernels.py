@@ -95,7 +95,7 @@ def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
     if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
         return _by_query(column, engine)
     if pa.types.is_dictionary(column.type):
-        # an ENUM, whose order is its own
+        # an ENUM is ordered by its position in the type
         return RankedValues(places=_numbers(column.indices), values=column.dictionary)
     if pa.types.is_floating(column.type):
         column = pc.add(column, pa.scalar(0.0, column.type))
@@ -284,9 +284,6 @@ def _number(column: pa.ChunkedArray, at: Ints) -> pa.Array:
 
 def _take(column: pa.ChunkedArray, at: Ints) -> pa.Array:
     return _whole(column).take(pa.array(at, mask=at == NOWHERE))
-
-
-# aggregates
 
 
 @dataclass(slots=True)

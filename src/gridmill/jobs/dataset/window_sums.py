@@ -122,9 +122,6 @@ def _neutral(values: KeyedValues, *, largest: bool) -> Numbers:
     return numbers
 
 
-# sums of whole numbers
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunningSums:
     """Running sums of the values as whole numbers of units, with `units` by key, and of their absolute
@@ -198,9 +195,6 @@ def _middle(numbers: Floats, present: Flags, offsets: Ints) -> Floats:
     size = np.diff(offsets)
     share = numbers / np.repeat(count, size)
     return np.repeat(np.add.reduceat(share, offsets[:-1]), size)
-
-
-# blocks, as in a segment tree
 
 
 def _fold(

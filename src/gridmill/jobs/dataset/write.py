@@ -173,7 +173,7 @@ def _make_labels(
     def do(chunk: Chunk) -> list[pa.Table]:
         return [reader.read_all() for reader in workers.mine().results(chunk, make.batch_rows)]
 
-    target = engine.cursor()  # a query would end the one whose chunks are read
+    target = engine.cursor()  # a query would end the query whose chunks are read
     has_rows = False
     for made in in_turn(prepared.cut(engine), do, make.threads(prepared)):
         target.register("__made", pa.concat_tables(made))

@@ -131,9 +131,9 @@ def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Compar
 class LearnedRowPolicy(StrEnum):
     """How rows on which the model was trained are predicted."""
 
-    NONE = "none"  # it did not learn from any of these, as far as is known
-    HELD_OUT = "held out"  # by models of other folds
-    SEEN = "seen"  # by the model itself: what it says is better than it is
+    NONE = "none"  # the model was trained on none of these rows, as far as known
+    HELD_OUT = "held out"  # predicted by models of other folds
+    SEEN = "seen"  # predicted by the model itself: the metrics are too good
 
 
 def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: PredictionSpec) -> LearnedRowPolicy:

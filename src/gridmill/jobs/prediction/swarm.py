@@ -75,7 +75,7 @@ def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQue
     workers, and the GridmillError that a worker raised.
     """
     state = ShardQueue(open=set(range(shards)))
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die just when it is told something
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die while it is written to
     crew = _WorkerPool(work)
     try:
         while len(state.done) < shards:

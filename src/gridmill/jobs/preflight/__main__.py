@@ -15,7 +15,7 @@ def main() -> None:
     from gridmill.jobs import arrow
 
     arrow.keep_pandas_out()
-    from gridmill.jobs.preflight.run import check  # and with it Delta Lake, which looks for pandas
+    from gridmill.jobs.preflight.run import check  # imports Delta Lake, which looks for pandas
 
     with tempfile.TemporaryDirectory(prefix="gridmill-preflight-", ignore_cleanup_errors=True) as work:
         try:
@@ -28,4 +28,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # threads of deltalake sometimes abort a process that ends in order; all is said
+    os._exit(0)  # deltalake's threads sometimes abort a normal exit; the answer is written

@@ -149,13 +149,13 @@ def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: Preflig
 def _subject(spec: TrainingSpec, dataset: PreflightTable, parts: Partitions) -> DatasetColumns:
     details = dataset.artifact.output.details
     features = spec.features
-    if dataset.open:  # it may have other features, too
+    if dataset.open:  # unknown names may be further features
         features = tuple(name for name in features if name in (details.get("features") or ()))
     try:
         result = find_subject(details, parts, features, "training.features")
     except InputError as error:
         place = error.place
-        if place == "training.features":  # at the name itself
+        if place == "training.features":  # point at the item with the wrong name
             place = _named(place, spec.features, error.message)
         raise InputError(error.message, hint=error.hint, place=place or "training.dataset") from error
     if spec.weight is not None:
@@ -263,7 +263,7 @@ def _check_rows(context: JobContext, spec: TrainingSpec) -> SortedFrame:
     if spec.model == ModelKind.LSTM:
         _check_sequence(frame, spec)
     if spec.repeat is not None:
-        from gridmill.jobs.training.naive import repeated_input  # and with it ONNX
+        from gridmill.jobs.training.naive import repeated_input  # imports ONNX
 
         repeated_input(frame, spec.repeat)
     return frame

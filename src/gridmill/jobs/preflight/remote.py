@@ -52,7 +52,7 @@ def _text(file: SourceFile, most_bytes: int) -> bytes:
             while len(text) < most_bytes and (piece := opened.stream.read(_PIECE_BYTES)):
                 text += piece
     except DataError:
-        pass  # the end is missing: what came before it stays
+        pass  # the end is missing; the text before it is used
     return bytes(text)
 
 
@@ -152,13 +152,13 @@ def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> Fetc
     except ModuleNotFoundError as error:
         raise NotCheckableError(f"the package {error.name} is not installed here") from error
     except InputError as error:
-        refused = not isinstance(error, DataError)  # a store that refuses access may let the job in
+        refused = not isinstance(error, DataError)  # the job may have credentials that this process lacks
         if _is_secret(spec) or (refused and any(path.startswith(OBJECTS) for path in source.paths)):
             raise NotCheckableError(f"its source cannot be read from here: {error.message}") from error
         raise
     except (GridmillError, NotCheckableError):
         raise
-    except Exception as error:  # a driver's own
+    except Exception as error:  # any error of a database driver
         raise NotCheckableError(f"its source cannot be read from here: {type(error).__name__}") from error
 
 
@@ -166,7 +166,7 @@ def _reading(request: SourceRequest) -> Callable[[], tuple[SourceFile, ...]]:
     """The function that downloads the columns, or the first of the listed files. Its libraries are imported
     before, because this time does not count for the server's timeout. Raises ModuleNotFoundError."""
     if request.source.sql is not None:
-        from gridmill.jobs.sink.sql import arrive_empty  # and with it SQLAlchemy
+        from gridmill.jobs.sink.sql import arrive_empty  # imports SQLAlchemy
 
         return partial(arrive_empty, request)
     load_readers(request.source)

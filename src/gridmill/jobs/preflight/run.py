@@ -48,7 +48,7 @@ def nearest(job: Job, path: str, message: str) -> str:
         path = path.rpartition(".")[0]
     quoted = (match[1] or match[2] for match in _QUOTED.finditer(message))
     for name in quoted:
-        if name in job.spec.references():  # a table, of which a part of it lacks something
+        if name in job.spec.references():  # the message quotes a table that lacks a column
             continue
         places = [place for place, text in _texts(value, path, 0) if text == name]
         if len(places) == 1:
@@ -120,7 +120,7 @@ class _Preflight:
             elif artifact.kind == ArtifactKind.MODEL and artifact.output.details.get("objective"):
                 self.known[name] = _model(artifact)
         except (GridmillError, OSError, pa.ArrowException):
-            return  # its files are gone or unreadable: the run says so
+            return  # its files are missing or unreadable: the run reports it
 
     def _check(self, job: Job) -> None:
         reads = job.spec.references()
@@ -200,7 +200,7 @@ class _Preflight:
         path = nearest(job, path, error.message)
         certain = not doubtful(f"{message} {error.hint}" if tables else message, tables)
         if job.kind == JobKind.SINK:
-            certain = True  # what was read of its files is in them
+            certain = True  # the error is in rows that were read
         self.broken.add(job.name)
         self.findings.append(
             PreflightFinding(job=job.name, path=path, message=message, hint=error.hint, certain=certain)

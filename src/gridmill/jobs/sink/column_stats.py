@@ -108,7 +108,8 @@ def _of_groups(file: pq.ParquetFile, name: str, leaf: int) -> Iterator[tuple[Any
         statistics = column.statistics
         if statistics is not None and statistics.has_min_max:
             yield from _ends(statistics)
-        elif statistics is None or statistics.null_count < column.num_values:  # too long for a footer
+        elif statistics is None or statistics.null_count < column.num_values:
+            # values too long for the footer
             low, high = pc.min_max(file.read_row_group(number, [name])[name]).values()
             if low.is_valid and low.as_py() == low.as_py():
                 yield low.as_py(), high.as_py()

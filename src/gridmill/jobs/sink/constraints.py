@@ -108,7 +108,7 @@ def _test(kind: str, constraint: Constraint, number: int, schema: pa.Schema, pla
             return f"{missing} OR {keys_name(number)}.k0 IS NOT NULL"
         case "expression":
             return f"{constraint.expression}\n"
-    return ""  # unique: not for one row to tell
+    return ""  # `unique` cannot be checked on a single row
 
 
 def _check_there(name: str, schema: pa.Schema, place: str) -> None:
@@ -302,7 +302,7 @@ class ConstraintFilter:
             numbered = batch.rows.append_column(ROW, pa.array(range(batch.rows.num_rows), pa.int64()))
             self.engine.register(BATCH, numbered)
             for row, reasons in self._ask():
-                # A value that could not be read is missing for the constraints; the first reason says it.
+                # A value that could not be read is missing for the constraints: its own reason comes first.
                 bad.setdefault(row, []).extend(reasons)
         return dict(sorted(bad.items()))
 

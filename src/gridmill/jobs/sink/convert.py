@@ -356,16 +356,17 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
     if pa.types.is_boolean(target) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return _to_boolean
     if pa.types.is_integer(kind) and pa.types.is_floating(target):
-        return lambda column: column.cast(target, safe=False)  # the nearest
+        return lambda column: column.cast(target, safe=False)  # rounds to the nearest
     if pa.types.is_boolean(kind) and (pa.types.is_integer(target) or pa.types.is_floating(target)):
         return lambda column: column.cast(pa.int64()).cast(target)
-    if pa.types.is_decimal(kind) and pa.types.is_floating(target):  # Arrow's own cast is not to the nearest
+    # Arrow's cast does not round to the nearest
+    if pa.types.is_decimal(kind) and pa.types.is_floating(target):
         return lambda column: column.cast(pa.string()).cast(target)
     if pa.types.is_decimal(kind) and target == pa.string():
         return _digits
     if pa.types.is_nested(kind) and target == pa.string():
         return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
-    if pa.types.is_date(target) and pa.types.is_timestamp(kind):  # in UTC, not in the file's zone
+    if pa.types.is_date(target) and pa.types.is_timestamp(kind):  # the date in UTC, not in the file's zone
         return lambda column: _in_years(_to_timestamp(column).cast(target))
     if pa.types.is_date(target):
         return lambda column: _in_years(column.cast(target))
@@ -402,7 +403,7 @@ def _text(value: object) -> str | None:
 def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times without a zone are UTC; fractions of a microsecond are cut off."""
     cut = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-    # cut without a look; coarser ones may be too far away
+    # nanoseconds are cut and always fit; seconds or milliseconds may be out of range
     return _in_years(pc.cast(column, TIMESTAMP, safe=not cut))
 
 

@@ -54,7 +54,7 @@ class LeadingZeros:
         first, line = block.find(b"\n") + 1, block.rfind(b"\n") + 1
         if block and not first:
             self._rest += block
-            return b"\r" in block  # lines may end with it alone
+            return b"\r" in block  # a carriage return alone may end lines
         begin, self._rest = self._rest + (block[:first] or b"\n"), block[line:]
         result = self._is_in(np.frombuffer(begin, np.uint8), begin.count(b'"'), b"+" in begin)
         if first == line:
@@ -73,7 +73,7 @@ class LeadingZeros:
         places = self._places(data, plus)
         if not len(places):
             return False
-        if self._inside:  # the data begins within a value of several lines
+        if self._inside:  # the data begins within a multi-line value
             return True
         columns = self._columns_of(data, places)
         return bool(np.any(np.isin(columns, list(self.columns)) | (columns >= self.width)))
@@ -119,7 +119,7 @@ class LeadingZeros:
         delimiters, lines = data == self.delimiter, data == _LINE
         quotes = data == _QUOTE
         if quotes.any():
-            outside = np.cumsum(quotes, dtype=np.uint8) & 1 == 0  # even stays even where it overflows
+            outside = np.cumsum(quotes, dtype=np.uint8) & 1 == 0  # overflow keeps the parity
             delimiters &= outside
             lines &= outside
         ends, signs = np.flatnonzero(lines), np.flatnonzero(delimiters)
@@ -237,7 +237,7 @@ class CsvReader:
                 use_threads=False,
                 block_size=BLOCK_BYTES,
                 column_names=list(names),
-                skip_rows_after_names=self._header_line,  # blank lines before it count
+                skip_rows_after_names=self._header_line,  # Arrow counts the blank lines before it
                 encoding=self.source.encoding,
             ),
             "parse_options": pc.ParseOptions(
@@ -261,7 +261,7 @@ class CsvReader:
             yield
         except pa.ArrowInvalid as error:
             if "straddling" in str(error) and self._is_header_alone():
-                return  # Arrow wants an end of line behind it
+                return  # Arrow needs a line end after the header
             if hasty:
                 raise UnexpectedTypeError from error
             raise self._explain(error, ragged) from error

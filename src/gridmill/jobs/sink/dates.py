@@ -41,7 +41,7 @@ _BASIC = rf"t(?P<hour>\d{{2}})(?P<minute>\d{{2}})(?:(?P<second>\d{{2}})(?:[.,](?
 
 _PLAIN = (
     rf"^{_YEAR}(?P<before>[-/])(?P<month>\d{{1,2}})(?P<after>[-/]){_DAY}{_TIME}",
-    rf"^{_YEAR}\.(?P<month>\d{{2}})\.(?P<day>\d{{2}}){_TIME}",  # with fewer digits they may be versions
+    rf"^{_YEAR}\.(?P<month>\d{{2}})\.(?P<day>\d{{2}}){_TIME}",  # with fewer digits: perhaps version numbers
     rf"^{_WEEKDAY}{_NAME}\.?[ -]+{_DAY}(?:st|nd|rd|th)?(?:,? +|-){_YEAR}{_TIME}",
     rf"^{_WEEKDAY}{_DAY}(?:st|nd|rd|th|\.)?(?P<before>[ /-]*){_NAME}\.?,?(?P<after>[ /-]*){_YEAR}{_TIME}",
     rf"^{_YEAR}(?P<before>[ /-]){_NAME}(?P<after>[ /-]){_DAY}{_TIME}",

@@ -185,14 +185,14 @@ def content_of(path: Path, name: str) -> str:
 def check_unchanged(file: SourceFile) -> None:
     """Raise UnavailableError if the file was changed since it was hashed: the rows that were read may be
     inconsistent."""
-    if file.fetch is not None:  # a copy of our own
+    if file.fetch is not None:  # a downloaded copy does not change
         return
     try:
         now = file.path.stat()
     except OSError as error:
         raise UnavailableError("was deleted while it was loaded", place=file.name) from error
     same = (now.st_size, now.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
-    if same and file.changed_ns not in (0, now.st_ctime_ns):  # perhaps of its rights alone
+    if same and file.changed_ns not in (0, now.st_ctime_ns):  # perhaps only its permissions changed
         same = content_of(file.path, file.name) == file.content
     if not same:
         raise UnavailableError(

@@ -266,7 +266,7 @@ class HttpFile:
     def _url(self) -> httpx.URL:
         try:
             return httpx.URL(fill_in_environment(self.written, "source.path", in_url=True))
-        except httpx.InvalidURL as error:  # whose text may repeat what the environment filled in
+        except httpx.InvalidURL as error:  # its text may contain a secret from the environment
             raise InputError("this is not a valid URL", place=self.written) from error
 
     def _check(self, response: httpx.Response) -> None:

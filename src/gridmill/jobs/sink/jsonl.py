@@ -119,7 +119,7 @@ class JsonLinesReader:
             value = json.loads(line, **(_AS_WRITTEN if self.texts else _FINITE))
         except UnicodeDecodeError as error:
             raise DataError(f"byte {line[error.start]:#04x} is not UTF-8", place=place) from error
-        except (ValueError, RecursionError) as error:  # also a number of more than 4,300 digits
+        except (ValueError, RecursionError) as error:  # Python refuses numbers of more than 4,300 digits
             raise DataError(
                 f"not a JSON object: {error}", hint="Write one whole object on each line.", place=place
             ) from error
@@ -170,7 +170,8 @@ def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: A
     float."""
     if isinstance(value, _InexactFloat) and float in kinds:
         written = Decimal(value.text)
-        return int(written) if written == written.to_integral_value() else value.text  # which is refused
+        # this text does not fit the type
+        return int(written) if written == written.to_integral_value() else value.text
     return int(value) if isinstance(value, kinds) and value % 1 == 0 else value
 
 

@@ -69,7 +69,7 @@ def declared_rules(spec: SinkSpec) -> int:
     for name in ("path", "headers", "endpoint", "settled_seconds"):
         del declared["source"][name]
     for name in ("decimal", "sheet"):
-        if declared["source"][name] is None:  # as before there was such a field
+        if declared["source"][name] is None:  # keeps the fingerprints from before this field existed
             del declared["source"][name]
     for name in ("metrics", "drift_threshold", "outages", "retain", "parts"):
         del declared[name]
@@ -329,7 +329,7 @@ class LoadState:
 
     def _committed(self, noted: LoadRecord, rejects: list[ParquetPart], folder: Path) -> LoadResult:
         plan, sieve, table = noted.plan, noted.sieve, self.table
-        check_times(self.spec, noted.schema)  # not sooner: the files may bring the column
+        check_times(self.spec, noted.schema)  # only now: the new files may add the column
         lost = sieve.rejected if plan.partial else self.loaded or sieve.rejected or noted.untold
         if plan.anew and noted.rows == 0 and lost:
             raise _nothing_left(plan, noted)
@@ -423,7 +423,7 @@ def _nothing_left(plan: LoadPlan, noted: LoadRecord) -> DataError:
 def clear(folder: Path, context: JobContext) -> None:
     """Delete the files that an attempt left beside the table."""
     rmtree(folder, ignore_errors=True)
-    with suppress(OSError):  # not empty, or gone
+    with suppress(OSError):  # the folder is not empty, or does not exist
         context.output.rmdir()
 
 

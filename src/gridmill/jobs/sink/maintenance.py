@@ -127,7 +127,7 @@ class RetentionCutoff:
 
 def _has_older(path: Path, column: str, cutoff: datetime) -> bool:
     with pq.ParquetFile(path) as file:
-        if column not in file.schema_arrow.names:  # it came with later rows
+        if column not in file.schema_arrow.names:  # the column was added later
             return False
         trim = RetentionCutoff(column=column, cutoff=cutoff)
         return any(
@@ -237,7 +237,7 @@ def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
     old = (path for path in folder.glob("*.parquet") if now - path.stat().st_mtime > YOUNG_SECONDS)
     unused = {path.name for path in old}
     for version in chain((None,), versions):
-        if not unused:  # mostly so after the newest: a version is not opened for nothing
+        if not unused:  # usually after the newest version: saves opening the others
             return 0
         unused -= {entry.path for entry in open_sink_table(folder, version).loaded}
     for name in unused:

@@ -66,7 +66,7 @@ class ParquetReader:
                 parquet_file = pq.ParquetFile(file)
                 check_names(self.file, tuple(parquet_file.schema_arrow.names))
                 coded = _repeating(parquet_file, types or {})
-                # With a buffer ahead Arrow would hold all that was read of the file until its end.
+                # With a read-ahead buffer, Arrow would keep the whole file in memory.
                 yield pq.ParquetFile(
                     file, read_dictionary=coded, metadata=parquet_file.metadata, pre_buffer=False
                 )

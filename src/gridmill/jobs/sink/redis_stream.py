@@ -84,7 +84,8 @@ def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> Sour
 def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[StreamEntry]:
     """The existing entries and, with `wait`, those that arrive in this time; at most `max_rows`."""
     until, left = monotonic() + source.wait_seconds, source.max_rows
-    server.set_response_callback("XRANGE", lambda found, **_: found)  # redis-py's makes a dict of the fields
+    # redis-py makes a dict, which loses repeated fields
+    server.set_response_callback("XRANGE", lambda found, **_: found)
     while left > 0:
         count = min(left, BATCH_ROWS)
         value: Any = server.xrange(source.key, min=f"({low}", max="+", count=count)

@@ -75,7 +75,7 @@ def _plan(bench: LoadState) -> LoadPlan:
     keys, since_ns = {entry.key for entry in loaded}, _committed_ns(bench.table)
 
     def may_be_new(file: SourceFile) -> bool:
-        if file.content:  # as its store says
+        if file.content:  # the hash that its store reported
             return (file.key, file.content) not in same
         return file.key not in keys or max(file.mtime_ns, file.changed_ns) >= since_ns
 
@@ -267,7 +267,7 @@ def _tidied(context: JobContext, spec: SinkSpec, load: LoadResult) -> LoadResult
     check_times(spec, table.schema)
     try:
         version = tidy(table, spec.retain, time.time(), folder)
-        if context.order.kept_versions:  # what nobody refers to is known
+        if context.order.kept_versions:  # otherwise it is unknown which versions are referenced
             _remove_unused(context, table)
     finally:
         clear(folder, context)

@@ -159,7 +159,7 @@ def _singles(connection: sa.Connection, origin: sa.TextClause) -> Mapping[str, p
 def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> QueryColumns:
     schema, _, name = (source.table or "").rpartition(".")
     try:
-        with catch_warnings():  # of types that SQLAlchemy does not know: they are read as they come
+        with catch_warnings():  # for types that SQLAlchemy does not know: their values are read unchanged
             simplefilter("ignore", sa.exc.SAWarning)
             table = sa.Table(
                 name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False
@@ -237,7 +237,7 @@ def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType
         case sa.LargeBinary() | sa.BINARY() | sa.VARBINARY():
             return pa.binary()
     base = getattr(type_, "data_type", None)
-    if isinstance(base, sa.types.TypeEngine):  # a domain of PostgreSQL
+    if isinstance(base, sa.types.TypeEngine):  # the base type of a PostgreSQL domain
         return _declared(base, is_mysql=is_mysql)
     return (_OF_MYSQL if is_mysql else _OF_OTHERS).get(type_.__visit_name__)
 
@@ -312,7 +312,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
             None if newest is None else _reached(connection, shape, edge_of(newest, source, low, name), low)
         )
         unseen = _count_unseen(connection, shape, edge)
-        if high is None and low is None:  # the columns, so that there is a table
+        if high is None and low is None:  # stage the columns without rows, so that the table exists
             none = _staged(connection, shape, shape.statement().where(sa.false()), request, name, key)
             return SourceFiles(files=none.files(none.content), append=True, unseen=unseen)
         if high is None:

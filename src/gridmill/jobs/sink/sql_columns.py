@@ -195,7 +195,7 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
             return format(value, "f")
         case dict() | list():
             return json.dumps(_element(value), default=str, ensure_ascii=False)
-        case datetime():  # as Arrow writes the times of a column that has no other values
+        case datetime():  # in the same form as Arrow writes a column of only times
             moment = value.astimezone(UTC) if value.tzinfo else value
             return f"{moment.replace(tzinfo=None).isoformat(' ', 'microseconds')}Z"
         case date() | time():
@@ -252,7 +252,7 @@ def connect_arguments(url: sa.URL) -> dict[str, Any]:
     from pymysql.converters import conversions, convert_date, convert_datetime
 
     ours = {
-        FIELD_TYPE.TIME: str,  # 25:00:00.5 is one
+        FIELD_TYPE.TIME: str,  # 25:00:00.5 is a valid TIME
         FIELD_TYPE.BIT: lambda value: int.from_bytes(value, "big"),
         FIELD_TYPE.DATE: _or_unreadable(convert_date),
         FIELD_TYPE.DATETIME: _or_unreadable(convert_datetime),

@@ -121,7 +121,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-_EXACT = Context(prec=150_000)  # PostgreSQL's have 147,455 digits at most; Python rounds to 28 by itself
+_EXACT = Context(prec=150_000)  # PostgreSQL allows 147,455 digits; Python's default rounds to 28
 _LONGEST = 366.0 * 86_400 * 10_000
 """Seconds; longer than the whole range of times in Python."""
 

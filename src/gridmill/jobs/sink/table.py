@@ -245,7 +245,7 @@ def _commit(
         schema=schema,
         commit_properties=CommitProperties(
             custom_metadata={"gridmill": json.dumps(mark.note)},
-            max_commit_retries=0,  # a table that changed must be looked at again
+            max_commit_retries=0,  # after another commit the plan must be made again
             app_transactions=transactions,
         ),
         post_commithook_properties=PostCommitHookProperties(

@@ -189,7 +189,7 @@ class LoadContext:
         """Store the detected forms. Raises DataError if they do not decide the meaning of the values."""
         candidates = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
         candidates |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
-        if self.spec.on_misfit == OnMisfit.REJECT:  # then rows with such years are rejected
+        if self.spec.on_misfit == OnMisfit.REJECT:  # rows with ambiguous years are rejected later
             for narrowing in guesses.declared_of.values():
                 narrowing.short = ""
         for name, (narrowing, type_) in candidates.items():
@@ -271,7 +271,7 @@ class LoadContext:
 
     def _schema_of(self, guesses: TypeGuesses, files: Sequence[SourceFile]) -> pa.Schema:
         types = chosen_types(guesses.of) | {name: ARROW[type_] for name, type_ in self.spec.columns.items()}
-        if not guesses.of:  # lines of JSON, of which there are none
+        if not guesses.of:  # JSON files without lines
             guesses.expect(self.spec.columns)
         names = self.spec.select or tuple(guesses.of)
         if not names:
@@ -300,7 +300,7 @@ class LoadContext:
         guesses.expect(name for name in table.names if name not in self.spec.add)
         types = chosen_types(self._guesses(files, guesses).of)
         texts = {item.name for item in table if item.type == pa.string()}
-        for name in texts & guesses.of.keys():  # whatever they look like
+        for name in texts & guesses.of.keys():  # text columns stay text in any form
             guesses.of[name].narrowing = FormCandidates()
         self._settle(guesses, files)
         self.find_forms(files, table)
@@ -318,7 +318,7 @@ class LoadContext:
             self._look(open_reader(file, self.spec.source), guesses)
             self.progress.end(file)
         stream = self.spec.source.stream
-        if stream is not None and stream.json is None:  # fields are texts: the next one may look otherwise
+        if stream is not None and stream.json is None:  # fields are texts, which may have other forms later
             guesses.keep_texts(but=self.layout.rename(ENTRY_TIME))
         return guesses
 
@@ -389,7 +389,7 @@ class LoadContext:
         """The rows of several files. Raises UnexpectedTypeError for any error."""
         try:
             yield from self._batches(bundle, schema)
-        except DataError as error:  # its place is known once the files are read one by one
+        except DataError as error:  # reading file by file finds its place
             raise UnexpectedTypeError from error
         for file in bundle.files[1:]:
             self.progress.end(file)
@@ -493,14 +493,14 @@ class LoadContext:
         if self.expect_types and is_coded(column.type) and item.type == pa.string():
             return column
         if self.expect_types and reader.file.format == Format.CSV and column.type == pa.float64():
-            if is_beyond(column):  # as texts they tell whether digits are lost
+            if is_beyond(column):  # texts show whether digits are lost
                 raise UnexpectedTypeError
             return column
         declared = item.name in self.spec.columns
         try:
             converted = convert(column, item.type, rules, exact=not declared)
         except MisfitError as error:
-            if self.expect_types and rules.time_format is None:  # the first rows did not show all
+            if self.expect_types and rules.time_format is None:  # the types of the first rows were wrong
                 raise UnexpectedTypeError from error
             raise misfit(item, error, place_of(reader, row + error.row), rules) from error
         self._note_reading(item, column, converted, rules)
@@ -519,7 +519,7 @@ class LoadContext:
         converted, bad = convert_fitting(column, item.type, rules)
         undecided = rules if item.name in self.kept else replace(rules, forms=None)
         if bad and not self.decided and may_fit(column.take(pa.array(bad)), item.type, undecided):
-            error = MisfitError(bad[0], column[bad[0]].as_py())  # all values together may show what it is
+            error = MisfitError(bad[0], column[bad[0]].as_py())  # all values together may decide its form
             raise misfit(item, error, place_of(reader, row + bad[0]), rules)
         for number in bad:
             misfits.setdefault(number, []).append(f"{item.name}: not of type {TYPES[item.type]}")

@@ -83,7 +83,7 @@ def check_stored(predictors: Sequence[Predictor], trained: TrainedModel, sample:
         worst = max(worst, *(_compare(predictor, trained, inputs, names) for predictor in predictors))
     edges = [(name, inputs.copy()) for name, inputs in edge_rows(sample)]
     names = [f"a row {name}" for name, inputs in edges for _ in range(len(inputs))]
-    together = np.concatenate([inputs for _, inputs in edges])  # asked at once: each call has its own costs
+    together = np.concatenate([inputs for _, inputs in edges])  # one call, as each call has a fixed cost
     worst = max(worst, *(_compare(predictor, trained, together, names) for predictor in predictors))
     return {
         "rows": len(sample.rows),

@@ -156,7 +156,7 @@ def _run(spec: TrainingSpec, context: JobContext, code: Path, tell: "LogForwarde
             process.kill()
             raise
     if process.returncode == -signal.SIGKILL and context.order.gang is not None:
-        os.kill(os.getpid(), signal.SIGKILL)  # the pod tells a rank that was killed from one that failed
+        os.kill(os.getpid(), signal.SIGKILL)  # the pod distinguishes a killed rank from a failed one
     if process.returncode != 0:
         raise JobError(
             f"{script} ended with exit code {process.returncode}", hint="The job's log has its output."
@@ -298,7 +298,7 @@ def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
             hint="If you trust its author, write `trust: true`. ONNX models need no trust.",
             place="training.trust",
         )
-    if spec.environment:  # it may refer to other files of the project
+    if spec.environment:  # the file may include other files of the project
         shutil.copytree(code, context.output / CODE, symlinks=True)
     return result
 

@@ -109,7 +109,7 @@ def read_frame(
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     chosen = dict.fromkeys(encoding.column for encoding in encodings) if encodings else spec.features
-    place = "training.models" if encodings else "training.features"  # of an ensemble its members say which
+    place = "training.models" if encodings else "training.features"  # an ensemble takes its members' features
     subject = find_subject(artifact.output.details, parts, tuple(chosen), place)
     if spec.weight is not None:
         check_column(spec.weight, parts.schema, spec.features)
@@ -308,7 +308,7 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
     splits = [str(value) for value in pc.unique(split).to_pylist()]
     empty = [name for name in ("train", "validation") if len(rows[name]) == 0]
     if len(rows["test"]) and "validation" not in splits:
-        empty = [name for name in empty if name == "train"]  # a dataset may do without validation
+        empty = [name for name in empty if name == "train"]  # a dataset may have no validation split
     for name in empty:
         raise DataError(
             f"the {name} split has no row with a label (splits with rows: {', '.join(splits)})",

@@ -44,7 +44,7 @@ def permutation_importance(
         return {"skipped": "there are no validation or test rows"}
     try:
         return _measured(predictor, frame, split, seed, spent_seconds)
-    except GridmillError as error:  # a user's own code that does not take such rows: the model is good
+    except GridmillError as error:  # a user's own code may reject shuffled rows; the model is still valid
         return {"skipped": f"the model fails to predict shuffled rows: {error.message}"}
 
 

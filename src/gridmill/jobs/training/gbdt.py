@@ -153,7 +153,7 @@ def _fit(
     regression = frame.objective == Objective.REGRESSION
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     rows, held = frame.rows["train"], frame.rows["validation"]
-    held = held[frame.target[held] >= 0] if not regression else held  # a class never seen cannot be scored
+    held = held[frame.target[held] >= 0] if not regression else held  # an unseen class has no score
     target = units.standardized(frame.target, frame.inputs)[:, 0] if regression else frame.target
     named = {_THEIRS.get(name, name): value for name, value in options.items()}
     model = kind(early_stopping=True, random_state=seed, **named)
@@ -172,7 +172,7 @@ def _fit(
 
 def _trained(model: HistGradientBoostingRegressor, units: LabelScale, scale: float) -> TrainedModel:
     def predict(inputs: Floats) -> Floats:
-        with threadpool_limits(limits=1):  # for each tree, several threads would wait for each other
+        with threadpool_limits(limits=1):  # trees are small: threads would mostly wait for each other
             if isinstance(model, HistGradientBoostingClassifier):
                 values: Floats = model.predict_proba(inputs * scale)
                 return values

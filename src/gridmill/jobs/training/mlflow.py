@@ -61,7 +61,7 @@ class MlflowServer:
         if experiment_id is None:
             answer = self._client.post("/experiments/create", json={"name": name})
             experiment_id = self._find(name) if answer.is_client_error else _content(answer)["experiment_id"]
-            if experiment_id is None:  # refused, and not because somebody else has just made it
+            if experiment_id is None:  # the error was not a concurrent creation
                 _content(answer)
         return str(experiment_id)
 
@@ -159,8 +159,6 @@ def plain(name: str) -> str:
 def _pairs(values: Mapping[str, object]) -> list[dict[str, str]]:
     return [{"key": plain(name), "value": str(value)[:LONGEST_VALUE]} for name, value in values.items()]
 
-
-# Optuna is for those who search
 
 EVERY_SECONDS, AGAIN_SECONDS, REST = 5.0, 60.0, 20
 """The interval between sending metrics, and before a failed server is tried again; the pause is at least
@@ -314,7 +312,7 @@ class MlflowRun:
             self._server.set_state(run_id, "RUNNING")
             self._steps = self._server.steps(run_id)
         except TROUBLES:
-            return  # it was deleted, or another server had it
+            return  # the run was deleted, or belongs to another server
         self._run = run_id
 
     def _kept(self) -> Path | None:

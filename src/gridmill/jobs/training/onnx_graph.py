@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from gridmill.domain.frozen import dataclass
 from gridmill.jobs.training.scaling import Scaler
 
-OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # what ONNX Runtime has read since 2022
+OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # supported by ONNX Runtime since 2022
 
 
 @dataclass(slots=True)

@@ -73,7 +73,7 @@ def identify(
     order = row_order(parts.read([*card.keys, "split"]), frame.subject)
     hashes = hashes[order]
     card = replace(card, signature=dataset_signature(artifact.output.details, parts.schema))
-    if spec.file is None:  # what a finished model has learned from is not known
+    if spec.file is None:  # the training rows of an imported model are unknown
         train, validation = _used(frame, spec)
         card = replace(card, learned=note_learned(context.output, hashes, columns, train, validation))
     return card, {split: _measured_on(hashes, measured, card, split) for split in ("validation", "test")}
@@ -109,11 +109,9 @@ def _measured_on(hashes: Hashes, frame: SortedFrame, card: ModelCard, split: str
     return digest.hexdigest()
 
 
-# httpx for those who track
-
 MODULES: Mapping[ModelKind, str] = {
     kind: f"gridmill.jobs.training.{kind}" for kind in ModelKind
-}  # by name: a linear model must not wait for torch
+}  # by name, so that a linear model does not import torch
 
 
 def run(context: JobContext) -> JobResult:
@@ -122,9 +120,9 @@ def run(context: JobContext) -> JobResult:
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
     spec.check()
-    if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:  # a script's ranks find each other
+    if context.order.job.gang < 2 or spec.model == ModelKind.CUSTOM:  # a script connects its ranks itself
         return _train(context, spec)
-    from gridmill.jobs.training import ddp  # and with it PyTorch
+    from gridmill.jobs.training import ddp  # imports PyTorch
 
     with ddp.joined(context):
         if os.environ["RANK"] == "0":
@@ -154,7 +152,7 @@ def _prepare(
 def _train(context: JobContext, spec: TrainingSpec) -> JobResult:
     if spec.track is None or context.rank:
         return _learn(context, spec)
-    from gridmill.jobs.training import mlflow  # and with it httpx
+    from gridmill.jobs.training import mlflow  # imports httpx
 
     with mlflow.tracking(spec, context) as tracker:
         return _learn(tracker.context, spec, tracker)
@@ -169,7 +167,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" 
     frame, folds = _prepare(context, spec, encodings)
     fitted = _fit(frame, spec, context)
     if context.rank:
-        return JobResult()  # what a script's rank 0 leaves is the model
+        return JobResult()  # the model is the output of the script's rank 0
     card = _card(frame, spec, fitted, context.input(spec.dataset))
     save_model(context.output, card, _described(fitted, card), fitted.weights)
     predictor = _stored(card, context)
@@ -261,7 +259,7 @@ def _check_files(
     """Raises InternalError if the files do not predict the same as the trained model, and InputError if a
     user's own files predict differently when they are called again."""
     length = predictor.card.sequence
-    if fitted.trained is None:  # by rows that the user's own code is asked for anyway
+    if fitted.trained is None:  # only rows for which user code runs anyway
         split = "validation" if len(frame.rows["validation"]) else "train"
         return check_alike(predictor, sample_rows(frame, length, split))
     predictors = [predictor]
@@ -303,7 +301,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
 
     def make() -> "tuple[Objective, TryOut]":
         frame, _ = _prepare(context, spec)
-        from gridmill.jobs.training import study  # and with it Optuna
+        from gridmill.jobs.training import study  # imports Optuna
 
         metric = check_metric(search.metric, frame.objective, SEARCH_METRIC)
         if len(frame.rows["validation"]) == 0:
@@ -323,7 +321,7 @@ def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
 
         return frame.objective, attempt
 
-    from gridmill.jobs.training import tuning  # and with it Optuna
+    from gridmill.jobs.training import tuning  # imports Optuna
 
     tuning_result: TuningResult = tuning.find_best(spec, search, context, make)
     print(f"trial {tuning_result.best} is the best of {len(tuning_result.trials)}", flush=True)

@@ -35,7 +35,7 @@ class ColumnScale:
 
     def standardized(self, values: Floats) -> Floats:
         """(values * scale - mean) / deviation of [rows, columns]."""
-        with np.errstate(over="ignore"):  # far beyond all of the training rows
+        with np.errstate(over="ignore"):  # for values far beyond the training rows
             scaled: Floats = values * self.scale if self.is_scaled else values
             return (scaled - self.mean) / self.deviation
 

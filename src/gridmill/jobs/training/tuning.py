@@ -253,9 +253,9 @@ class _TrialPool(Crew):
                 report({"value": attempt(with_parameters(self._spec, json.loads(order)), context)})
             except PrunedError:
                 report({"pruned": True})
-            except UndefinedMetricError:  # for whatever settings
+            except UndefinedMetricError:  # it is undefined for all settings
                 raise
-            except (InputError, JobError) as error:  # these settings cannot be learned with: others may
+            except (InputError, JobError) as error:  # these settings fail; others may work
                 report({"failed": str(error)})
             shutil.rmtree(context.output)
         sys.stdout.flush()

@@ -86,7 +86,7 @@ def row_weights(
     factors = class_factors(spec, classes, target[train], row_weight[train])
     if factors is not None:
         number = target.copy()
-        number[~(number >= 0)] = len(factors)  # a class that training never saw counts 1
+        number[~(number >= 0)] = len(factors)  # an unseen class has weight 1
         row_weight = row_weight * np.append(factors, 1.0)[number.astype(int)]
     elif column is None:
         return None
