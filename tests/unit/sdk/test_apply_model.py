@@ -202,7 +202,9 @@ def test_missing_columns_are_all_named(linear: Version, rows: pa.Table):
 def test_a_category_that_training_did_not_have_is_counted(linear: Version, rows: pa.Table):
     place = rows.column_names.index("city")
     other = rows.set_column(place, "city", pa.array(["a"] * (rows.num_rows - 1) + ["nowhere"]))
-    with pytest.warns(UserWarning, match="1 of 180 rows have a category in city that p/linear@1 has not"):
+    with pytest.warns(
+        UserWarning, match="1 of 180 rows have a category in city that model p/linear@1 did not"
+    ):
         linear.predict(other)
 
 
@@ -216,9 +218,9 @@ def test_missing_values_and_no_rows_at_all_are_predicted(linear: Version, rows: 
 @pytest.mark.parametrize(
     ("given", "error", "text"),
     [
-        (5, InputError, "got int"),
-        ({"value": 1.0}, InputError, "got dict"),
-        ("rows.csv", InputError, "got str"),
+        (5, InputError, "not int"),
+        ({"value": 1.0}, InputError, "not dict"),
+        ("rows.csv", InputError, "not str"),
         ([5], InputError, "row 0 is int"),
         ([{"value": 1.0}, {"value": "x"}], InputError, "cannot be read as a table"),
         (pa.table([[1], [2]], names=["a", "a"]), InputError, "several columns have the same name: 'a'"),

@@ -402,7 +402,7 @@ def _nothing_settled(source: Source, plan: LoadPlan) -> UnavailableError:
 
 def _nothing_at_all(place: str) -> DataError:
     return DataError(
-        "there are no rows in it",
+        "the source has no rows",
         hint="A table needs at least one row; the table was not changed.",
         place=place,
     )
@@ -415,9 +415,9 @@ def _nothing_left(plan: LoadPlan, noted: LoadRecord) -> DataError:
         hint = (
             f"To make an empty table, declare the types of its columns, for example `columns: {{{types}}}`."
         )
-        return DataError("there are no rows in it", hint=hint, place=place)
+        return DataError("the source has no rows", hint=hint, place=place)
     why = f": all {sieve.rejected:,} break constraints ({top(sieve.reasons)})" if sieve.rejected else ""
-    return DataError(f"there are no rows in it{why}", hint="The table was not changed.", place=place)
+    return DataError(f"the source has no rows{why}", hint="The table was not changed.", place=place)
 
 
 def clear(folder: Path, context: JobContext) -> None:

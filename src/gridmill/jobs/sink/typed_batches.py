@@ -571,7 +571,7 @@ def _nothing(column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: 
 
 def _no_columns(files: Sequence[SourceFile]) -> DataError:
     return DataError(
-        "there are no rows in it",
+        "the source has no rows",
         hint="To make an empty table, declare the types of its columns, for example `columns: {NAME: "
         "float}`.",
         place=files[0].name,

@@ -340,7 +340,7 @@ def test_joined_rows_must_have_been_known() -> None:
     assert [row["n_x"] for row in rows] == [None, None, None, 7]
     rows = make(observed, news, DatasetSpec(basis=basis, joins=(Join(**join, exempt=True),)))
     assert [row["n_x"] for row in rows] == [7] * 4
-    with pytest.raises(InputError, match="does not declare when its rows"):
+    with pytest.raises(InputError, match="does not declare when its rows become known"):
         make(observed, news, DatasetSpec(basis=basis, joins=(Join(**join),)))
     window = Window(column="x", aggregates=ALL, span_rows=2, table="news")
     with pytest.raises(InputError, match="does not declare when its rows become known"):

@@ -108,7 +108,7 @@ def test_predictions_are_a_table_of_sql(case):
 def test_another_table_with_times_still_says_when_it_was_known(case):
     other = case.table(case.tables["said"])
     case.give("other", other)
-    with pytest.raises(InputError, match="does not declare when its rows became known"):
+    with pytest.raises(InputError, match="does not declare when its rows become known"):
         case.make(DatasetSpec(basis=SALES, joins=(Join(table="other", on=("shop", "moment")),)))
 
 

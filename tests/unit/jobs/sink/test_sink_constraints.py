@@ -296,7 +296,7 @@ def test_what_a_killed_attempt_left_is_no_reject(case: SinkCase, monkeypatch: py
     ("constraint", "message"),
     [
         (Constraint(column="c", required=True), "there is no column 'c'"),
-        (Constraint(column="b", min=0), "column 'b' is string, and 0 cannot be compared with it"),
+        (Constraint(column="b", min=0), "column 'b' has type string, but 0 cannot be compared with it"),
         (
             Constraint(column="a", pattern="x"),
             "a pattern needs a column of text, but column 'a' has type int64",

@@ -61,7 +61,7 @@ def test_other_types_of_an_empty_table(case: SinkCase) -> None:
 
 def test_the_hint_says_which_types_are_missing(case: SinkCase) -> None:
     case.write("a.csv", "a,b\n")
-    with pytest.raises(DataError, match="there are no rows in it") as caught:
+    with pytest.raises(DataError, match="the source has no rows") as caught:
         case.load(columns={"a": ColumnType.INTEGER})
     assert "{b: float}" in caught.value.hint
 
@@ -112,7 +112,7 @@ def test_a_table_with_rows_does_not_become_empty_by_another_declaration(case: Si
 
 def test_no_lines_of_json_make_an_empty_table_of_declared_columns(case: SinkCase) -> None:
     case.write("a.jsonl", "")
-    with pytest.raises(DataError, match="there are no rows in it"):
+    with pytest.raises(DataError, match="the source has no rows"):
         case.load("*.jsonl")
     assert case.load("*.jsonl", columns=TYPES).rows == 0
     assert types(case) == {"a": "int64", "b": "timestamp[us, tz=UTC]"}

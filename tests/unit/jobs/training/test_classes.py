@@ -132,7 +132,7 @@ def test_a_card_of_a_later_format_is_refused(tmp_path: Path):
     (tmp_path / CARD).write_text('{"format": 99}')
     with pytest.raises(DataError, match="has format 99") as caught:
         load_card(tmp_path)
-    assert "newer Gridmill" in caught.value.hint
+    assert "newer version of Gridmill" in caught.value.hint
 
 
 def with_text(names: list[str]) -> dict[str, object]:

@@ -175,7 +175,7 @@ def test_settings_that_cannot_be_learned_with_fail_their_trial_only(tmp_path):
 def test_a_search_in_which_every_trial_fails_says_why(tmp_path):
     search = Search(trials=2, parameters={"sequence": Range(among=(300, 350))})
     with pytest.raises(
-        JobError, match=r"every trial of the search failed, the first one: .*no training row has"
+        JobError, match=r"every trial of the search failed; the first one: .*no training row has"
     ):
         train(context_of(tmp_path, "lstm", search))
 

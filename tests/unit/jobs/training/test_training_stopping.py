@@ -128,7 +128,9 @@ def test_a_prediction_takes_an_only_model_and_refuses_to_choose_among_several(tm
     result = predict(prediction_context(tmp_path, dataset, only, split="test"))
     assert result.metrics["test_rmse"] > 0
     assert result.outputs[0].details["why"] == "linear is the only candidate"
-    with pytest.raises(InputError, match=r"no model was measured by 'rmse' on a validation split, and 2 are"):
+    with pytest.raises(
+        InputError, match=r"`models` names 2 models, but none has a 'rmse' of a validation split"
+    ):
         predict(prediction_context(tmp_path, dataset, models, split="test"))
 
 

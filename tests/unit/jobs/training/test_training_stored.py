@@ -253,7 +253,7 @@ def test_thresholds_of_a_time_in_seconds_are_doubles(tmp_path: Path):
 
 
 def single_graph(width: int) -> bytes:
-    """A graph over single floats that gives its fourth input back."""
+    """A graph over 32-bit floats that gives its fourth input back."""
     graph = helper.make_graph(
         [helper.make_node("Gather", ["x", "place"], ["y"], axis=1)],
         "g",
@@ -279,9 +279,9 @@ def test_an_imported_graph_over_single_floats_names_the_inputs_it_cannot_tell_ap
 ):
     run(imported(tmp_path, since=1.7e9 + np.arange(300), code=np.arange(300)))
     said = capfd.readouterr().out
-    assert "single floats" in said
+    assert "32-bit floats" in said
     assert "since" in said
-    assert "code" not in said.split("single floats")[1]
+    assert "code" not in said.split("32-bit floats")[1]
 
 
 def test_an_imported_graph_over_single_floats_gets_no_infinite_inputs(tmp_path: Path):

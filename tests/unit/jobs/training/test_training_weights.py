@@ -164,7 +164,12 @@ def test_a_fold_whose_earlier_rows_have_no_weight_stays_without_predictions(tmp_
     options = {"trees": 10} if model == "gbdt" else {}
     train(training_context(tmp_path, dataset, model, weight="weight", folds=4, **options))
     said = capsys.readouterr().out
-    assert [f"fold {fold} of 4: 150 rows stay" in said for fold in (1, 2, 3, 4)] == [True, True, True, False]
+    assert [f"fold {fold} of 4: 150 rows get no prediction" in said for fold in (1, 2, 3, 4)] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("model", ["gbdt", "mlp", "lstm"])
