@@ -58,7 +58,7 @@ file:
 | mapping | `{name: value}`, or one `name: value` in each line. |
 
 Gridmill reads YAML by its core schema: tags, dates and `yes`/`no` have no special meaning. Anchors, aliases
-and `<<` work.
+and `<<` are supported.
 
 ## Parameters
 
