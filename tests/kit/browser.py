@@ -87,8 +87,8 @@ class Page:
             case "Page.loadEventFired":
                 self._loaded = True
 
-    def open(self, path: Path, *, width: int = 1440, dark: bool = False, scripts: bool = True) -> None:
-        """Show the file in a window of that width. Without `scripts` the page's own do not run."""
+    def open(self, page: Path | str, *, width: int = 1440, dark: bool = False, scripts: bool = True) -> None:
+        """Show the file, or the URL, in a window of that width. Without `scripts` its own do not run."""
         self._ask(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -100,7 +100,7 @@ class Page:
         self._ask("Emulation.setEmulatedMedia", media="", features=[scheme])
         self._ask("Emulation.setScriptExecutionDisabled", value=not scripts)
         self._loaded = False
-        self._ask("Page.navigate", url=path.resolve().as_uri())
+        self._ask("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         while not self._loaded:
             self._read()
 
@@ -112,8 +112,8 @@ class Page:
         self._ask("Emulation.setEmulatedMedia", media=name)
 
     def run(self, script: str) -> Any:
-        """The value of the expression, in the page."""
-        found = self._ask("Runtime.evaluate", expression=script, returnByValue=True)
+        """The value of the expression, in the page; of a promise what it resolves to."""
+        found = self._ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(str(found["exceptionDetails"]))
         return found["result"].get("value")
