@@ -23,7 +23,7 @@ pytestmark = [
 ]
 FIRST = 3
 QUESTIONS = {
-    "how do I rerun one job": ("how-to/what-runs-again", "how-to/cli"),
+    "how do I rerun one job": ("how-to/recover",),
     "why does my job wait": ("how-to/queueing", "how-to/resources"),
     "where is my model on disk": ("how-to/versions", "concepts", "how-to/results"),
     "how do I limit memory": ("how-to/resources", "how-to/shared-machine"),
