@@ -18,23 +18,24 @@ thread."""
 
 
 class BackgroundRunner(Protocol):
-    """The interface of background work: it runs slow functions outside the tick. `act` touches the world
-    alone; `then` is called under the node's lock."""
+    """The interface of background work: it runs slow functions outside the ticks. `act` must not use
+    records; `then` is called with its result under the node's lock."""
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
-        """Do it, unless the same key is being done: then nothing."""
+        """Start `act`, unless work with the same key is running or its result was not taken yet."""
 
     def is_running(self, key: str) -> bool:
-        """Whether that is being done, or done and not taken in yet."""
+        """Whether work with that key is running, or its result was not taken yet."""
 
     def apply_results(self) -> bool:
-        """Take in what was done meanwhile; whether there was anything. Under the lock."""
+        """Call `then` for the work that has finished; whether there was any. Needs the lock."""
 
     def has_more(self) -> bool:
-        """Whether anything was done since that a tick should know of."""
+        """Whether work has finished since the last tick."""
 
     def stop(self, seconds: float) -> None:
-        """Wait until all that was asked for is done, at most so long. Without the lock."""
+        """Wait until all submitted work has finished, at most for that time. Call it without the
+        lock."""
 
 
 class ImmediateRunner:
@@ -44,29 +45,29 @@ class ImmediateRunner:
         self._settled = False
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
-        """Do it now, and take it in."""
+        """Run `act` and call `then` at once."""
         self._settled = True
         then(completed(act))
 
     def is_running(self, key: str) -> bool:
-        """Nothing is ever left."""
+        """False: no work is ever pending."""
         return False
 
     def apply_results(self) -> bool:
-        """Whether anything was done since last asked."""
+        """Whether work was submitted since the last call."""
         settled, self._settled = self._settled, False
         return settled
 
     def has_more(self) -> bool:
-        """Whether anything was done since."""
+        """Whether work was submitted since the last call."""
         return self.apply_results()
 
     def stop(self, seconds: float) -> None:
-        """Nothing is ever left."""
+        """Do nothing: no work is ever pending."""
 
 
 class ThreadRunner:
-    """A BackgroundRunner of daemon threads; `wake` is called, from one of them, when something was done."""
+    """A BackgroundRunner of daemon threads. One of them calls `wake` when work has finished."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -78,7 +79,7 @@ class ThreadRunner:
         self._idle = 0
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
-        """See Aside."""
+        """See BackgroundRunner."""
         with self._changed:
             if key in self._keys:
                 return
@@ -90,11 +91,11 @@ class ThreadRunner:
             self._changed.notify()
 
     def is_running(self, key: str) -> bool:
-        """See Aside."""
+        """See BackgroundRunner."""
         return key in self._keys
 
     def apply_results(self) -> bool:
-        """See Aside."""
+        """See BackgroundRunner."""
         settled = False
         while True:
             with self._changed:
@@ -106,11 +107,11 @@ class ThreadRunner:
             settled = True
 
     def has_more(self) -> bool:
-        """See Aside."""
+        """See BackgroundRunner."""
         return bool(self._results)
 
     def stop(self, seconds: float) -> None:
-        """Wait until all that was asked for is done, at most so long."""
+        """Wait until all submitted work has finished, at most for that time."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._results) == len(self._keys), timeout=seconds)
 
@@ -132,7 +133,7 @@ class ThreadRunner:
 
 
 def completed(act: Callable[[], T]) -> Future[T]:
-    """What `act` returns or raises, as it is taken in."""
+    """The result of `act`, or the error that it raised."""
     future: Future[T] = Future()
     try:
         future.set_result(act())

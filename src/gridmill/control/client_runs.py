@@ -15,9 +15,10 @@ ago."""
 
 
 class AttendedRuns:
-    """Runs on one node. With `own_environment` jobs have the control node's environment, whoever starts them.
+    """The runs of clients on one node. With `own_environment`, jobs have the environment of the control
+    node, whichever client starts them.
 
-    Environments may hold secrets: they are in memory alone, and go with their run.
+    Environments can contain secrets. They are kept only in memory and are deleted with their run.
     """
 
     def __init__(
@@ -39,8 +40,8 @@ class AttendedRuns:
         *,
         again: bool = False,
     ) -> RunView:
-        """Start a run whose jobs have that environment. `again`: the client has asked for it before, and does
-        not know whether it was started."""
+        """Start a run whose jobs have that environment. `again`: the client repeats a request and
+        does not know whether the run was started."""
         control = self._node.control
         with self._node.lock:
             existing = self._run_of_request(request.request) if again else None
@@ -60,14 +61,14 @@ class AttendedRuns:
         return next((run.id for run in runs if request and run.request == request), None)
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
-        """The client of a run that another control node began is back."""
+        """Attach a client that has reconnected to its run, which another control node started."""
         with self._node.lock:
             self._set_environment(run, environment)
             self._mark(run)
         self._node.client_is_back(run)
 
     def stop(self, run: str) -> None:
-        """Its client has gone. May be repeated."""
+        """Stop the run of a client that has disconnected. May be repeated."""
         with self._node.changing() as transaction:
             active_run = self._node.control.ledger.snapshot.runs.get(run)
             if active_run is not None and active_run.state == RunState.ACTIVE:
@@ -81,12 +82,12 @@ class AttendedRuns:
                 )
 
     def is_over(self, run: str) -> bool:
-        """Whether it has ended."""
+        """Whether the run has ended."""
         with self._node.lock:
             return run not in self._node.control.ledger.snapshot.runs
 
     def end_waits(self) -> None:
-        """The control node ends: who waits for news gets none."""
+        """End all waits for news, because the control node ends."""
         self._node.begin_end()
 
     def _set_environment(self, run: str, environment: Mapping[str, str]) -> None:

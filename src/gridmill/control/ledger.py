@@ -33,7 +33,7 @@ HISTORY_PER_START = 5000
 
 
 class Transaction:
-    """Changes and events that will be committed together; reads see what was put before."""
+    """Changes and events that will be committed together. Reads return what was put before."""
 
     def __init__(self, ledger: "Ledger | Transaction", now: float) -> None:
         self._ledger = ledger
@@ -46,19 +46,19 @@ class Transaction:
         self.after: list[Callable[[], None]] = []
 
     def get(self, kind: type[N], key: str) -> N | None:
-        """The noun as this transaction will leave it; only what is live is known."""
+        """The record as this transaction will leave it; None if it is not live."""
         pending = self.nouns.get((kind, key))
         return cast(N, pending) if pending is not None else self._ledger.find(kind, key)
 
     def put(self, *nouns: Noun) -> None:
-        """Write nouns; a change of state of a run or job becomes an event."""
+        """Write records. A change of the state of a run or job also adds an event."""
         for noun in nouns:
             key = (type(noun), key_of(noun))
             self._add_state_event(noun, self.get(*key))
             self.nouns[key] = noun
 
     def delete(self, kind: type[Any], key: str) -> None:
-        """Remove a noun that is in memory."""
+        """Delete a record that is in memory."""
         self.deletes[(kind, key)] = Delete(noun=kind, key=key, expected=self._ledger.version(kind, key))
 
     def find(self, kind: type[N], key: str) -> N | None:
@@ -66,15 +66,15 @@ class Transaction:
         return self.get(kind, key)
 
     def version(self, kind: type[Any], key: str) -> int:
-        """See Ledger."""
+        """The version of a record in memory; 0 if it is not there."""
         return self._ledger.version(kind, key)
 
     def within(self) -> "Transaction":
-        """A transaction that becomes part of this one when it is joined, and else is as if never begun."""
+        """A nested transaction: `join` adds its changes to this one; without `join` it has no effect."""
         return Transaction(self, self.now)
 
     def join(self, inner: "Transaction") -> None:
-        """Take over what was put within."""
+        """Add the changes of a nested transaction."""
         self.nouns.update(inner.nouns)
         self.deletes.update(inner.deletes)
         self.events.extend(inner.events)
@@ -83,11 +83,12 @@ class Transaction:
         self.after.extend(inner.after)
 
     def first(self, act: Callable[[], None]) -> None:
-        """Do `act` before this is committed, once, however often it was said."""
+        """Call `act` once before the commit, even if it is registered several times."""
         self.before[act] = None
 
     def then(self, act: Callable[[], None]) -> None:
-        """Do `act` once this is committed: the world is touched only after the record."""
+        """Call `act` after the commit: no effect outside the store happens before its record is
+        written."""
         self.after.append(act)
 
     def _add_state_event(self, noun: Noun, old: Noun | None) -> None:
@@ -104,15 +105,17 @@ class Transaction:
 
 
 class Ledger:
-    """One writer per store: the versions it holds are the store's, or a commit fails and it loads again.
+    """The store and its copy in memory. It is the only writer: if the versions in the store differ from
+    its own, a commit fails and the ledger loads the store again.
 
-    A tick stages the transactions of its steps: each is taken over in memory at once, so that the next step
-    decides on it, and all are written with one commit. Only then anything is done that depends on them. Where
-    that commit fails, the memory is as it was before. Who stages holds the node's lock until it has flushed.
+    A tick stages the transactions of its steps. The memory has each of them at once, so that the next step
+    decides on them; one commit writes all of them. Only after this commit are their effects executed. If the
+    commit fails, the memory returns to its state before. The thread that stages holds the node's lock until
+    it has flushed.
     """
 
     def __init__(self, store: Store, logs: LogStore, owner: str = "") -> None:
-        """`owner` names the control node that will write; without one the store is only read."""
+        """`owner` is the control node that will write; without an owner, the store is only read."""
         self.store = store
         self.logs = logs
         self.tails = EventTails()
@@ -131,9 +134,9 @@ class Ledger:
         self.followers: list[Callable[[Collection[Noun], Collection[Key]], None]] = []
 
     def load(self) -> None:
-        """Read everything that is live. Also after a commit whose fate is not known.
+        """Read all live records. Called at the start, and after a commit whose success is unknown.
 
-        Raises StoreInUseError when another control node has the store now.
+        Raises StoreInUseError if another control node owns the store.
         """
         if self.owner:
             self.store.own(self.owner)
@@ -151,16 +154,17 @@ class Ledger:
         self.tails.clear()
 
     def look_for_provenances(self, names: Sequence[str]) -> None:
-        """Find out with one query which of these names have none. Other names are not known any more."""
+        """Find with one query which of these names have no Provenance, and forget the result for all
+        others."""
         staged = {noun.name for noun in self._own_staged().values() if isinstance(noun, Provenance)}
         self._without_provenance = {*names} - self.store.parents(Provenance, names) - staged
 
     def has_no_provenance(self, name: str) -> bool:
-        """Whether it is known that the store has no Provenance of that name."""
+        """Whether the store is known to have no Provenance of that name."""
         return name in self._without_provenance
 
     def find(self, kind: type[N], key: str) -> N | None:
-        """A live noun from memory."""
+        """A live record from memory."""
         return cast("N | None", self.snapshot.find(kind, key))
 
     def version(self, kind: type[Any], key: str) -> int:
@@ -168,14 +172,14 @@ class Ledger:
         return self._versions.get((kind, key), 0)
 
     def fetch(self, kind: type[N], key: str) -> N:
-        """A noun from the store, made ready to be changed. Raises NotFoundError."""
+        """A record from the store, ready to be changed. Raises NotFoundError."""
         result = self.look_up(kind, key)
         if result is None:
             raise NotFoundError(f"there is no {kind.__name__.lower()} {key!r}")
         return result
 
     def look_up(self, kind: type[N], key: str) -> N | None:
-        """A noun from the store, made ready to be changed; None where there is none."""
+        """A record from the store, ready to be changed; None if there is none."""
         if (staged := self._own_staged().get((kind, key))) is not None:
             return cast(N, staged)
         written = self._written.get((kind, key))
@@ -188,7 +192,7 @@ class Ledger:
         return cast(N, noun)
 
     def read(self, kind: type[N], key: str) -> N | None:
-        """A noun, live or not, as it is staged, or else as the store has it."""
+        """A record, live or not: the staged one, otherwise the one in the store."""
         if (staged := self._own_staged().get((kind, key))) is not None:
             return cast(N, staged)
         record = self.store.get(kind, key)
@@ -202,7 +206,7 @@ class Ledger:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> tuple[N, ...]:
-        """Nouns as the store has them; if some of them are staged, they are written first."""
+        """Records from the store. Staged records are written first."""
         staged = self._own_staged().values()
         if any(isinstance(noun, kind) and parent in (None, parent_of(noun)) for noun in staged):
             self.flush()
@@ -210,7 +214,8 @@ class Ledger:
         return tuple(record.noun for record in records if isinstance(record.noun, kind))
 
     def _own_staged(self) -> Mapping[Key, Noun]:
-        """What is staged. Nothing for a thread that reads without the lock: it is told what is on disk."""
+        """The staged transaction. None for a thread that reads without the lock: it sees only
+        committed records."""
         return self._staged.nouns if self._staged is not None and self._stager == get_ident() else {}
 
     def begin(self, now: float) -> Transaction:
@@ -218,12 +223,13 @@ class Ledger:
         return Transaction(self, now)
 
     def commit(self, transaction: Transaction) -> None:
-        """Commit, take over in memory, then act. Raises what the store raises; then nothing was acted."""
+        """Commit, update the memory, then execute the effects. Raises the errors of the store; then
+        no effect was executed."""
         self.stage(transaction)
         self.flush()
 
     def stage(self, transaction: Transaction) -> None:
-        """Take over in memory what the next `flush` writes."""
+        """Update the memory with a transaction that the next `flush` writes."""
         if transaction.deletes and self._staged is not None:
             self.flush()  # they expect what is on disk
         if self._staged is None:
@@ -247,8 +253,8 @@ class Ledger:
             self.snapshot.remove(*key)
 
     def flush(self) -> None:
-        """Write what is staged in one commit, then act. Raises what the store raises; then nothing was acted,
-        and the memory is as it was."""
+        """Write all staged transactions in one commit, then execute their effects. Raises the errors
+        of the store; then no effect was executed, and the memory is in its state before."""
         while self._staged is not None:
             staged, self._staged = self._staged, None
             if staged.nouns or staged.events or staged.deletes or staged.logs:
@@ -258,7 +264,8 @@ class Ledger:
 
     @contextmanager
     def staging(self) -> Iterator[None]:
-        """Flush at the end, also where a step failed: those before it are whole."""
+        """Flush at the end, also if a step failed: the transactions of the steps before it are
+        complete."""
         try:
             yield
         finally:

@@ -58,7 +58,7 @@ class ControlNode:
         control.ledger.listeners.append(self._notify_waiters)
 
     def tick(self) -> float:
-        """Do everything that can be done now; seconds until there may be more."""
+        """Do all work that is possible now. Returns the seconds until more may be possible."""
         with self.lock:
             control = self.control
             if (left := self._left_to_await()) > 0:
@@ -86,14 +86,14 @@ class ControlNode:
             return max(0.0, min(waits))
 
     def await_clients(self, seconds: float) -> None:
-        """Let runs whose clients wait for them, and lost their control node with that, stand still until
-        these clients are back, or for so long: their jobs need the clients' environments."""
+        """Hold runs that lost their clients with the previous control node until these clients
+        reconnect, or for that time: their jobs need the clients' environments."""
         with self.lock:
             self._awaited = {run.id for run in self.control.ledger.snapshot.runs.values() if run.attended}
             self._await_until = self.control.clock.monotonic() + seconds
 
     def client_is_back(self, run: str) -> None:
-        """The client of that run, which need not be awaited."""
+        """Continue the run of a client that has reconnected."""
         with self.lock:
             self._awaited.discard(run)
         self.wake_now()
@@ -111,7 +111,7 @@ class ControlNode:
         return left
 
     def _load(self) -> None:
-        """Read the store, and look again at everything that a crash may have left half-way."""
+        """Read the store, and check again everything that a crash may have left incomplete."""
         control = self.control
         control.ledger.load()
         control.counters.raise_to(control.ledger.store.counters())
@@ -135,8 +135,8 @@ class ControlNode:
         summarize(control.problems, control.ledger.store)
 
     def check_store(self) -> None:
-        """Read the whole store, and look again at all records if any of them is damaged. Beside the ticks: it
-        may take long."""
+        """Read the whole store; load all records again if any of them is damaged. It runs beside the
+        ticks, because it can take long."""
         known = len(self.control.ledger.store.damage())
         if len(self.control.ledger.store.check()) > known:
             with self.lock:
@@ -144,8 +144,8 @@ class ControlNode:
             self.wake_now()
 
     def _greet_again(self) -> None:
-        """What was received or about to be sent may be lost: with a new Hello every pod and the store are
-        made to agree again."""
+        """Let every pod send a new Hello: messages may be lost, and the exchange after a Hello makes
+        each pod and the store agree again."""
         control = self.control
         control.channels.drop_all()
 
@@ -157,14 +157,15 @@ class ControlNode:
             watcher()
 
     def wait_for_commit(self, seen: int, seconds: float) -> None:
-        """Wait until `commits` is no longer `seen`, or the time is over."""
+        """Wait until `commits` differs from `seen`, or the time is over."""
         with self.changed:
             self.changed.wait_for(lambda: self.commits != seen, timeout=seconds)
 
     @contextmanager
     def changing(self) -> Iterator[Transaction]:
-        """A transaction of a use case: begun on what the store holds, committed at the end, followed by a
-        tick, also when it fails: what has become of a failed commit is for the next tick to find out."""
+        """A transaction of a use case: begun on the records of the store, committed at the end,
+        followed by a tick. The tick follows a failed commit too, because it finds out whether the
+        commit reached the store."""
         try:
             with self.lock:
                 if self.control.ledger.doubtful:
@@ -177,11 +178,11 @@ class ControlNode:
             self.wake_now()
 
     def wake(self) -> None:
-        """Tick soon. Safe from any thread."""
+        """Tick soon. Safe to call from any thread."""
         self._wake.set()
 
     def wake_now(self) -> None:
-        """The same, without gathering first."""
+        """Tick at once, without gathering messages first."""
         self._wake_immediately.set()
         self._wake.set()
 
@@ -191,7 +192,7 @@ class ControlNode:
         self._thread.start()
 
     def begin_end(self) -> None:
-        """No more ticks; who waits for news gets none."""
+        """Start no more ticks, and end all waits for news."""
         self._ending = True
         self.wake_now()
         self._notify_waiters()
@@ -227,7 +228,8 @@ class ControlNode:
             self._wake_immediately.wait(left)
 
     def _guarded(self, tick: Callable[[], float]) -> float:
-        """The outermost loop: what goes wrong in a tick is said, and tried again from the store."""
+        """Run one tick in the outermost loop: an error is logged, and the next tick starts from the
+        store."""
         try:
             wait = tick()
             self._last_error = ""
@@ -245,7 +247,8 @@ class ControlNode:
         return BACK_OFF_SECONDS
 
     def _log_error(self, complaint: str) -> None:
-        """Once, until it is over or another: a full disk is met some times a second, for hours."""
+        """Log an error once until it ends or changes: a full disk causes the same error several times
+        a second for hours."""
         if complaint != self._last_error:
             self.control.problems.warn(complaint)
         self._last_error = complaint
@@ -262,8 +265,8 @@ class ControlNode:
             control.ledger.flush()
 
     def begin_release(self) -> None:
-        """The same, beside the ticks: whoever has no more work need not wait for the pods to end. What the
-        store does not take now is done at the end."""
+        """Start the same beside the ticks, so that a caller without work need not wait until the pods
+        end. The end of the control node repeats what the store refuses now."""
         with self.lock, suppress(StorageError):
             if not self.control.ledger.doubtful:
                 self._release_idle()

@@ -1,6 +1,6 @@
-"""Decides which records are made again from what a storage root has, where a store lacks them.
+"""Decides which records are restored from a storage root because the store lacks them.
 
-What a store has is never replaced, so that a recovery may be repeated.
+Records in the store are never replaced, so a recovery may be repeated.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ class Restoration:
 
 
 def restoration(found: RootRecords, store: Store, now: float) -> Restoration:
-    """What to put into the store."""
+    """The records to put into the store."""
     versions = {one.version.id: one.version for one in found.manifests}
     problems = [*found.problems]
     wanted: list[Noun] = [*versions.values()]
@@ -63,8 +63,8 @@ def restoration(found: RootRecords, store: Store, now: float) -> Restoration:
 
 
 def numbers(found: RootRecords, *, forgotten: bool) -> Mapping[str, int]:
-    """The numbers of ids that are used up. `forgotten`: the store no longer knew of those that left nothing;
-    then no number up to the next thousand is given."""
+    """The numbers of ids that are used. `forgotten`: the store has lost the numbers of ids without files;
+    then numbers continue at the next thousand."""
     used: dict[str, int] = {**found.deployments, **found.runs}
     for manifest in found.manifests:
         pipeline, _, number = manifest.version.run_id.rpartition("-")
@@ -83,7 +83,7 @@ def _by_name(moves: Iterable[AliasMove]) -> Mapping[str, Sequence[AliasMove]]:
 def _aliases(
     moves: Sequence[AliasMove], versions: Mapping[str, Artifact], problems: list[tuple[str, str]]
 ) -> Iterator[Alias]:
-    """The aliases of one name as their last moves left them."""
+    """The aliases of one name after their last recorded moves."""
     last = {move.alias: move for move in moves}
     for alias, move in last.items():
         if alias == LATEST or not move.after:
@@ -98,8 +98,8 @@ def _aliases(
 
 
 def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest]:
-    """The latest version of each name: what the last move of `latest` says, as far as it is there, or else
-    the one with the highest number. Every run to come is later."""
+    """The latest version of each name: the target of the last move of `latest`, if it exists, otherwise
+    the version with the highest number. Every later run comes after it."""
     highest: dict[str, Artifact] = {}
     for version in versions:
         before = highest.get(version.name)
@@ -112,7 +112,7 @@ def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest
 
 
 def _declared(noun: Declared, now: float) -> Declared:
-    """Times of schedules that were due until now are not made up for."""
+    """The schedule without due times before now: missed runs are not repeated."""
     return replace(noun, done=now, message="restored") if isinstance(noun, Schedule) else noun
 
 

@@ -80,7 +80,7 @@ def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
 
 
 def _size(versions: Sequence[Artifact]) -> int:
-    """Versions of one sink share a table: the newest has the size of all."""
+    """The size of the content. Versions of one sink share a table: the newest has the size of all."""
     tables = versions[:1] if versions and versions[0].kind == ArtifactKind.SINK else versions
     return sum(table.output.size_bytes for table in tables)
 
@@ -117,7 +117,7 @@ def check_removal(plan: RemovalPreview, *, force: bool) -> None:
 
 
 def removed_uris(ledger: Ledger, versions: Sequence[Artifact]) -> Iterator[str]:
-    """What lies in storage for versions that were removed, and for no other."""
+    """The URIs in storage that belong only to removed versions."""
     for one in versions:
         kept = {other.output.uri for other in versions_of(ledger, one.name)}
         uri = one.output.uri
@@ -140,7 +140,7 @@ class GarbageSnapshot:
 
     @property
     def kept_uris(self) -> frozenset[str]:
-        """Where versions that are there lie."""
+        """The URIs of the versions that exist."""
         return frozenset(artifact.output.uri for artifact in self.artifacts if not artifact.removed)
 
 
@@ -156,7 +156,7 @@ def read_records(ledger: Ledger) -> GarbageSnapshot:
 
 
 def old_versions(catalog: Catalog, records: GarbageSnapshot, now: float) -> tuple[Artifact, ...]:
-    """Versions beyond what their jobs retain, that nothing needs."""
+    """Versions beyond the retention of their jobs that no other version or alias needs."""
     wanted = _retentions(catalog, {one.name for one in records.artifacts})
     existing = [one for one in records.artifacts if not one.removed]
     stay = (one.id for one in existing if one.name in wanted and names_of(catalog, one))
@@ -166,7 +166,7 @@ def old_versions(catalog: Catalog, records: GarbageSnapshot, now: float) -> tupl
 
 
 def _retentions(catalog: Catalog, names: Iterable[str]) -> Mapping[str, Retention]:
-    """What the newest run of each job said."""
+    """The retention that the newest run of each job declares."""
     retentions: dict[str, Retention] = {}
     for name in names:
         newest = catalog.newest_artifact(name)
@@ -190,8 +190,8 @@ def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterato
 
 
 def unused_logs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[tuple[str, int]]:
-    """Runs whose logs are not kept any more, and the sizes of these: the run ended before that time, or has
-    no record."""
+    """Runs whose logs are not kept any more, and the sizes of these logs: the run ended before that time,
+    or has no record."""
     runs = {run.id: run for run in records.runs}
     for run_id, size in ledger.logs.sizes().items():
         run = runs.get(run_id)
@@ -255,8 +255,8 @@ EVICTABLE = frozenset(
 def evictable(
     catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float
 ) -> Iterator[Rubbish]:
-    """What can go at once because its disk is short, whatever its age. Code and environments stay while any
-    pod is up: it may be about to use them."""
+    """The items that can be deleted at once if their disk is nearly full, whatever their age. Code and
+    environments stay while a pod is up, because it may be about to use them."""
     snapshot = catalog.ledger.snapshot
     in_use = bool(snapshot.deployments) or bool(snapshot.attempts)
     caches = frozenset({DiskArea.CODE, DiskArea.ENVIRONMENT})
@@ -294,7 +294,7 @@ def _is_going(thing: DiskItem) -> bool:
 
 
 def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
-    """Why what lies there is nobody's; empty where that is not known. What no record knows stays:
+    """Why no record needs this output; empty if this is not known. Files that no record mentions stay:
     another home may share the root."""
     if uri in removed and not any(running(ledger, "/".join(uri.split("/")[1:3]))):
         return "its version was removed"
@@ -344,7 +344,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedRecords:
-    """Records that are not needed any more, as they were when they were read."""
+    """Records that are not needed, as they were when they were read."""
 
     runs: tuple[Record, ...] = ()
     deployments: tuple[Record, ...] = ()
@@ -433,7 +433,7 @@ def deletable_versions(
 
 
 def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator[Record]:
-    """Those that no run tells of any more when these have gone."""
+    """The records that no run refers to after these are deleted."""
     if versions:
         jobs = (record.noun for record in store.list(JobRun))
         kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
@@ -444,7 +444,7 @@ def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator
 
 
 def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record]:
-    """What attempts used before that time, beyond those of each job that sizes are learned from."""
+    """Measurements of attempts before that time, except those of each job that sizes are estimated from."""
     places: Counter[str] = Counter()
     for record in newest_first:
         if isinstance(record.noun, Measurement):
@@ -504,7 +504,7 @@ def delete_records(
 
 
 def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> bool:
-    """Whether they were as they were looked at; otherwise they stay."""
+    """Delete the records if they are unchanged since they were read; whether they were."""
     try:
         store.commit(
             [

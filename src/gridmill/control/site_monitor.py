@@ -1,8 +1,8 @@
 """Opens sites on other machines when they are declared, and polls them for their nodes.
 
-A site may take seconds to answer, or not answer at all. Each look is a thread of its own, so that none waits
-for another's, and takes the node's lock only to record the result. (The local site comes with the node and
-does not change.)
+A site can take seconds to answer, or not answer at all. Each poll is a thread of its own, so that no site
+delays another. A thread takes the node's lock only to record its result. (The local site is opened with the
+node and does not change.)
 """
 
 import threading
@@ -24,7 +24,7 @@ PROBE_SECONDS = 600.0
 
 
 class SiteMonitor:
-    """Keeps `control.sites` and the nodes of declared sites as they are. `close` ends its threads."""
+    """Keeps `control.sites` and the nodes of declared sites up to date. `close` ends its threads."""
 
     def __init__(self, node: ControlNode, seconds: float = SURVEY_SECONDS) -> None:
         self._node = node
@@ -49,7 +49,7 @@ class SiteMonitor:
             self._ending.wait(self._seconds)
 
     def start_checks(self) -> None:
-        """Begin to look at every site, but those whose last look goes on. Waits for none."""
+        """Start to poll every site whose last poll has ended. Waits for none of them."""
         self._futures = {name: look for name, look in self._futures.items() if look.is_alive()}
         for site in self._declared():
             if site.name not in self._futures:
@@ -66,7 +66,7 @@ class SiteMonitor:
             )
 
     def _guarded(self, site: Site) -> None:
-        """What a site says of its trouble is told once."""
+        """Poll a site and report each problem once."""
         try:
             self.survey(site)
             self._note(site, "")
@@ -76,7 +76,8 @@ class SiteMonitor:
             self._note(site, f"the state of site {site.name} cannot be read: {error!r}")
 
     def _note(self, site: Site, trouble: str) -> None:
-        """Nothing of a site that was removed or changed meanwhile: then its port was closed."""
+        """Record a problem, unless the site was removed or changed meanwhile: then its port was
+        closed, which causes errors."""
         with self._node.lock:
             stands = self._is_unchanged(site)
             if self._ending.is_set():
@@ -94,12 +95,13 @@ class SiteMonitor:
                 self._node.control.site_states.unreachable.discard(site.name)
 
     def _is_unchanged(self, site: Site) -> bool:
-        """Whether it is still declared as it was when it was asked. Under the lock."""
+        """Whether the declaration of the site is the same as at the start of the poll. Needs the
+        lock."""
         now = self._node.control.ledger.snapshot.sites.get(site.name)
         return now is not None and describe_farm(now) == describe_farm(site)
 
     def survey(self, site: Site) -> None:
-        """Look at one site. Raises what it raises."""
+        """Poll one site. Raises its errors."""
         known = self._node.control.sites.get(site.name)
         port = known or self._node.control.open_site(site)
         adopted = False
@@ -120,7 +122,8 @@ class SiteMonitor:
         configured: ConfiguredNodes | None,
         way: Route | None,
     ) -> bool:
-        """Whether the port is the site's from now on: not when it was removed, or is another one by now."""
+        """Whether the port belongs to the site from now on: not if the site was removed, or has
+        another port meanwhile."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
             if now is None or not self._is_unchanged(site) or self._node.ending:
@@ -157,7 +160,8 @@ def configured_of(port: SitePort) -> ConfiguredNodes | None:
 
 
 def route_of(site: Site, port: SitePort) -> Route | None:
-    """What is known of the way to a site, else what a probe says, if it comes through. Takes a second."""
+    """The known transfer rates of a site, otherwise the result of a probe if it succeeds. Takes about a
+    second."""
     if is_measured(site.route) or not isinstance(port, TransferSite):
         return site.route
     try:
@@ -167,12 +171,12 @@ def route_of(site: Site, port: SitePort) -> Route | None:
 
 
 def is_measured(way: Route | None) -> bool:
-    """In both directions."""
+    """Whether the rates are known in both directions."""
     return way is not None and way.upload is not None and way.download is not None
 
 
 def completed(route: Route | None, probed: Route | None) -> Route | None:
-    """What is known, and of a probe what is not."""
+    """The known rates, completed by those of a probe."""
     if route is None or probed is None:
         return route or probed
     trip = route.round_trip_seconds
@@ -185,12 +189,12 @@ def completed(route: Route | None, probed: Route | None) -> Route | None:
 
 
 def describe_farm(site: Site) -> Site:
-    """The site as it was declared, without what was seen of it."""
+    """The site as declared, without what was observed of it."""
     return replace(site, nodes=(), past=(), away=(), partitions=(), route=None)
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:
-    """From now on this is the site's port; one that was there is closed. Its pods go on."""
+    """Make this the port of the site and close the previous one. Its pods continue."""
     if node.control.sites.get(name) is port:
         return
     retire(node, name)
@@ -200,8 +204,8 @@ def adopt(node: ControlNode, name: str, port: SitePort) -> None:
 
 
 def retire(node: ControlNode, name: str) -> None:
-    """Close the site's port, if it has one, beside the ticks: what it is asked now may take its time. What
-    was seen of the site through it is forgotten."""
+    """Close the port of a site beside the ticks, because a pending request can take long. What was
+    observed through the port is forgotten."""
     port = _remove_site(node, name)
     if port is not None:
         node.control.background.submit(
@@ -210,8 +214,8 @@ def retire(node: ControlNode, name: str) -> None:
 
 
 def leave(node: ControlNode, site: Site) -> None:
-    """As `retire`, of a site that was removed: what is kept for it elsewhere goes, also where it has not
-    answered since this control node began."""
+    """Close the port of a removed site, and delete its files on other machines, also if it has not
+    answered since this control node started."""
     act = partial(_leave, node, site, _remove_site(node, site.name))
     node.control.background.submit(f"leave site {site.name}", act, partial(_left, node, site))
 

@@ -52,14 +52,14 @@ class ControlTimeouts:
 
 
 class BoundedCache(Generic[T]):
-    """A bounded memory of immutable things by name; the oldest entry makes room."""
+    """A bounded cache of immutable objects by name; a new entry replaces the oldest."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: dict[str, T] = {}
 
     def get(self, name: str) -> T | None:
-        """What is kept under that name."""
+        """The object of that name."""
         return self._kept.get(name)
 
     def __setitem__(self, name: str, value: T) -> None:
@@ -68,7 +68,7 @@ class BoundedCache(Generic[T]):
             del self._kept[next(iter(self._kept))]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self._kept.clear()
 
 
@@ -84,15 +84,15 @@ class Counters:
         self._used = dict(used)
 
     def raise_to(self, used: Mapping[str, int]) -> None:
-        """No number up to these is given: another control node may have had the store meanwhile."""
+        """Give no number up to these: another control node may have used the store meanwhile."""
         self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
 
     def used(self, name: str, number: int) -> None:
-        """A number that is used up."""
+        """Mark a number as used."""
         self._used[name] = max(number, self._used.get(name, 0))
 
     def has_given(self, name: str) -> bool:
-        """Whether any number of `name` is used up."""
+        """Whether any number of `name` is used."""
         return self._used.get(name, 0) > 0
 
     def next(self, name: str) -> int:
@@ -127,13 +127,13 @@ class ScheduleTimers:
 
 
 class Candidates:
-    """Jobs whose needs may be met now; runs take turns, so a large run does not hold up a small one."""
+    """Jobs whose needs may be met now. Runs take turns, so that a large run does not delay a small one."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, deque[str]] = {}
 
     def add(self, run_id: str, job_run_ids: Iterable[str]) -> None:
-        """Look at these jobs soon."""
+        """Check these jobs soon."""
         added = deque(job_run_ids)
         if added:
             self._by_run.setdefault(run_id, deque()).extend(added)
@@ -155,7 +155,7 @@ class Candidates:
 
 
 def no_site(site: Site) -> SitePort:
-    """For a control node that brings nothing up."""
+    """Stands for the ports of a control node that starts no pods."""
     raise UnavailableError(f"site {site.name} is not open in this control node")
 
 
@@ -180,8 +180,8 @@ class Catalog:
         return self.newest_artifacts[name]
 
     def look_up_names(self, names: Sequence[str]) -> None:
-        """Find out with two queries which of these names have no version and no provenance: each job that
-        never ran would cost two queries."""
+        """Find with two queries which of these names have no version and no provenance: otherwise
+        each job that never ran needs two queries."""
         unknown = [*({*names} - self.newest_artifacts.keys())]
         made = self.ledger.store.parents(Artifact, unknown)
         self.newest_artifacts |= {name: None for name in unknown if name not in made}
@@ -197,7 +197,8 @@ class Catalog:
 
 @dataclass(slots=True, kw_only=True)
 class Timeline:
-    """The time that records get: read once, then carried on by the monotonic clock, so it never jumps."""
+    """The time that records get: the wall clock is read once, then the monotonic clock advances it, so it
+    never jumps."""
 
     clock: Clock
     offset: float | None = None
@@ -221,7 +222,7 @@ class CodeFiles:
 
 @dataclass(slots=True, kw_only=True)
 class Channels:
-    """The pods that are connected. `open` are all channels, also those whose pod has not greeted."""
+    """The connected pods. `open` are all channels, also those whose pod has not sent a Hello."""
 
     links: LinkServer
     secret: bytes
@@ -231,11 +232,11 @@ class Channels:
     open: set[int] = field(default_factory=set)
 
     def pod_secret(self, pod_id: str) -> str:
-        """What a pod must say in its Hello: derived, so nothing secret is stored."""
+        """The secret that a pod must send in its Hello. It is derived, so that no secret is stored."""
         return hmac.new(self.secret, pod_id.encode(), hashlib.sha256).hexdigest()
 
     def drop_all(self) -> None:
-        """Have every pod connect and greet again."""
+        """Make every pod connect and send a Hello again."""
         for channel in self.open:
             self.links.drop(channel)
         self.open.clear()
@@ -253,7 +254,7 @@ class Problems:
 
 @dataclass(slots=True, kw_only=True)
 class DiskState:
-    """The free space of home and root as it was last looked at, and what was evicted since the start."""
+    """The free space of home and root at the last check, and what was evicted since the start."""
 
     spaces: tuple[DiskSpace, ...] = ()
     evicted_bytes: int = 0
@@ -262,7 +263,7 @@ class DiskState:
 
     @property
     def shortage(self) -> str:
-        """Which disk is short, in words; empty: none is."""
+        """The disk that is nearly full, in words; empty if there is none."""
         return next((space.shortage for space in self.spaces if space.is_short), "")
 
 
@@ -286,14 +287,14 @@ class BringUps:
 
 @dataclass(slots=True, kw_only=True)
 class ReportedProgress:
-    """What running jobs have reported and is not stored: progress, metrics, the last line on each node."""
+    """Values of running jobs that are not stored: progress, metrics, the last line on each node."""
 
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     last_lines: dict[str, str] = field(default_factory=dict)
 
     def keep_only(self, job_runs: Mapping[str, JobRun]) -> None:
-        """Drop what is of other jobs."""
+        """Drop the values of all other jobs."""
         self.progress = {j: body for j, body in self.progress.items() if j in job_runs}
         self.metrics = {j: metrics for j, metrics in self.metrics.items() if j in job_runs}
         running = {job.id for job in job_runs.values() if job.state is JobState.RUNNING}
@@ -326,7 +327,7 @@ class SiteStates:
 
 @dataclass(slots=True, kw_only=True)
 class PendingReads:
-    """Results of looks beside the ticks that are not used yet: at sources, and at the files of versions."""
+    """Results of background reads that were not used yet: of sources, and of the files of versions."""
 
     listings: dict[str, Future[Any]] = field(default_factory=dict)
     files: dict[str, Future[Any]] = field(default_factory=dict)
@@ -416,7 +417,7 @@ class Control:
 
     @property
     def endings(self) -> Endings:
-        """See Endings."""
+        """What it takes to end an attempt."""
         return Endings(
             catalog=self.catalog,
             channels=self.channels,
@@ -429,7 +430,7 @@ class Control:
 
     @property
     def starting(self) -> Starting:
-        """See Starting."""
+        """What it takes to start an attempt."""
         return Starting(
             endings=self.endings, timeline=self.timeline, aside=self.background, clients=self.clients
         )
@@ -443,7 +444,7 @@ class Control:
         return self.ledger.begin(self.now())
 
     def clear_caches(self) -> None:
-        """After a load: let go of all that the store may know better, or does not know as live any more."""
+        """Drop everything that a newly loaded store may contradict."""
         snapshot = self.ledger.snapshot
         self.catalog.clear()
         self.pending_reads.listings.clear()

@@ -59,17 +59,17 @@ class AdviceInput:
 
     @property
     def cpus(self) -> float:
-        """All that its workers could have together."""
+        """The CPUs that all its workers could have together."""
         return self.most.cpus * self.pods
 
     @property
     def in_parts(self) -> bool:
-        """Whether its parts are its workers, each in a pod of its own."""
+        """Whether its workers are its parts, each in a pod of its own."""
         return not has_workers(self.job)
 
 
 def most_of(resource: Resource, largest: Amounts) -> Amounts:
-    """What one pod of a resource could get; `largest` is the most at its site."""
+    """The most that one pod of a resource could get; `largest` is the most at its site."""
     return replace(
         largest,
         cpus=resource.cpus or largest.cpus,
@@ -78,13 +78,14 @@ def most_of(resource: Resource, largest: Amounts) -> Amounts:
 
 
 def advised_workers(advice_input: AdviceInput) -> int | None:
-    """The number that is worth paying for; None where nothing was measured."""
+    """The recommended number of workers; None if nothing was measured."""
     attempts = comparable(advice_input)
     return worth_of(curve_of(advice_input, attempts), advice_input, attempts) if attempts else None
 
 
 def pace_of(advice_input: AdviceInput, workers: int) -> Callable[[Measurement], float]:
-    """How much longer an attempt with so many workers takes than a measured one had with its own."""
+    """The factor by which an attempt with that many workers takes longer than a measured one with its own
+    number."""
     attempts = comparable(advice_input)
     curve = curve_of(advice_input, attempts) if attempts else None
     alike = {one.attempt_id for one, _ in attempts}
@@ -98,13 +99,13 @@ def pace_of(advice_input: AdviceInput, workers: int) -> Callable[[Measurement], 
 
 
 def comparable(advice_input: AdviceInput) -> list[tuple[Measurement, ParallelTiming]]:
-    """Attempts whose workers did what those of the newest one did; none where it had no workers."""
+    """Attempts whose workers did the same work as those of the newest one; none if it had no workers."""
     timed = [(one, one.parallel) for one in advice_input.measured if one.parallel is not None]
     return [(one, parallel) for one, parallel in timed if parallel.work == timed[-1][1].work]
 
 
 def advise(advice_input: AdviceInput) -> Advice | None:
-    """None when no attempt of the job told of workers."""
+    """The advice; None if no attempt has measured its workers."""
     attempts = comparable(advice_input)
     if not attempts:
         return None
@@ -139,7 +140,7 @@ def advise(advice_input: AdviceInput) -> Advice | None:
 
 
 def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> TimeCurve:
-    """What these attempts say of the time of any number of workers, for the data of the newest one."""
+    """The expected time for any number of workers, from these attempts, for the data of the newest one."""
     rows = attempts[-1][1].whole_rows
     cpus = advice_input.cpus
     law = fit([_trial(parallel, rows, advice_input.most) for _, parallel in attempts])
@@ -159,8 +160,8 @@ def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, Pa
 
 
 def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
-    """Worker-seconds for all rows. Time without a CPU is not the law's: the curve knows how many CPUs there
-    are, and what else ran on them will be something else the next time."""
+    """Worker-seconds for all rows. Waiting for a CPU is left out: the curve knows the number of CPUs, and
+    other programs will differ the next time."""
     sampled = timing.deviation**2 / max(1, timing.shards) * (1.0 - timing.share)
     clocked = TIMING_SECONDS**2 * timing.shards / max(timing.busy_seconds, _LEAST_SECONDS) ** 2
     return WorkMeasurement(
@@ -171,8 +172,8 @@ def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
 
 
 def _running_seconds(timing: ParallelTiming, most: Amounts) -> float:
-    """Worker-seconds at the shards, had each worker the CPU that it wants. Where the system does not count
-    the time without one, it is what so many workers must take each other."""
+    """Worker-seconds at the shards as if each worker had a free CPU. If the system does not count the
+    wait for a CPU, the wait that the workers must cause each other is subtracted."""
     if timing.delay_seconds is not None:
         return max(timing.busy_seconds - timing.delay_seconds, min(timing.busy_seconds, timing.cpu_seconds))
     wanted = timing.workers * timing.cpu_seconds / timing.busy_seconds if timing.busy_seconds else 0.0
@@ -181,7 +182,7 @@ def _running_seconds(timing: ParallelTiming, most: Amounts) -> float:
 
 
 def _cpu_share(timing: ParallelTiming, most: Amounts) -> float:
-    """CPUs that a worker keeps busy while it has all it wants of them."""
+    """The CPUs that one worker uses if enough are free."""
     return timing.cpu_seconds / max(_LEAST_SECONDS, _running_seconds(timing, most))
 
 
@@ -190,16 +191,16 @@ def _opening_wait(timing: ParallelTiming) -> float:
 
 
 def _opening_load(timing: ParallelTiming, most: Amounts) -> float:
-    """Seconds on and for a CPU, had one worker opened alone: they all open at once, on the CPUs there are.
-    Of several attempts the least counts, which others disturbed least."""
+    """Seconds in total and on a CPU that opening takes one worker alone: all workers open at once and
+    share the CPUs. The smallest value of several attempts counts, because it was disturbed least."""
     cpus = most.cpus * timing.pods
     crowd = max(1.0, timing.workers / cpus) if cpus else 1.0
     return (timing.opening_cpu_seconds + timing.opening_delay_seconds) / crowd
 
 
 def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows: int) -> float:
-    """Before and after the shards, for so many rows: a constant, and a part that grows with the rows where
-    attempts of different size show one."""
+    """Seconds before and after the shards for that many rows: a constant, plus a part that grows with the
+    rows if attempts of different sizes show one."""
     points = [
         (timing.rows, max(0.0, one.use.wall_seconds - timing.stage_seconds)) for one, timing in attempts
     ]
@@ -214,7 +215,8 @@ def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows
 
 
 def _law(curve: TimeCurve) -> ScalingLaw:
-    """The whole of the job: what does not get shorter is serial, whatever the reason."""
+    """The law of the whole job: every part that does not get shorter counts as serial, whatever the
+    reason."""
     alone = curve.seconds(1)
     work = curve.law
     return ScalingLaw(
@@ -235,7 +237,7 @@ def _forecasts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WidenedForecast:
-    """Widens an interval by what the measurements do not exclude."""
+    """A forecast whose interval also covers the laws that the measurements do not exclude."""
 
     curve: TimeCurve
     rivals: tuple[TimeCurve, ...]
@@ -252,7 +254,8 @@ class _WidenedForecast:
         return line
 
     def _reached(self, largest: int, workers: int) -> float:
-        """With one number of workers measured nothing says that more of them help, or that these did."""
+        """The forecast for one measured number of workers: the measurements do not show whether more
+        workers help, or whether these did."""
         return 1.0 if workers <= largest or largest == 1 else self.curve.speedup(largest)
 
 
@@ -265,7 +268,7 @@ def _careful(
 def _rivals(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[TimeCurve, ...]:
-    """What the attempts may mean as well, where they had two numbers of workers; none else."""
+    """Other laws that fit the attempts, if these had two numbers of workers; otherwise none."""
     if len(curve.law.numbers) != 2:
         return ()
     rows = attempts[-1][1].whole_rows
@@ -276,7 +279,7 @@ def _rivals(
 def worth_of(
     curve: TimeCurve, advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]
 ) -> int:
-    """See RULE. Of equal numbers the smallest."""
+    """The recommended number of workers, by RULE. If several are equal, the smallest."""
     most = min(FAR * max(curve.law.numbers), _room(advice_input, attempts))
     numbers = range(1, max(1, most) + 1)
     return max(numbers, key=lambda n: (round(curve.speedup(n) ** 2 / n, 6), -n))
@@ -287,7 +290,7 @@ def _room(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, Paral
 
 
 def _by_memory(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> int:
-    """Workers that the memory of its pods holds beside what an attempt took; a part has a pod of its own."""
+    """The number of workers that fit into the memory of its pods; a part has a pod of its own."""
     if advice_input.in_parts:
         return advice_input.pods
     one, timing = max(attempts, key=lambda pair: pair[1].rows)
@@ -312,7 +315,7 @@ def _measured(measurement: Measurement, timing: ParallelTiming, curve: TimeCurve
 
 
 def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) -> str:
-    """`4 workers: 2.9 x (2.7-3.1); from 4 to 8 you would pay 2 x for 1.3 x`."""
+    """`4 workers: 2.9 x (2.7-3.1); from 4 to 8 twice the workers give 1.3 x the speed`."""
     line = next(forecast for forecast in forecasts if forecast.workers == worth)
     twice = curve.speedup(2 * worth) / curve.speedup(worth)
     more = f"from {worth} to {2 * worth} twice the workers give {twice:.2g} x the speed"
@@ -324,7 +327,7 @@ def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) 
 def _vertical(
     curve: TimeCurve, shares: object, bound: Bottleneck, worth: int, advice_input: AdviceInput
 ) -> str:
-    """More or faster CPUs for each worker, against more workers."""
+    """Compares more or faster CPUs for each worker with more workers."""
     cpus, share = curve.cpus, curve.cpu_share
     alone = curve.seconds(1)
     most = 1 / max(1e-9, 1 - min(1.0, curve.law.alone * min(1.0, share) / alone))
@@ -372,7 +375,7 @@ def _unknown(
 
 
 def _third(curve: TimeCurve, *, offered: bool) -> str:
-    """What two numbers of workers leave open."""
+    """The question that two measured numbers of workers leave open."""
     least, most = curve.law.numbers
     where = (
         "" if offered else "; the CPUs and the memory of this site have no room for one that would show it"
@@ -393,8 +396,8 @@ def _third(curve: TimeCurve, *, offered: bool) -> str:
 def _probes(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[Probe, ...]:
-    """The next probe, in one pod: one worker, several, and a third number where the gain depends on it. Of a
-    job whose parts are its workers none: each would be a whole run."""
+    """The next probe, in one pod: one worker, then several, then a third number if the gain depends on
+    it. None for a job whose parts are its workers, because each probe would be a whole run."""
     numbers = curve.law.numbers
     if advice_input.in_parts or len(numbers) > 2:
         return ()
@@ -432,8 +435,8 @@ def _third_number(
 
 
 def _probe(curve: TimeCurve, workers: int) -> Probe:
-    """A tenth of the data, less where that takes longer than a minute; but as much as makes shards of half a
-    second, next to which what each shard costs is little."""
+    """A probe of a tenth of the data, or less if that takes longer than a minute; but enough for shards
+    of half a second, so that the cost of each shard is small in comparison."""
     stage = curve.stage(workers)
     least = workers * PER_PROBE_WORKER * PROBE_SHARD_SECONDS / curve.law.work(workers)
     share = min(1.0, max(least, min(PROBE_SHARE, PROBE_SECONDS / stage)))

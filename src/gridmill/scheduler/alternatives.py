@@ -98,17 +98,17 @@ class CachedForecasts:
 
     @cached_property
     def _draft(self) -> DraftPlan:
-        """To look at, not to plan with."""
+        """A draft plan that is only read."""
         return DraftPlan(self.snapshot, self.now, None)
 
     def _can_reclaim(self, resource: str, demand: Demand) -> bool:
-        """Whether what stands idle at its site can be given back for it."""
+        """Whether idle deployments at its site can be released for it."""
         draft = DraftPlan(self.snapshot, self.now, None)
         lane = draft.lane(resource)
         return lane is not None and reclaim(draft, lane, demand, urgent=True)
 
     def _must_come_up(self, resource: str, demand: Demand) -> bool:
-        """Whether no pod that is up or comes has room for it."""
+        """Whether no pod that is up or starting has room for it."""
         places = self.snapshot.places
         pods = (places.open.get(resource), places.coming.get(resource))
         return all(pod is None or find_pod(pod, demand) is None for pod in pods)
@@ -198,7 +198,7 @@ def alternatives(
 
 
 def demand_at(job: Job, sizing: Sizing, project: str) -> Demand:
-    """What it asks for where it has that size."""
+    """The demand of the job with that size."""
     amounts = sizing.amounts
     return Demand(
         amounts.memory_bytes,

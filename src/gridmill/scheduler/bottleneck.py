@@ -26,9 +26,9 @@ _TIMED_SECONDS = 0.001
 
 
 def shares_of(measurement: Measurement) -> Mapping[str, float]:
-    """Parts of the workers' time at their shards, as in Advice: of one whole. CPU seconds are counted of all
-    their threads, those ready without one of the first: of these no more are told than it had left.
-    `measurement` has a parallel part."""
+    """Shares of the workers' time at their shards, as in Advice, 1 together. CPU seconds include all
+    threads of a worker, the time ready without a CPU only that of its first thread; so CPU time is at
+    most the rest. `measurement` has a parallel part."""
     timing = measurement.parallel
     if timing is None or not timing.busy_seconds:
         return {"cpu": 0.0, "delay": 0.0, "disk": 0.0, "waiting": 0.0}
@@ -41,7 +41,7 @@ def shares_of(measurement: Measurement) -> Mapping[str, float]:
 
 
 def _disk_seconds(measurement: Measurement) -> float:
-    """The kernel's figure, else what the pod saw of all processes."""
+    """Seconds of waiting for a disk: the kernel's value, otherwise what the pod sampled of all processes."""
     timing = measurement.parallel
     if timing is not None and timing.disk_seconds is not None:
         return timing.disk_seconds
@@ -49,8 +49,8 @@ def _disk_seconds(measurement: Measurement) -> float:
 
 
 def bound_of(shares: Mapping[str, float]) -> Bottleneck:
-    """The largest part. Time without a CPU is left aside: it is long for those who compute, and for whoever
-    shares a busy machine."""
+    """The largest share. Time ready without a CPU is left out: it is long for CPU-bound workers, and for
+    all workers on a busy machine."""
     parts = {
         Bottleneck.CPU: shares["cpu"],
         Bottleneck.DISK: shares["disk"],
@@ -60,7 +60,7 @@ def bound_of(shares: Mapping[str, float]) -> Bottleneck:
 
 
 def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bottleneck) -> Iterator[str]:
-    """Sentences with the numbers."""
+    """Sentences with the measured values."""
     timing = measurement.parallel
     if timing is None:
         return
@@ -89,7 +89,7 @@ def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bott
 
 
 def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
-    """A sentence where others had the CPUs for which the workers were ready."""
+    """A sentence if other programs had the CPUs for which the workers were ready."""
     timing, shares = measurement.parallel, shares_of(measurement)
     crowded = timing is not None and timing.workers * timing.cpu_seconds >= cpus * timing.busy_seconds
     if shares["delay"] >= _DISTURBED and not crowded:
@@ -101,7 +101,7 @@ def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
 
 
 def blind_spot(measurement: Measurement) -> str:
-    """What the records cannot tell apart; empty when they can."""
+    """What the records cannot distinguish; empty if nothing."""
     timing = measurement.parallel
     if timing is None or timing.disk_seconds is not None or measurement.use.disk_seconds is not None:
         return ""
@@ -112,29 +112,30 @@ def blind_spot(measurement: Measurement) -> str:
 
 
 def has_workers(job: Job) -> bool:
-    """Whether a job's work is done by workers of its own, of which there may be any number."""
+    """Whether the job is done by workers of its own, whose number is free."""
     return job.prediction is not None
 
 
 def may_be_cut(job: Job) -> bool:
-    """Whether a job without workers of its own may be done in parts, on several machines at once."""
+    """Whether a job without workers of its own may run in parts, on several machines at once."""
     if job.dataset is not None:
         return bool(entity_of(job.dataset))
     return job.sink is not None and job.sink.source.splits
 
 
 def leaves_workers_open(job: Job) -> bool:
-    """Whether Gridmill is to choose how many."""
+    """Whether Gridmill chooses the number of workers."""
     return job.prediction is not None and job.prediction.workers is None
 
 
 def entity_of(spec: DatasetSpec) -> tuple[str, ...]:
-    """The columns by which its rows are cut; none: it is done in one."""
+    """The columns by which the rows are divided into parts; none if the job runs as a whole."""
     return spec.basis.entity if spec.basis else spec.entity if spec.time else ()
 
 
 def probe_job(job: Job, pipeline: str, workers: int) -> Job:
-    """The job with so many workers, needing nothing in its run: it reads the newest versions there are."""
+    """The job with that number of workers and without needs in its run: it reads the newest existing
+    versions."""
     spec = job.prediction
     assert spec is not None
     return replace(job, needs=(), retries=0, prediction=_outside(replace(spec, workers=workers), pipeline))

@@ -19,7 +19,7 @@ LEAST_CPUS = 0.1
 
 
 def most_jobs(cpus: float) -> int:
-    """How many jobs a pod with that many CPUs runs at once."""
+    """The number of jobs that a pod with that many CPUs runs at once."""
     return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
 
 
@@ -54,12 +54,12 @@ class PodSlot(NamedTuple):
 
     @property
     def free_memory(self) -> int:
-        """Bytes that no attempt was given."""
+        """Bytes that no attempt holds."""
         return self.key[FREE_MEMORY]
 
     @property
     def free_gpus(self) -> int:
-        """GPUs that no attempt was given."""
+        """GPUs that no attempt holds."""
         return self.key[FREE_GPUS]
 
     @property
@@ -69,14 +69,14 @@ class PodSlot(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """No further job, however small."""
+        """Whether the pod takes no further job, however small."""
         return self.jobs >= self.whole.most or self.free_memory < 0
 
 
 def slot_of(
     pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str
 ) -> PodSlot:
-    """What is free in a pod on which attempts were given that much."""
+    """The free amounts of a pod whose attempts hold that much."""
     loads, most = _loads(capacity.cpus or 1.0), most_jobs(capacity.cpus)
     whole = PodCapacity(loads, most, deployment_id, node, capacity)
     return PodSlot(whole, _key(pod_id, whole, given))
@@ -84,7 +84,7 @@ def slot_of(
 
 @cache
 def _loads(cpus: float) -> Sequence[float]:
-    """The same objects for all pods of so many CPUs: most comparisons of keys get past them at once."""
+    """The keys by load, shared by all pods with that many CPUs: comparing identical objects is fast."""
     return tuple(jobs / cpus for jobs in range(most_jobs(cpus) + 1))
 
 
@@ -96,7 +96,7 @@ def _key(pod_id: str, whole: PodCapacity, given: Sequence[Amounts]) -> Key:
 
 
 class Pods:
-    """Pods that can take jobs now, of one resource. Full ones are known but not offered."""
+    """The pods of one resource that can take jobs now. Full pods are known but not offered."""
 
     __slots__ = ("_keys", "_order", "_taken", "capacities")
 
@@ -149,7 +149,7 @@ class Pods:
             self._order.add(slot.key)
 
     def take(self, found: Key, memory_bytes: int, gpus: int) -> tuple[PodCapacity, int]:
-        """Put a job on a pod that `find` returned; the pod, and how many jobs it has now."""
+        """Place a job on a pod that `find` returned; the pod, and its number of jobs now."""
         _, free_memory, pod_id, free_gpus, jobs, whole = found
         jobs += 1
         key = (whole.loads[jobs], free_memory - memory_bytes, pod_id, free_gpus - gpus, jobs, whole)
@@ -169,7 +169,7 @@ class Pods:
         return self._order
 
     def drop(self, pod_id: str) -> None:
-        """Take a pod out, if it is there."""
+        """Remove a pod, if it is there."""
         key = self._keys.pop(pod_id, None)
         if key is None:
             return
@@ -181,7 +181,7 @@ class Pods:
             del self.capacities[shape]
 
     def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
-        """The least loaded pod of a node where that fits."""
+        """The least loaded pod of a node with room for that."""
         self._in_order()  # `take` looks for it there
         fitting = (
             slot.key
@@ -194,11 +194,11 @@ class Pods:
         return min(fitting, default=None)
 
     def places(self, memory_bytes: int, gpus: int, *, empty: bool = False) -> int:
-        """How many jobs like that fit at once, now or if the pods were `empty`."""
+        """The number of such jobs that fit at once, now or if the pods were `empty`."""
         return sum(_places(slot, memory_bytes, gpus, empty) for _, slot in self.items())
 
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
-        """The least loaded pod where that fits, tightest first among equals."""
+        """The least loaded pod with room for that, the one with the least free memory among equals."""
         result = self._order.first()
         if self._taken and (result is None or self._taken[0] < result):
             result = self._in_order().first()
@@ -222,7 +222,7 @@ def _places(slot: PodSlot, memory_bytes: int, gpus: int, empty: bool) -> int:
 
 
 def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
-    """How many jobs that ask for so much fit into what is free, `most` of them."""
+    """The number of jobs that ask for this much and fit into the free amounts, at most `most`."""
     counts = [most]
     if memory_bytes:
         counts.append(free.memory_bytes // memory_bytes)
@@ -241,7 +241,7 @@ class Nodes:
         self._free: dict[str, Amounts] = {}
 
     def free(self, name: str) -> Amounts:
-        """What is not claimed there; nothing for an unknown node."""
+        """The unclaimed amounts of the node; nothing for an unknown node."""
         return self._free.get(name, Amounts())
 
     def items(self) -> Iterator[tuple[str, Amounts]]:

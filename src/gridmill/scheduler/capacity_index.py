@@ -33,7 +33,7 @@ class ProjectTotals:
         return max(0.0, self.places * now - self._since / 1000)
 
     def count(self, attempt: Attempt, times: int) -> None:
-        """Add (1) or take away (-1) an attempt."""
+        """Add (1) or subtract (-1) an attempt."""
         places = max(1, attempt.given.gpus) * times
         self.places += places
         self._since += places * round(attempt.placed * 1000)
@@ -132,7 +132,7 @@ class CapacityIndex:
     # --- attempts
 
     def put_attempt(self, attempt: Attempt) -> None:
-        """Insert or replace; a final one leaves."""
+        """Insert or replace; a finished attempt is removed."""
         old = self.attempts.get(attempt.id)
         if old is not None and attempt.state in LIVE_ATTEMPTS and _same_place(old, attempt):
             self._forget_resumable(old)
@@ -196,7 +196,7 @@ class CapacityIndex:
     # --- deployments
 
     def put_deployment(self, deployment: Deployment) -> None:
-        """Insert or replace; a gone one leaves."""
+        """Insert or replace; an ended deployment is removed."""
         old = self.deployments.get(deployment.id)
         if old is not None:
             self._forget_idle(old)
@@ -228,7 +228,8 @@ class CapacityIndex:
             self._place_pod(deployment, pod)
 
     def _replace_changed_pods(self, old: Deployment, deployment: Deployment) -> None:
-        """Only those that changed: acknowledgements replace one pod of a deployment many times a second."""
+        """Replace only the pods that changed: an acknowledgement replaces one pod of a deployment
+        many times a second."""
         before = {pod.id: pod for pod in old.pods}
         for pod in deployment.pods:
             previous = before.pop(pod.id, None)
@@ -270,7 +271,8 @@ class CapacityIndex:
         return sum(pod_id in self.on for pod_id in self.broken.get(resource, ()))
 
     def _places_as_planned(self, site: str) -> bool:
-        """Slurm puts pods where it likes, unless it is told."""
+        """Whether the site places pods on the planned nodes: Slurm chooses the nodes itself unless it
+        is told."""
         return self._kind(site) is not SiteKind.SLURM
 
     def _kind(self, site: str) -> SiteKind | None:
@@ -312,7 +314,7 @@ class CapacityIndex:
 
 
 def expiry(deployment: Deployment) -> float:
-    """When its keep ends; never while nobody has noted since when it is idle."""
+    """When its keep ends; infinite if it is not recorded since when it is idle."""
     idle_since = deployment.idle_since
     return float("inf") if idle_since is None else idle_since + deployment.keep_seconds
 

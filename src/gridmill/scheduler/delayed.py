@@ -31,7 +31,8 @@ class DelayedJobs:
         self.held, self.protected = with_precedence(self._running(snapshot, lane), self.patience, 1.0)
 
     def _running(self, snapshot: Snapshot, lane: Lane) -> Iterator[tuple[float, float, str]]:
-        """For how long each running job has waited, how much of the resource it holds, and its id."""
+        """For each running job: how long it has waited, how much of the resource it holds, and its
+        id."""
         shares: dict[str, float] = {}
         delays: dict[str, float] = {}
         for pod_id, _ in lane.up.items():
@@ -45,7 +46,7 @@ class DelayedJobs:
         return ((delay, shares[key], key) for key, delay in delays.items())
 
     def _share(self, memory_bytes: int, gpus: int) -> float:
-        """Of what it takes most of."""
+        """The share of the amount of which it takes the most."""
         return max(
             1 / self._places,
             memory_bytes / max(1, self._capacity.memory_bytes),
@@ -53,12 +54,12 @@ class DelayedJobs:
         )
 
     def has_share_for(self, demand: Demand) -> bool:
-        """Whether the delayed may have that much more with precedence."""
+        """Whether delayed jobs may have this much more with precedence."""
         more = demand.workers * self._share(demand.memory_bytes, demand.gpus)
         return has_share(self.held, more, 1.0)
 
     def take(self, demand: Demand) -> None:
-        """A delayed job starts."""
+        """Record the start of a delayed job."""
         self.held += demand.workers * self._share(demand.memory_bytes, demand.gpus)
 
 

@@ -73,7 +73,8 @@ def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[
 def _way(
     draft: DraftPlan, lane: Lane, ticket: Ticket, node: str, may_be: May
 ) -> tuple[list[Deployment], list[PreemptibleJob]] | None:
-    """The deployments of a node that would go, and the jobs that would end with them; None: not enough."""
+    """The deployments of a node that would be released, and the jobs that would end with them; None if
+    this is not enough."""
     site = lane.resource.site
     whole, need = (
         draft.snapshot.places.capacities.get((site, node)),

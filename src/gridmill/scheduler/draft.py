@@ -84,11 +84,11 @@ class DraftPlan:
 
     @property
     def is_full(self) -> bool:
-        """As many decisions as were asked for."""
+        """Whether the plan has as many decisions as requested."""
         return self._left <= 0
 
     def lane(self, name: str) -> Lane | None:
-        """The lane of a resource. None where nothing can run; its jobs are refused then."""
+        """The lane of a resource; None if no job can run on it, so that its jobs are refused."""
         if name not in self._lanes:
             self._lanes[name] = self._make_lane(name)
         return self._lanes[name]
@@ -110,7 +110,7 @@ class DraftPlan:
         return None
 
     def nodes(self, site: str) -> Nodes:
-        """What is free at a site after the decisions so far."""
+        """The free amounts at a site after the decisions so far."""
         if site not in self._nodes:
             self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
         return self._nodes[site]
@@ -149,14 +149,14 @@ class DraftPlan:
         return None if self.shares is None else self.shares[claim.project]
 
     def keep_quota(self, job_run: JobRun) -> None:
-        """Let no other job of its project have what comes free for a job that is over its quota."""
+        """Keep the free quota of its project for a job that is over it."""
         claim = QuotaClaim(demand_of(job_run))
         standing = self.standing_of(claim)
         if standing is not None and standing.is_over(claim):
             standing.kept_for = job_run.id
 
     def is_starving(self, job_run_id: str) -> bool:
-        """Whether it has waited so long that room is kept free for it."""
+        """Whether the job has waited so long that room is kept free for it."""
         job_run = self.snapshot.job_runs[job_run_id]
         since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
         return self.now - since > RESERVE_AFTER_SECONDS
@@ -167,7 +167,7 @@ class DraftPlan:
         self.fill(ticket, key[POD_ID], lane.open.take(key, demand.memory_bytes, demand.gpus))
 
     def fill(self, ticket: Ticket, pod_id: str, filled: tuple[PodCapacity, int]) -> None:
-        """Note that a job, or the next rank of a gang, starts on a pod, which then has so many."""
+        """Record that a job, or the next rank of a gang, starts on a pod."""
         self._filled[pod_id] = filled
         whole, _ = filled
         self.used.add(whole.deployment_id)
@@ -183,7 +183,7 @@ class DraftPlan:
             self.refusals.append(Refuse(job_run_id=job_run_id, message=problem.message, hint=problem.hint))
 
     def interrupt(self, wanted: Interrupt) -> None:
-        """Have a running job make room."""
+        """Preempt a running job."""
         self._left -= 1
         self.interrupts.append(wanted)
 
@@ -201,7 +201,7 @@ class DraftPlan:
         )
 
     def undo(self, lane: Lane, mark: DraftCheckpoint) -> None:
-        """As it stood then."""
+        """Restore the state of a checkpoint."""
         self._left = mark.left
         del self._bring_ups[mark.bring_ups :]
         self._nodes[lane.resource.site] = mark.nodes
@@ -260,7 +260,7 @@ would live long enough, and a forecast may be wrong."""
 
 
 def find_lasting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
-    """A pod that is up, has room, and is there for as long as the job is expected to take."""
+    """A pod that is up, has room, and lives at least as long as the job is expected to take."""
     demand = ticket[JOB_CLASS].demand
     result = lane.find(demand)
     if result is None or not draft.snapshot.places.terms:

@@ -29,12 +29,12 @@ _ROUNDING = 1e-6
 
 
 def decayed(used_seconds: float, used_at: float, now: float) -> float:
-    """What was used, as it counts now."""
+    """Past use after decay."""
     return used_seconds * math.pow(0.5, max(0.0, now - used_at) / HALF_LIFE_SECONDS)
 
 
 def charged(project: Project, seconds: float, now: float) -> Project:
-    """The project after it used so much more."""
+    """The project after it used this much more."""
     used = decayed(project.used_seconds, project.used_at, now) + seconds
     return replace(project, used_seconds=used, used_at=max(now, project.used_at))
 
@@ -62,11 +62,11 @@ class ProjectStanding:
         self._gpus = _left(project.gpus, tally.gpus)
 
     def lapse(self, seconds: float) -> None:
-        """It goes on to hold what it holds."""
+        """Advance the time while the project holds the same amounts."""
         self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
 
     def start(self, claim: QuotaClaim) -> None:
-        """It holds such a job more."""
+        """Record that the project holds one more such job."""
         self._places += claim.places
         self.score += claim.places * self.per_place
         if self.bounded:
@@ -76,7 +76,7 @@ class ProjectStanding:
                 self._gpus -= claim.gpus
 
     def end(self, claim: QuotaClaim) -> None:
-        """It holds such a job less."""
+        """Record that the project holds one such job less."""
         self._places -= claim.places
         self.score -= claim.places * self.per_place
         self.give_back(claim.cpus, claim.memory_bytes, claim.gpus)
@@ -88,7 +88,7 @@ class ProjectStanding:
         self._gpus += gpus
 
     def is_closed_to(self, ticket: Ticket) -> bool:
-        """Whether the quota leaves too little for a job, or is kept for another."""
+        """Whether the quota has too little left for a job, or is kept for another job."""
         claim = ticket[JOB_CLASS]
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes
@@ -98,7 +98,7 @@ class ProjectStanding:
         )
 
     def is_over(self, claim: QuotaClaim) -> bool:
-        """Whether the quota leaves too little for such a job."""
+        """Whether the quota has too little left for such a job."""
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes or claim.cpus > self._cpus or 0 < claim.gpus > self._gpus
         )
@@ -124,7 +124,7 @@ class ProjectShares(dict[str, ProjectStanding]):
         return standing
 
     def problem(self, group: QuotaClaim) -> RefusalReason | None:
-        """Why the quota is too little for such jobs ever, or None."""
+        """Why the whole quota is too small for such jobs, or None."""
         name = group.project
         whole = self._wholes.get(name)
         if whole is None:
@@ -138,7 +138,7 @@ class ProjectShares(dict[str, ProjectStanding]):
         )
 
     def goes_first(self, name: str, other: str, places: int) -> bool:
-        """Whether a project goes before another once that gave up so many places."""
+        """Whether a project is before another one that gave up that many places."""
         given_up = places * self[other].per_place
         return name == other or self[name].score < self[other].score - given_up
 
@@ -193,7 +193,7 @@ class FairQueue(LaneQueue):
         self._heaps: dict[str, list[Ticket]] = {}
 
     def join(self, lane: Lane) -> None:
-        """Let the lane's waiting jobs in."""
+        """Add the waiting jobs of the lane."""
         lane.fair = True
         for project in lane.queue.heads:
             head = lane.first_of(project)

@@ -19,7 +19,7 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 class RefusalReason(NamedTuple):
-    """Why a job is refused, and what to do."""
+    """Why a job is refused, and what to do about it."""
 
     message: str
     hint: str
@@ -66,7 +66,7 @@ def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[No
 
 
 def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:
-    """Whether a node that is there, if it were empty, has room for that."""
+    """Whether an available node, if it were empty, has room for that."""
     return any(need.fits_in(shape) for shape in snapshot.places.shapes.get(site, ()))
 
 
@@ -208,8 +208,8 @@ def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int |
 
 
 def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
-    """Why nobody knows whether there will ever be room for a job, as a sentence; empty where that is known,
-    or there is room now."""
+    """Why it is unknown whether there will ever be room for a job, as a sentence; empty if it is known,
+    or if there is room now."""
     site = snapshot.sites[resource.site]
     if not _has_nodes(site):
         return f"whether site {site.name} has room for the job: no node of the site was seen yet"
@@ -225,7 +225,7 @@ def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str
 
 
 def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[str]) -> bool:
-    """Whether all that waits for a resource would have a place, in its turn, on other nodes than those."""
+    """Whether all waiting jobs of a resource fit, in their turn, on other nodes than these."""
     queue = snapshot.lines.waiting.get(resource.name)
     if queue is None or resource.site not in snapshot.sites:
         return True
@@ -296,7 +296,7 @@ def sizes_by_ranks(kind: SiteKind, resource: Resource) -> bool:
 
 
 def ranks_on(free: Amounts, demand: Demand) -> int:
-    """How many of a gang's ranks fit into that."""
+    """The number of a gang's ranks that fit into that."""
     by_cpus = int((free.cpus + 1e-9) // (demand.cpus or 1.0))
     return min(by_cpus, free.memory_bytes // demand.memory_bytes if demand.memory_bytes else by_cpus)
 

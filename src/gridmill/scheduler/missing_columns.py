@@ -34,7 +34,7 @@ class NamedColumn:
 
 
 def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
-    """What a job names and its tables do not have, as sentences."""
+    """The columns that a job names and its tables do not have, as sentences."""
     columns = (
         one
         for one in _named(job)

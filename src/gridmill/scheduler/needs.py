@@ -31,7 +31,7 @@ def _all_before(job_run: JobRun, find: Find) -> Sequence[JobRun]:
 
 
 def may_go_on(snapshot: Snapshot, job_run_id: str) -> list[str]:
-    """The jobs to look at when this one has ended: those that need it, and those that need a job that was
+    """The jobs to check after this one has ended: those that need it, and those that need a job that was
     skipped before this one had ended."""
     result: list[str] = []
     open_ids, seen = [job_run_id], {job_run_id}
@@ -44,7 +44,7 @@ def may_go_on(snapshot: Snapshot, job_run_id: str) -> list[str]:
 
 
 def why_skipped(job_run: JobRun, needs: Sequence[JobRun], find: Find) -> str | None:
-    """Empty: it can run. None: it has to wait for a need. Else why it never will."""
+    """Why the job will never run. Empty: it can run now. None: it waits for a need."""
     when = job_run.job.when
     if when is When.SUCCESS:
         bad = [need for need in needs if need.state in FINISHED_JOBS - DONE_JOBS]

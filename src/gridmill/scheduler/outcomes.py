@@ -38,7 +38,7 @@ def backoff_seconds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryBound:
-    """The most memory that one attempt could have, and what has no more: `its site`, `resource big`."""
+    """The most memory that one attempt could have, and its limit in words: `its site`, `resource big`."""
 
     memory_bytes: int
     whose: str = "its site"
@@ -76,7 +76,7 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
 
 
 def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now: float) -> JobRun:
-    """However it ended: it was asked to, and no try is counted."""
+    """The job after a preemption: the attempt does not count as a try, however it ended."""
     made_room = replace(
         job_run,
         interruptions=job_run.interruptions + 1,
@@ -88,7 +88,7 @@ def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now:
 
 
 def delay_of(job_run: JobRun, attempt: Attempt) -> float:
-    """For how long a job that runs has waited in all. It does not change while it runs."""
+    """The total time that a running job has waited. It is constant while the job runs."""
     since = attempt.placed if job_run.ready is None else job_run.ready
     return job_run.waited_seconds + max(0.0, attempt.placed - since)
 
@@ -107,7 +107,8 @@ def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
 
 
 def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
-    """Neither the job nor its requirements failed: tried again as often as attempts that are lost."""
+    """The job after a failed installation. Neither the job nor its requirements caused it, so it is
+    retried as often as a lost attempt."""
     losses = job_run.losses + 1
     failed = replace(job_run, losses=losses)
     if losses > MOST_LOSSES:
@@ -116,8 +117,9 @@ def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> Job
 
 
 def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) -> JobRun:
-    """While the size is an estimate, a kill is no failure of the job: each next attempt gets more, up to what
-    there is. A declared size is kept; there a kill is a failure of the job."""
+    """The job after it ran out of memory. An estimated size is raised for each next attempt, up to the
+    limit, and the kill does not count as a failure. A declared size is kept, and the kill counts as a
+    failure."""
     had = attempt.given.memory_bytes
     killed = replace(job_run, memory_kills=job_run.memory_kills + 1)
     message = f"ran out of memory at {show_bytes(had)}"
@@ -218,9 +220,9 @@ def _bad_needs(snapshot: Snapshot, job_run: JobRun) -> str:
 
 
 def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
-    """The state a run with these jobs is in, and a sentence about it.
+    """The state of a run with these jobs, and a sentence about it.
 
-    It stays as it is until every job has ended; then one failed job makes it FAILED, else one stopped job
+    It stays until every job has ended; then one failed job makes it FAILED, otherwise one stopped job
     STOPPED. Jobs that were skipped only because there are no rows yet leave it SUCCEEDED.
     """
     states = [job_run.state for job_run in job_runs]

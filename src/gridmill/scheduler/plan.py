@@ -28,7 +28,8 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 def start_gang(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start every rank, the least loaded pods first; False, and nothing is taken, where not all fit now."""
+    """Start every rank, the least loaded pods first; False, and no room is taken, if not all ranks fit
+    now."""
     places = _find_places(draft, lane, ticket)
     if places is None:
         return False
@@ -207,7 +208,8 @@ def _line(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
 
 
 def _pass_over(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> bool:
-    """The quota of its project is used up, for all that ask for the same; False: it is too small ever."""
+    """Skip all jobs with the same demand because the quota of their project is used; False if the quota
+    can never fit them."""
     problem = draft.shares.problem(ticket[JOB_CLASS]) if draft.shares is not None else None
     if problem is None:
         line.leave_with_class(lane)
@@ -219,7 +221,7 @@ def _pass_over(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) ->
 
 
 def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start it where it has room: a gang as a whole."""
+    """Start the job if it has room: a gang as a whole. Whether it was started."""
     if ticket[JOB_CLASS].demand.workers > 1:
         return start_gang(draft, lane, ticket)
     place = find_lasting(draft, lane, ticket)
@@ -229,7 +231,8 @@ def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _is_backfilled(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start it on a pod that is kept for another, if it is expected to end before that one can start."""
+    """Start the job on a pod that is kept for another job, if it is expected to end before that job can
+    start. Whether it was started."""
     if lane.kept_for is None or lane.backfills >= MOST_TRIES:
         return False
     demand = ticket[JOB_CLASS].demand
@@ -249,7 +252,7 @@ def _is_backfilled(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _passes(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Whether the job is not to be placed now: held back, started already, or refused."""
+    """Whether the job must not be placed now: held back, started already, or refused."""
     job_run_id, demand = ticket[JOB_RUN_ID], ticket[JOB_CLASS].demand
     if not draft.can_start(job_run_id):
         return True
@@ -297,7 +300,7 @@ def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None
 
 
 def _waits_for_nodes(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Whether it is a gang that waits for nodes that are away: room for half of it would be of no use."""
+    """Whether the job is a gang that waits for unavailable nodes: room for half of it is useless."""
     return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
 
 
@@ -446,7 +449,7 @@ def _only_comes_elsewhere(snapshot: Snapshot, deployment_id: str) -> bool:
 
 
 def _look_again(draft: DraftPlan) -> None:
-    """The end of the next back-off."""
+    """The end of the next backoff."""
     held = draft.snapshot.lines.held.first_from((nextafter(draft.now, inf), ""))
     if held is not None:
         not_before, _ = held

@@ -43,7 +43,7 @@ def reserve(needed: int, free: int, now: float, ends: Iterable[tuple[float, int]
 
 
 def may_pass(reservation: Reservation, needed: int, end: float) -> bool:
-    """Whether a job that ends at `end` and needs so much does not delay the reserved one."""
+    """Whether a job that ends at `end` and needs this much does not delay the reserved one."""
     return end <= reservation.at or needed <= reservation.spare
 
 
@@ -69,7 +69,7 @@ def reservation_in(snapshot: Snapshot, now: float, pods: Pods, demand: Demand) -
 def _gains(
     snapshot: Snapshot, now: float, slot: PodSlot, pod_id: str, demand: Demand
 ) -> Iterator[tuple[float, int]]:
-    """When jobs of a pod are expected to end, and how many places that gains."""
+    """When the jobs of a pod are expected to end, and how many places each end frees."""
     freed: list[Amounts] = []
     room = _room(slot, demand, freed)
     attempts = (snapshot.attempts[key] for key in snapshot.places.on.get(pod_id, ()))

@@ -42,7 +42,7 @@ class ExclusiveTurns:
             insort(self._waiting.setdefault(name, []), rank)
 
     def run(self, name: str, job_run_id: str) -> None:
-        """The job runs: nobody else's turn."""
+        """Record that the job runs: no other job has the turn."""
         self.leave(job_run_id)
         self._known[job_run_id] = (name, None)
         self._running.setdefault(name, set()).add(job_run_id)
@@ -63,13 +63,14 @@ class ExclusiveTurns:
                 del self._waiting[name]
 
     def next(self, name: str) -> str | None:
-        """The job that may start; None while one runs, or none waits."""
+        """The job that may start; None if one runs, or none waits."""
         if name in self._running or name not in self._waiting:
             return None
         return self._waiting[name][0][JOB_RUN_ID]
 
     def before(self, name: str, job_run_id: str) -> str | None:
-        """The job that this one lets pass: one that runs, else the first that waits. None: it is next."""
+        """The job before this one: the running one, otherwise the first that waits. None if this one
+        is next."""
         running = self._running.get(name)
         if running:
             return min(running)
@@ -82,14 +83,14 @@ class ExclusiveTurns:
 
 
 class _QueueEntry(NamedTuple):
-    """Where a job stands, so that it can be taken out again."""
+    """The place of a job in the index, so that it can be removed again."""
 
     waiting: bool
     not_before: float
     ticket: Ticket
 
     def stands(self, waiting: bool, job_run: JobRun, rank: Rank, demand: Demand, since: float) -> bool:
-        """Whether the job stands there already."""
+        """Whether the job is at this place already."""
         group = self.ticket[JOB_CLASS]
         return (
             self.waiting is waiting
@@ -210,9 +211,9 @@ class JobsByResource:
                 self._place_again(other, following)
 
     def turn_of(self, job_run: JobRun) -> str:
-        """Which jobs it takes turns with: those that load the same sink or work on the same nodes; those of
-        one name where runs have no parameters; else those of one name that make the same from the same. What
-        differs by a parameter does not wait for each other."""
+        """The key of the jobs with which it takes turns: those that load the same sink or work on the
+        same nodes; those with the same name if runs have no parameters; otherwise those with the same
+        name and the same inputs. Jobs that differ by a parameter do not wait for each other."""
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
@@ -284,7 +285,7 @@ def _turn(job_run: JobRun, run: Run | None) -> str:
 
 
 def forget(index: dict[str, dict[str, None]], key: str, member: str) -> None:
-    """Take a member out of an index of sets; an empty set leaves too."""
+    """Remove a member from an index of sets, and an empty set too."""
     members = index.get(key)
     if members is not None:
         members.pop(member, None)

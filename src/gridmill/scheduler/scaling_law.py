@@ -115,7 +115,7 @@ class WorkLaw:
 
     @property
     def quantile(self) -> float:
-        """How many standard deviations the intervals reach to either side."""
+        """The half-width of the intervals, in standard deviations."""
         return student((1 + LEVEL) / 2, self.freedom)
 
 
@@ -251,7 +251,7 @@ def _queue(trials: Sequence[WorkMeasurement], cycle: Cycle) -> _FittedLaw:
 
 
 def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
-    """What is free with some of it at a bound: contention at none or all, coherence at none."""
+    """The solutions with some free parameters at a bound: contention at none or all, coherence at none."""
     lines = [(_ALONE,), (_ALONE, _QUEUE), (_IN_LINE,)] if _QUEUE in free else [(free[0],)]
     pairs = [(), (_PAIRS,)] if _PAIRS in free else [()]
     return [(*line, *pair) for line in lines for pair in pairs]

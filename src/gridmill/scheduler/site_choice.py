@@ -82,7 +82,7 @@ def _reason(
 
 
 def labels(resources: Sequence[Resource]) -> Mapping[str, str]:
-    """What to call each: its site, where that tells them apart, else its name."""
+    """A label for each resource: its site if this is unique, otherwise its name."""
     sites = {resource.name: _place(resource) for resource in resources}
     alone = len(set(sites.values())) == len(sites)
     return sites if alone else {resource.name: resource.name for resource in resources}
@@ -104,7 +104,7 @@ MOST_STAGED = 200
 
 
 def learned(way: Route, carriage: AttemptTransfers, versions: Iterable[str] = ()) -> Route:
-    """The way, with what was carried for one more attempt. `versions` are there since then."""
+    """The route after the transfers of one more attempt. The site has `versions` since then."""
     fresh = tuple(dict.fromkeys(versions))
     kept = tuple(one for one in way.staged if one not in fresh)
     before = way.rates(carriage.staging)
@@ -141,7 +141,7 @@ def _first(*values: float | None) -> float | None:
 def transfer_seconds(
     pace: TransferRate | None, round_trip_seconds: float | None, size_bytes: int
 ) -> float | None:
-    """How long so much takes; None where that was not measured yet."""
+    """The duration of a transfer of that size; None if no rate was measured."""
     waits = ROUND_TRIPS * (round_trip_seconds or 0.0)
     if not size_bytes:
         return waits

@@ -65,7 +65,8 @@ class _Estimate:
 
 
 def subject_of(job: Job, pipeline: str) -> str:
-    """What measurements of this job are filed under: kind and variant (`training/lstm`, `sink/csv`)."""
+    """The subject under which measurements of this job are stored: kind and variant (`training/lstm`,
+    `sink/csv`)."""
     if job.training and job.runs_code:
         return f"training/custom/{pipeline}/{job.name}"
     if job.training:
@@ -143,7 +144,7 @@ def size_job(
 
 
 def _left(name: str, subject: str, size: JobSize, history: MeasurementHistory) -> float | None:
-    """What decides its place in line; None where nothing was measured."""
+    """The expected remaining time, which decides its place in the queue; None if nothing was measured."""
     durations = lasted(name, subject, size, history)
     return expected_left(durations, 0.0) if durations else None
 
@@ -151,7 +152,7 @@ def _left(name: str, subject: str, size: JobSize, history: MeasurementHistory) -
 def _advice_input(
     job: Job, history: MeasurementHistory, pipeline: str, resource: Resource, largest: Amounts, pods: int
 ) -> AdviceInput | None:
-    """What attempts of a job with workers measured."""
+    """The measurements for advice on a job with workers."""
     if not has_workers(job):
         return None
     name = f"{pipeline}/{job.name}"
@@ -160,7 +161,8 @@ def _advice_input(
 
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
-    """What the user declared goes before what was read; the resource's size fills what nobody knows."""
+    """The size of the job: declared values before measured ones; the size of the resource replaces
+    unknown values."""
     if job.rows is not None:
         size = replace(size, rows=job.rows)
     return size if resource.size is None else size.or_else(resource.size)
@@ -246,7 +248,7 @@ def _by_job(
 
 
 def _as_declared(job: Job, measurement: Measurement) -> Measurement:
-    """As it would have been with the settings of now, by the model of the job's kind."""
+    """The measurement scaled to the present settings, by the memory estimate of the job's kind."""
     ratio = _settings_ratio(job, measurement)
     if ratio == 1.0:
         return measurement
@@ -267,12 +269,12 @@ def _settings_ratio(job: Job, measurement: Measurement) -> float:
 
 
 def model_bytes(job: Job, size: JobSize, parallel: ParallelTiming | None) -> int:
-    """What the model gives for an attempt with so many workers; 0 where it does not follow the settings."""
+    """The memory estimate for an attempt with that many workers; 0 if it does not depend on the settings."""
     return memory_of(job, size, _crew(parallel) if parallel else 1) if knows_settings(job) else 0
 
 
 def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """Those of about this size, where there are enough: what is scaled little is wrong by little."""
+    """Measurements of about this size, if there are enough: scaling by a small factor has a small error."""
     alike = tuple(
         measurement for measurement in measured if 1 / NEAR <= _growth(size, measurement.size) <= NEAR
     )
@@ -282,8 +284,8 @@ def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measuremen
 def _frugal(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], parts: int
 ) -> tuple[Measurement, ...]:
-    """Of a kind that takes more where it is given more: without those that had far more than others got by
-    with."""
+    """For a kind that uses more memory if it is given more: the measurements without those that had far
+    more than others needed."""
     if not footprint_of(job).spills:
         return measured
     had = [
@@ -303,8 +305,9 @@ def _margin(job: Job, attempts: int) -> float:
 
 
 def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> int:
-    """Where there is far more to do than ever before: of little data a peak is nearly all base, and does not
-    tell what a row takes. At most as much more as there is more to do, and as the model says; else 0."""
+    """The estimate if there is far more data than ever before: with little data a peak is nearly all base
+    and does not show the memory per row. It grows at most with the data, and at most to the estimate of
+    the kind; otherwise 0."""
     if any(_growth(size, measurement.size) <= NEAR for measurement in measured):
         return 0
     most = max(_needed(measurement) * _growth(size, measurement.size) for measurement in measured)
@@ -312,29 +315,32 @@ def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: i
 
 
 def _scaled_peak(job: Job, size: JobSize, measurement: Measurement, workers: int, parts: int) -> int:
-    """More workers than were measured may each take as much as those did; fewer make it no smaller."""
+    """The peak scaled to this size. More workers than measured may each use as much as the measured ones;
+    fewer do not lower it."""
     peak = _needed(measurement)
     crowd = workers / _crew(measurement.parallel) if measurement.parallel else 1.0
     return int(max(_grown(job, peak, _ratio(size, measurement, parts)), peak * crowd if crowd > 1 else 0))
 
 
 def _ratio(size: JobSize, measurement: Measurement, parts: int) -> float:
-    """How much larger a part is now. More parts than were measured make it no smaller: they may be uneven."""
+    """The factor by which a part is larger now. More parts than measured do not lower it, because parts
+    may be uneven."""
     timing = measurement.parallel
     fewer = timing.pods / parts if timing is not None and timing.pods > parts else 1.0
     return _growth(size, measurement.size) * fewer
 
 
 def _grown(job: Job, memory_bytes: int, ratio: float) -> float:
-    """The base stays, the rest grows with the cells (or the bytes read); slower where it may spill."""
+    """The scaled memory: the base is constant, the rest grows with the cells (or the bytes read), more
+    slowly for jobs that spill."""
     footprint = footprint_of(job)
     fixed = min(footprint.base_bytes, memory_bytes)
     return fixed + (memory_bytes - fixed) * (ratio**SPILLED if footprint.spills else ratio)
 
 
 def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
-    """Those with as many workers, else with the next more, else with the most: a guess from fewer is the
-    wilder one."""
+    """Measurements with the same number of workers, otherwise with the next larger one, otherwise with
+    the largest: scaling up has a larger error than scaling down."""
     crews = sorted({_crew(measurement.parallel) for measurement in measured if measurement.parallel})
     nearest = next((crew for crew in crews if crew >= workers), max(crews, default=0))
     return tuple(
@@ -357,7 +363,8 @@ def _growth(size: JobSize, before: JobSize) -> float:
 
 
 def _needed(measurement: Measurement) -> int:
-    """A killed attempt needed more than it had; how much more is not known, so it counts as given."""
+    """The memory that an attempt needed. A killed attempt needed more than it had by an unknown amount,
+    so its limit counts."""
     peak = measurement.use.peak_memory_bytes
     return max(peak, measurement.given.memory_bytes) if measurement.memory_killed else peak
 
@@ -393,7 +400,7 @@ def _in_steps(memory: float) -> int:
 
 
 def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[str]]:
-    """An estimate is no reason to refuse a job: it gets what there is."""
+    """The estimate, at most the available memory: an estimate is not a reason to refuse a job."""
     bounds = [
         (resource.memory_bytes, f"the memory of resource {resource.name}"),
         (largest.memory_bytes or None, f"the largest node of site {resource.site}"),
@@ -407,7 +414,7 @@ def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[s
 
 
 def _gets_by_with_less(job: Job, history: MeasurementHistory, pipeline: str) -> bool:
-    """It spills, and was never killed for memory."""
+    """Whether the job spills and never ran out of memory."""
     measurements = history.of_job(f"{pipeline}/{job.name}", subject_of(job, pipeline))
     return footprint_of(job).spills and not any(measured.memory_killed for measured in measurements)
 
@@ -453,8 +460,8 @@ def _resource_memory(
 
 
 def after_memory_kill(sizing: Sizing, killed_at_bytes: int, largest: int, growth: int = GROWTH) -> Sizing:
-    """`growth` times what the attempt was killed at, at most `largest` bytes. Unchanged when there is no
-    more."""
+    """The sizing with `growth` times the limit at which the attempt ran out of memory, at most `largest`
+    bytes. Unchanged if there is no more."""
     memory = min(growth * killed_at_bytes, largest)
     if memory <= killed_at_bytes:
         return sizing

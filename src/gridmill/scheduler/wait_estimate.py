@@ -104,7 +104,7 @@ class WaitSimulation:
         return self._standings[head[JOB_CLASS].demand.project]
 
     def _go_on(self, until: float) -> None:
-        """Until then, and all that ends by then gives up what it holds."""
+        """Advance to that time; all jobs that end by then free what they hold."""
         while self._ends and self._ends[0][0] <= until:
             ended, _, claim = heappop(self._ends)
             self._lapse(ended)

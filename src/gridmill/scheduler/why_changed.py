@@ -44,7 +44,7 @@ class ProvenanceComparison:
 
 
 def why_changed(compared: ProvenanceComparison) -> tuple[str, ...]:
-    """The differences as texts, the most telling first; empty where there is none."""
+    """The differences as texts, the most informative first; empty if there are none."""
     return tuple(_differences(compared))
 
 
@@ -235,8 +235,8 @@ def files_named(job: Job) -> tuple[str, ...]:
 
 
 def _inside(written: str, folder: str) -> str:
-    """A path or pattern relative to the project's folder; empty where it leads out of it, or where the folder
-    of an absolute path is not known."""
+    """A path or pattern relative to the project's folder; empty if it leads outside, or if the folder of
+    an absolute path is not known."""
     if posixpath.isabs(written) and not posixpath.isabs(folder):
         return ""
     path = posixpath.relpath(written, folder) if posixpath.isabs(written) else written

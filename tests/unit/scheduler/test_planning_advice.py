@@ -34,7 +34,7 @@ def test_one_attempt_tells_the_serial_share_from_within() -> None:
     line = found.forecast(8)
     assert line is not None
     assert line.low == 1.0  # nothing says yet that more workers help
-    assert any("only 1 was measured" in text for text in found.unknown)
+    assert any("only runs with 1 worker were measured" in text for text in found.unknown)
     assert [probe.workers for probe in found.probes] == [8]
 
 

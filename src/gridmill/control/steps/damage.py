@@ -1,7 +1,7 @@
-"""Reports damaged records of the store, and sets right what refers to records that are lost.
+"""Reports damaged records of the store, and repairs records that refer to lost ones.
 
-A run whose own record or a job's is lost ends as failed, with the reason; what it made is used again by the
-next run. Pods are told to end attempts that nobody knows.
+A run whose own record or a job's record is lost ends as failed, with the reason; the next run reuses its
+versions. Pods are told to end attempts without a record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ _BLOCKED = (JobState.BLOCKED, JobState.WAITING)
 
 
 def report_new(problems: Problems, store: Store) -> bool:
-    """Warn of damage that was noticed since the last time, once each. Whether there was any."""
+    """Warn once of each damage that was found since the last call; whether there was any."""
     noticed = store.take_new_damage()
     for one in noticed:
         problems.warn(f"the record of {one.name} in the store is damaged and lost: {one.problem}")
@@ -60,7 +60,7 @@ def may_have_lost_versions(ledger: Ledger) -> bool:
 
 
 def set_right(ledger: Ledger, transaction: Transaction) -> None:
-    """Make runs consistent of which the store has lost records. Called when the ledger was loaded."""
+    """Make the runs consistent of which the store has lost records. Called after the ledger was loaded."""
     snapshot = ledger.snapshot
     damaged = ledger.store.damage()
     for job_run in tuple(snapshot.job_runs.values()):
@@ -90,7 +90,7 @@ def _set_job_right(snapshot: Snapshot, transaction: Transaction, job_run: JobRun
 
 
 def _what_it_lost(snapshot: Snapshot, transaction: Transaction, job_run: JobRun) -> str:
-    """Why a job cannot go on; empty: it can."""
+    """Why a job cannot continue; empty if it can."""
     if job_run.attempt_id is None:
         left = sum(1 for _ in parts_of(transaction, job_run))
         return "the record of one of its parts was damaged" if left < job_run.parts else ""
@@ -127,7 +127,7 @@ def _end_orphans(snapshot: Snapshot, transaction: Transaction, run_id: str) -> N
 
 
 def _is_stray(snapshot: Snapshot, transaction: Transaction, attempt: Attempt) -> bool:
-    """Whether no job has that attempt any more, as its record, or that of its pod, is lost."""
+    """Whether the attempt belongs to no job, because its own record or that of its pod is lost."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
     return (
         job_run is None
@@ -163,7 +163,7 @@ def _lost_jobs(snapshot: Snapshot, run: Run, damaged: Sequence[DamagedRecord]) -
 
 
 def _is_part(jobs: dict[str, JobRun], run: Run, name: str) -> bool:
-    """Whether it is a part of a job whose record is there: that job fails."""
+    """Whether it is a part of a job whose record exists: then that job fails."""
     whole, sign, number = name.rpartition(".p")
     return bool(sign) and number.isdecimal() and f"{run.id}/{whole}" in jobs
 

@@ -1,4 +1,4 @@
-"""The runs of schedules that are active, and how a schedule stands."""
+"""The active runs of schedules, and the current state of a schedule."""
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import Control

@@ -52,7 +52,7 @@ from gridmill.scheduler.sizing import declared_as, model_bytes, subject_of
 
 
 def defect(problems: Problems, job: str, error: Exception) -> InternalError:
-    """What to tell about an error that nothing expects; the control node's log gets the traceback."""
+    """The message for an unexpected error; the log of the control node gets the traceback."""
     problems.warn(f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}")
     return InternalError(
         f"a defect of Gridmill: {type(error).__name__}: {error}".rstrip(": "),
@@ -68,17 +68,18 @@ class ManifestWriteError(Exception):
 
 
 def runs(attempt: Attempt) -> bool:
-    """Whether it may still say something: it has not ended, nor is it a rank that waits for others to end."""
+    """Whether the attempt can still send events: it has not ended, and is not a rank that waits for the
+    others to end."""
     return attempt.state in LIVE_ATTEMPTS and attempt.outcome is None
 
 
 def settle_attempt(
     endings: Endings, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
 ) -> None:
-    """Everything that follows from the end of an attempt, in one transaction.
+    """Record everything that follows from the end of an attempt, in one transaction.
 
-    An end that cannot be taken in, by a defect of Gridmill, is the failure of that attempt alone; so is one
-    whose versions' manifests cannot be written.
+    If a defect of Gridmill prevents this, only that attempt fails; likewise if the manifests of its versions
+    cannot be written.
     """
     inner = transaction.within()
     try:
@@ -200,7 +201,7 @@ def _update_route(ledger: Ledger, transaction: Transaction, job_run: JobRun, end
 
 
 def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
-    """Count what it used against its project's share, where projects share the grid."""
+    """Add the use of the attempt to the share of its project, if several projects share the grid."""
     if ledger.snapshot.projects:
         project = transaction.get(Project, ended.project) or Project(name=ended.project)
         places = max(1, ended.given.gpus) * max(1, ended.ranks)
@@ -209,7 +210,7 @@ def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
 
 
 def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction, job_run: JobRun) -> None:
-    """Jobs of other runs that waited for this one's end: what it made may be what they would make."""
+    """Check jobs of other runs that waited for this job: its result may be the one that they need."""
     snapshot = ledger.snapshot
     for key in snapshot.lines.turns.behind(snapshot.lines.turn_of(job_run)):
         other = transaction.get(JobRun, key)
@@ -223,7 +224,7 @@ def _clear_job_caches(reported: ReportedProgress, job_run_id: str) -> None:
 
 
 def _placed(outcome: AttemptOutcome, job_run: JobRun | None) -> AttemptOutcome:
-    """The outcome with the file and line of the field that its message names."""
+    """The outcome, with the file and line of the field that its message names."""
     if job_run is None or not outcome.message:
         return outcome
     job = job_run.job
@@ -231,7 +232,7 @@ def _placed(outcome: AttemptOutcome, job_run: JobRun | None) -> AttemptOutcome:
 
 
 def _ended(reported: ReportedProgress, attempt: Attempt, outcome: AttemptOutcome, now: float) -> Attempt:
-    """The final record. What the job measured while it ran is kept with it."""
+    """The final record of the attempt, with the values that the job measured."""
     check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
     return replace(
         attempt,
@@ -355,7 +356,7 @@ def _made_from(transaction: Transaction, job_run: JobRun) -> list[str]:
 def measure(
     ledger: Ledger, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: AttemptOutcome
 ) -> None:
-    """Record what the attempt used, for the next sizing. Lost and stopped attempts tell nothing."""
+    """Record the use of the attempt for the next sizing. Lost and stopped attempts measure nothing."""
     killed = outcome.cause == Cause.MEMORY
     if outcome.state != AttemptState.SUCCEEDED and not killed:
         return
@@ -386,7 +387,7 @@ def _site_of(ledger: Ledger, job_run: JobRun) -> str:
 
 
 def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:
-    """Record what a job used that was done on every node: the memory of the one that needed most."""
+    """Record the use of a job that ran on every node: the memory of the node that used most."""
     uses = [(part, part.part_report.use) for part in parts if part.part_report is not None]
     neediest, _ = max(uses, key=lambda one: one[1].peak_memory_bytes)
     transaction.put(
@@ -404,12 +405,13 @@ def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[Job
 
 
 def _use_of_all(job_run: JobRun, use: MeasuredUse) -> MeasuredUse:
-    """With the time of the attempts that it went on from: what a job takes is what all of them took."""
+    """The use of the attempt together with the earlier attempts whose checkpoints it continued."""
     return replace(use, wall_seconds=use.wall_seconds + job_run.served_seconds)
 
 
 def _waited(job_run: JobRun, attempt: Attempt) -> float:
-    """For a place, or its turn; a retry waits for its back-off too, which tells nothing."""
+    """Seconds that the job waited for room or its turn. A retry counts none, because it also waits for
+    its backoff."""
     return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
 
 

@@ -19,12 +19,12 @@ from gridmill.scheduler.gang_results import choose_ports, gang_of, to_dismiss, t
 
 
 def stop_message(channels: Channels, attempt_id: str, reason: str) -> Stop:
-    """A Stop with the configured grace."""
+    """A Stop message with the configured grace period."""
     return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=channels.grace_seconds)
 
 
 def send_to_pod(channels: Channels, pod_id: str, message: ToPod) -> None:
-    """Send, if the pod's link is open."""
+    """Send a message if the pod is connected."""
     channel = channels.by_pod.get(pod_id)
     if channel is not None:
         channels.links.send(channel, [message])
@@ -49,7 +49,7 @@ def rendezvous(ledger: Ledger, transaction: Transaction, members: Sequence[Attem
 
 
 def _address(transaction: Transaction, attempt: Attempt) -> str:
-    """What its pod said of its host; the host's name for a pod that said nothing."""
+    """The host that the pod has reported, otherwise its host name."""
     deployment = transaction.get(Deployment, attempt.deployment_id)
     pods = deployment.pods if deployment else ()
     pod = next((pod for pod in pods if pod.id == attempt.pod_id), None)
@@ -137,7 +137,7 @@ def _dismiss(
 
 
 def _end(channels: Channels, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:
-    """Those that have not ended and were not asked to."""
+    """The ranks that have not ended and were not asked to."""
     for member in members:
         if member.outcome is None and not member.stop_requested and member.interrupted is None:
             transaction.put(replace(member, stop_requested=True))

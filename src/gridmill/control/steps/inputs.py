@@ -25,7 +25,7 @@ from gridmill.scheduler.needs import failed_before
 
 
 def leaves_checkpoints(job: Job) -> bool:
-    """Whether its attempts leave something that the next attempt goes on from."""
+    """Whether attempts of the job leave a checkpoint from which the next attempt resumes."""
     return job.kind == JobKind.TRAINING or bool(job.gang) or job.can_resume
 
 
@@ -78,7 +78,7 @@ def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
 
 
 def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> Artifact:
-    """The version that a name means in the run. Raises InputError where it meant none when the run began."""
+    """The version that a name means in the run. Raises InputError if it meant none when the run began."""
     artifact_id = run.settled.get(name) if run is not None else None
     if artifact_id is not None:
         return fetch_artifact(catalog, artifact_id)
@@ -129,7 +129,7 @@ def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
 def _shared_bundle(
     ledger: Ledger, storage: Storage, job_run: JobRun, bundle: str | None, attempt: Attempt
 ) -> str:
-    """Where the pod finds the code, if it needs it and is on another machine."""
+    """The place where the pod finds the code, if it needs code and runs on another machine."""
     deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     elsewhere = deployment is not None and deployment.site != LOCAL
     return storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
@@ -144,7 +144,7 @@ def _staging(ledger: Ledger, attempt: Attempt) -> Staging:
 
 
 def order_for(catalog: Catalog, storage: Storage, transaction: Transaction, attempt: Attempt) -> AttemptOrder:
-    """The order that goes to the pod."""
+    """The order for the pod of an attempt."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
     run = transaction.get(Run, attempt.run_id)
     if job_run is None or run is None:

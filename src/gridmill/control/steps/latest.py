@@ -21,7 +21,7 @@ def note_set(
     after: Alias | None,
     by: str = "",
 ) -> None:
-    """An alias is set, moved or removed: by that, or by the user whom the control node belongs to."""
+    """Record that a user set, moved or removed an alias."""
     alias = after or before
     if alias is not None:
         moved = _alias_target(before), _alias_target(after)
@@ -36,7 +36,7 @@ def note_latest_move(
     after: Latest,
     by: str = "",
 ) -> None:
-    """`latest` becomes another version."""
+    """Record that `latest` names another version."""
     old = before.artifact if before is not None else ""
     if old != after.artifact:
         _note(storage, problems, transaction, after.name, LATEST, (old, after.artifact), by or after.run)
@@ -57,7 +57,7 @@ def _note(
 
 
 def _append(storage: Storage, problems: Problems, move: AliasMove) -> None:
-    """The move is committed: an error of the log of moves does not undo it."""
+    """Write a committed move to the log. An error here does not undo the move."""
     try:
         storage.note_move(move)
     except StorageError as error:

@@ -42,7 +42,7 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
 
 
 def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
-    """Send Start; where the pod is on another machine the code goes first, beside the ticks."""
+    """Send Start. If the pod is on another machine, the code is sent first, beside the ticks."""
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)
         starting.aside.submit(f"share code for {attempt.id}", share, partial(_shared, starting, order))
@@ -59,7 +59,7 @@ def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mappi
 
 
 def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None:
-    """Its code is where the pod finds it: start, if that is still wanted."""
+    """Start the attempt after its code was copied, if it is still wanted."""
     attempt = starting.ledger.snapshot.attempts.get(order.attempt_id)
     if attempt is None or attempt.state != AttemptState.PLACED or attempt.outcome is not None:
         return

@@ -23,7 +23,7 @@ def output_uri(job_run: JobRun, attempt_id: str) -> str:
 
 
 def left_behind(job_run: JobRun, attempt_id: str) -> tuple[str, ...]:
-    """What an attempt that did not succeed may have left below the storage root."""
+    """The folders that an unsuccessful attempt may have left below the storage root."""
     uri = output_uri(job_run, attempt_id)
     folder, _, name = uri.rpartition("/")
     return (uri, f"{folder}/.{name}.draft", contents_uri(uri))
@@ -35,7 +35,7 @@ def part_id(job_run_id: str, number: int) -> str:
 
 
 def parts_of(transaction: Transaction, job_run: JobRun) -> Iterator[JobRun]:
-    """The parts that a job is done in now."""
+    """The current parts of a job."""
     for number in range(job_run.parts):
         part = transaction.get(JobRun, part_id(job_run.id, number))
         if part is not None:
@@ -43,13 +43,13 @@ def parts_of(transaction: Transaction, job_run: JobRun) -> Iterator[JobRun]:
 
 
 def folders_of_parts(transaction: Transaction, job_run: JobRun) -> tuple[str, ...]:
-    """The folders of the attempts that did them, in order."""
+    """The folders of the attempts of the parts, in order."""
     parts = parts_of(transaction, job_run)
     return tuple(output_uri(part, part.attempt_id) for part in parts if part.attempt_id)
 
 
 def discard_parts(discarded: list[str], transaction: Transaction, job_run: JobRun) -> None:
-    """What the parts made is put together, or of no use any more."""
+    """Delete the outputs of the parts: they were combined, or are not needed."""
     for part in parts_of(transaction, job_run):
         if part.attempt_id is not None:
             transaction.then(partial(discarded.extend, left_behind(part, part.attempt_id)))

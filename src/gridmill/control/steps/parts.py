@@ -148,7 +148,7 @@ def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> 
 
 
 def stop_attempt(channels: Channels, transaction: Transaction, job_run: JobRun) -> None:
-    """Ask the job's attempt, if it has one, to end: all ranks of a gang."""
+    """Ask the attempt of the job, if there is one, to end: all ranks of a gang."""
     attempt = transaction.get(Attempt, job_run.attempt_id or "")
     if attempt is None:
         return

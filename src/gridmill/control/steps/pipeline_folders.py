@@ -26,7 +26,8 @@ def note_origin(
 
 
 def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
-    """Why a run of it would be refused: the pipeline's name belongs to another folder. Else empty."""
+    """Why a run of the pipeline would be refused, because its name belongs to another folder; otherwise
+    empty."""
     here = _origin(pipeline)
     try:
         if here.folder:
@@ -37,7 +38,8 @@ def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
 
 
 def check_run_origin(ledger: Ledger, storage: Storage, transaction: Transaction, run: Run) -> None:
-    """A run of a folder from which the pipeline's name was moved is not resumed. Raises ConflictError."""
+    """Raise ConflictError for a run of a folder that the pipeline's name does not belong to any more: it
+    is not resumed."""
     here = Origin(name=run.pipeline, folder=run.folder)
     recorded = _recorded_origin(ledger, transaction, here)
     if recorded is None or recorded.folder == here.folder or storage.has_left(here.folder, recorded.host):

@@ -1,4 +1,4 @@
-"""Takes in one event of a pod: its record, what it says of the attempt, and the attempt's end."""
+"""Processes one event of a pod: its record, its effect on the attempt, and the end of the attempt."""
 
 from collections.abc import Mapping
 
@@ -36,7 +36,7 @@ def with_pod(deployment: Deployment, pod: Pod) -> Deployment:
 
 
 def apply_event(endings: Endings, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
-    """What follows from one event. Those of attempts that are over, or of another token, say nothing."""
+    """Apply one event. Events of attempts that have ended, or of another token (fencing), have no effect."""
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
         return  # fenced off: acknowledged and dropped
@@ -88,7 +88,7 @@ def _log_record(attempt: Attempt, job_run: JobRun | None, event: PodEvent) -> Lo
 
 
 def _last_line(reported: ReportedProgress, part: JobRun, body: Mapping[str, object]) -> None:
-    """What a command says last on a node stands in the table of nodes."""
+    """Keep the last line that a command printed on a node, for the table of nodes."""
     lines = [line.strip() for line in str(body.get("text", "")).split("\n") if line.strip()]
     if lines:
         reported.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
@@ -109,7 +109,7 @@ def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
 
 
 def outcome_of(event: PodEvent) -> AttemptOutcome:
-    """How an attempt ended, as its pod's event says it."""
+    """The outcome of an attempt that the event of its pod reports."""
     try:
         return from_builtins(event.body.get("outcome"), AttemptOutcome)
     except GridmillError as error:

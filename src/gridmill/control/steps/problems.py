@@ -15,7 +15,7 @@ from gridmill.scheduler.feasibility import will_do_without
 
 
 def set_problem(problems: Problems, what: str, trouble: str) -> None:
-    """Set the problem of `what` and warn of it if it is new; empty: the problem is over."""
+    """Set the problem of `what` and warn of it if it is new; an empty text ends the problem."""
     if not trouble:
         problems.lasting.pop(what, None)
     elif problems.lasting.get(what) != trouble:
@@ -56,7 +56,7 @@ def clear_ended(ledger: Ledger, problems: Problems) -> None:
 
 
 def problem_of_site(problems: Problems, site: str) -> str:
-    """Why nothing is heard of a site; empty: it answers."""
+    """Why a site does not answer; empty if it does."""
     return problems.lasting.get(f"site {site}") or problems.lasting.get(f"look {site}") or ""
 
 
@@ -77,7 +77,7 @@ it."""
 def note_unfit(
     ledger: Ledger, bring_ups: BringUps, timeline: Timeline, deployment: Deployment, pod: Pod, message: str
 ) -> bool:
-    """Note that a pod's node is unfit for its resource. Whether other nodes will do."""
+    """Note that the node of a pod is unfit for its resource; whether other nodes suffice."""
     nodes = bring_ups.unfit.setdefault(deployment.resource, {})
     nodes[pod.node] = (timeline.now(), message)
     snapshot = ledger.snapshot
@@ -88,7 +88,7 @@ def note_unfit(
 
 
 def unfit_of(bring_ups: BringUps, timeline: Timeline, resource: str) -> tuple[str, ...]:
-    """The nodes left aside for a resource; what was noted long ago is forgotten."""
+    """The nodes that a resource does not use. Old notes expire."""
     nodes = bring_ups.unfit.get(resource, {})
     for node in [node for node, (at, _) in nodes.items() if at <= timeline.now() - UNFIT_SECONDS]:
         del nodes[node]
@@ -103,8 +103,7 @@ def unfit_nodes(bring_ups: BringUps, timeline: Timeline) -> Mapping[str, Collect
 
 
 def why_excluded(bring_ups: BringUps, timeline: Timeline, job_run: JobRun) -> str:
-    """Of a job that waits: which nodes are left aside for its resource, with the last one's reason; or
-    nothing."""
+    """For a waiting job: the nodes that its resource does not use, with the last reason; or empty."""
     nodes = unfit_of(bring_ups, timeline, job_run.resource) if job_run.state is JobState.WAITING else ()
     if not nodes:
         return ""

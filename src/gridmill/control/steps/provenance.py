@@ -1,6 +1,6 @@
-"""Computes the provenance of a job's result, and finds an earlier version that was made from the same.
+"""Computes the provenance of a job's result, and finds an earlier version with the same provenance.
 
-If there is none, it says why the job executes.
+If there is none, it reports why the job executes.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -125,7 +125,7 @@ def _value(value: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN4
 
 
 def _as_meant(value: object) -> object:
-    """A text of several lines without what YAML's ways of writing it add at its ends."""
+    """A multi-line text without the blanks that the notations of YAML add at its ends."""
     return value.strip() if isinstance(value, str) and "\n" in value and value.strip() else value
 
 
@@ -144,7 +144,8 @@ def _default(one: Field[Any]) -> object:
 
 
 def _text(name: str, value: object) -> str:
-    """As it is shown; of long ones, and of environment variables, which may be secrets, a hash."""
+    """The value as it is shown; a hash for long texts and for environment variables, which may be
+    secrets."""
     result = value if isinstance(value, str) else encode(value).decode()
     if len(result) > TEXT_BYTES or _SECRET in name:
         return HASHED + sha256(result.encode("utf-8", "surrogateescape")).hexdigest()[:_SHORT]
@@ -152,7 +153,8 @@ def _text(name: str, value: object) -> str:
 
 
 def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
-    """At most so many entries: of more files one for each folder at the top (`src/`), with their number."""
+    """At most that many entries: for more files, one entry for each folder at the top (`src/`), with
+    their number."""
     if len(files) <= MOST_FILES:
         return {name: digest[:_SHORT] + digest[64:] for name, digest in files.items()}
     folders: dict[str, list[str]] = {}
@@ -165,7 +167,7 @@ def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def find_provenance(catalog: Catalog, name: str, whole: str) -> Provenance | None:
-    """The record of what a fingerprint of that name is made of."""
+    """The record of the inputs of a fingerprint of that name."""
     if catalog.ledger.has_no_provenance(name):
         return None
     key = f"{name}#{whole}"
@@ -179,7 +181,7 @@ def find_provenance(catalog: Catalog, name: str, whole: str) -> Provenance | Non
 
 
 def find_code(catalog: Catalog, whole: str) -> CodeList | None:
-    """A list of code by its hash (empty: of no code); None where it is not known."""
+    """A list of code files by its hash (an empty hash: no code); None if it is not known."""
     code_list = catalog.code_lists.get(whole)
     if code_list is None and whole:
         code_list = catalog.ledger.read(CodeList, whole)
@@ -199,7 +201,7 @@ def note_provenance(catalog: Catalog, transaction: Transaction, now: Provenance,
 
 
 def note_made(catalog: Catalog, transaction: Transaction, job_run: JobRun, artifact_id: str) -> None:
-    """Record the version that was made from this, or that was found to be what it makes."""
+    """Record the version with this provenance, made or found unchanged."""
     key = f"{job_run.name}#{job_run.fingerprint}"
     provenance = transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
     if provenance is not None and provenance.artifact != artifact_id:
@@ -209,8 +211,8 @@ def note_made(catalog: Catalog, transaction: Transaction, job_run: JobRun, artif
 
 
 def restorable(catalog: Catalog, job_run: JobRun, now: Provenance) -> Artifact | None:
-    """An earlier version that was made from the same and is not removed, the newest of them. None for a
-    source that only the job can look at."""
+    """The newest earlier version with the same provenance that was not removed. None for a source that
+    only the job can read."""
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
         return None
@@ -263,7 +265,7 @@ def _may_go_back(catalog: Catalog, job: Job, now: Provenance, artifact: Artifact
 
 
 def is_declared_alike(catalog: Catalog, name: str, one: str, other: str) -> bool:
-    """Whether two fingerprints of a job differ in nothing that its declaration says."""
+    """Whether the declarations of two fingerprints of a job are equal."""
     if one == other:
         return True
     a, b = find_provenance(catalog, name, one), find_provenance(catalog, name, other)
@@ -278,8 +280,9 @@ def why_restored(same: Artifact) -> str:
 def why_executes(
     catalog: Catalog, code: CodeFiles, run: Run, job_run: JobRun, now: Provenance, *, broken: str = ""
 ) -> str:
-    """Why a job executes that is not restored: what changed since its latest version, or what rules that it
-    executes in any case. `broken` is what is wrong with the files of the version that could be restored."""
+    """Why a job executes instead of being restored: what changed since its latest version, or the rule by
+    which it always executes. `broken` is the problem with the files of the version that could be
+    restored."""
     if job_run.probe is not None:
         return "a probe runs the job on a part of its data"
     if job_run.force:

@@ -25,7 +25,7 @@ def fetch_artifact(catalog: Catalog, artifact_id: str) -> Artifact:
 
 
 def metrics_of(catalog: Catalog, version: Artifact) -> Mapping[str, float]:
-    """The metrics of a version, with what the attempt that made it said, where its record is still there."""
+    """The metrics of a version, with those of the attempt that made it if its record exists."""
     result = catalog.metrics_of_versions.get(version.id)
     if result is None:
         attempt = catalog.ledger.read(Attempt, version.attempt_id) if version.attempt_id else None
@@ -77,7 +77,7 @@ def aliases_of(ledger: Ledger, name: str | None) -> tuple[Alias, ...]:
 
 
 def best_by(ledger: Ledger, name: str) -> str:
-    """The metric that was set for the best version of that name; empty where the model says it itself."""
+    """The metric that was set for the best version of that name; empty if the model chooses it."""
     alias = find_alias(ledger, f"{name}@{BEST}")
     return alias.metric if alias else ""
 

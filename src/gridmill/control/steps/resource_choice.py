@@ -105,7 +105,7 @@ def coming_at_farms(sites_seen: SiteStates) -> Mapping[str, float]:
 
 
 def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputVersion, ...]:
-    """What is known of versions, by the records of what was carried where."""
+    """The sizes of versions, and their missing bytes at each site by the records of transfers."""
     sites = [one for one in catalog.ledger.snapshot.sites.values() if one.kind in ELSEWHERE]
     return tuple(
         InputVersion(
@@ -119,7 +119,8 @@ def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputV
 
 
 def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
-    """A sink only grows: of its newest version that is there, all is there."""
+    """Bytes of a version that a site lacks. A sink only grows: at a site with its newest version, nothing
+    is missing."""
     staged = site.route.staged if site.route is not None else ()
     size_bytes = artifact.output.size_bytes
     if artifact.id in staged:
@@ -134,13 +135,14 @@ def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
 
 
 def made_before(catalog: Catalog, name: str) -> int | None:
-    """Bytes of the newest version of what a job makes; None where it never made any."""
+    """Bytes of the newest version of a job; None if there is none."""
     newest = catalog.newest_artifact(name)
     return newest.output.size_bytes if newest is not None else None
 
 
 def _may_move(job_run: JobRun) -> bool:
-    """One whose memory was raised after a kill keeps the resource where that was learned."""
+    """Whether the job may move. A job whose memory was raised after a kill keeps its resource, where this
+    size was measured."""
     whole = job_run.part is None and not job_run.parts and not job_run.memory_kills
     return job_run.state is JobState.WAITING and bool(job_run.job.resources) and whole
 
@@ -182,7 +184,7 @@ def _moved(
     job_run: JobRun,
     refused: str,
 ) -> JobRun | None:
-    """In parts, where it is worth cutting there; None: it stays."""
+    """The job at the other resource, in parts if this is faster there; None if it stays."""
     size, inputs = job_run.size or JobSize(), inputs_of(catalog, transaction, job_run)
     resource, choice = chosen_resource(
         catalog, sites_seen, joining, job_run, inputs, size, standing=True, refused=refused
@@ -200,5 +202,5 @@ def may_flee(job_run: JobRun) -> bool:
 
 
 def with_choice(sizing: Sizing, choice: ResourceChoice | None) -> Sizing:
-    """The size, which also says why the job goes there."""
+    """The size of the job, with the reason for its resource."""
     return sizing if choice is None else replace(sizing, why=(*sizing.why, choice.why))

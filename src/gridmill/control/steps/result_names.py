@@ -32,7 +32,7 @@ def check_names_exist(catalog: Catalog, jobs: Iterable[Job]) -> None:
 
 
 def unknown_name(catalog: Catalog, reference: str, job: Job) -> InputError | None:
-    """What to say of a name that no version has; None for one that a version has."""
+    """The message for a name without any version; None for a name that has one."""
     try:
         find_version(catalog, reference)
     except NotFoundError as error:
@@ -48,7 +48,7 @@ def unknown_name(catalog: Catalog, reference: str, job: Job) -> InputError | Non
 
 
 def _place(job: Job, reference: str) -> str:
-    """The field of the job that names it, as far as it is the only one that does."""
+    """The field of the job that contains the name, if it is the only one."""
     if reference in job.needs:
         return f"jobs.{job.name}.needs[{job.needs.index(reference)}]"
     spec, place = job.spec, f"jobs.{job.name}.{job.kind.value}"

@@ -34,23 +34,23 @@ from gridmill.scheduler.sizing import size_job
 
 
 def alterations_of(ledger: Ledger, name: str) -> Alterations:
-    """What was altered of a sink, maybe nothing."""
+    """The alterations of a sink; possibly none."""
     return ledger.read(Alterations, name) or Alterations(name=name)
 
 
 def changes_of(ledger: Ledger, pipeline: Pipeline) -> Mapping[str, Alterations]:
-    """What was altered of its sinks, by `pipeline/job`; of most nothing was."""
+    """The alterations of the pipeline's sinks, by `pipeline/job`."""
     sinks = [f"{pipeline.name}/{job.name}" for job in pipeline.jobs if job.sink is not None]
     return {name: one for name in sinks if (one := alterations_of(ledger, name)).changes}
 
 
 def as_altered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
-    """The pipeline as it is to run."""
+    """The pipeline with the alterations of its sinks applied."""
     return altered_pipeline(pipeline, changes_of(ledger, pipeline))
 
 
 def check_resource_settings(resource: Resource, site: Site) -> None:
-    """Raises InputError, at the setting."""
+    """Raise InputError, with the place of the setting, for a setting that the site does not have."""
     if resource.staging is not None and site.kind != SiteKind.CLUSTER:
         raise InputError(
             f"a {site.kind} site has no `staging`: its jobs read the storage root directly",
@@ -72,7 +72,7 @@ AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
 
 
 def check_names(pipeline: Pipeline) -> None:
-    """Raises InputError for a name that is not one: names become parts of paths and ids."""
+    """Raise InputError for an invalid name: names become parts of paths and ids."""
     check_name("pipeline", pipeline.name)
     for job in pipeline.jobs:
         check_name("job", job.name)
@@ -81,7 +81,7 @@ def check_names(pipeline: Pipeline) -> None:
 
 
 def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
-    """The pipeline with those jobs and what they need. Raises NotFoundError."""
+    """The pipeline with only those jobs and the jobs that they need. Raises NotFoundError."""
     if not only:
         return pipeline
     jobs = {job.name: job for job in pipeline.jobs}
@@ -104,7 +104,7 @@ def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
 def resources_used(
     ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, Resource]:
-    """The resource of each job. Raises PipelineError for what is not there or does not fit."""
+    """The resource of each job. Raises PipelineError for a resource that does not exist or does not fit."""
     by_job = all_resources_used(ledger, pipeline, resources)
     return {name: some[0] for name, some in by_job.items()}
 
@@ -112,7 +112,7 @@ def resources_used(
 def all_resources_used(
     ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, tuple[Resource, ...]]:
-    """Those that each job may go to. Raises PipelineError as well."""
+    """The resources that each job may use. Raises PipelineError as `resources_used` does."""
     result = {
         job.name: resources_for(_placed(ledger, job, pipeline), pipeline.name, resources)
         for job in pipeline.jobs
@@ -122,7 +122,8 @@ def all_resources_used(
 
 
 def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> tuple[Resource, ...]:
-    """Those that a job may go to, as it names them; one where it leaves no choice. Raises PipelineError."""
+    """The resources that a job may use, as it names them; one if it leaves no choice. Raises
+    PipelineError."""
     if not job.resources:
         return (resource_of(job, pipeline, resources),)
     _check_named(job, pipeline)
@@ -143,7 +144,7 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
 
 
 def _check_named(job: Job, pipeline: str) -> None:
-    """Raises PipelineError for what a file is refused for as well."""
+    """Raise PipelineError for the combinations of fields that a file may not have either."""
     place = f"{pipeline}: jobs.{job.name}.resources"
     if job.resource is not None:
         message = f"job {job.name!r} has both `resource` and `resources`"
@@ -168,7 +169,7 @@ def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
 
 
 def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource | None:
-    """The resource that says itself that it is for this job."""
+    """The resource that is assigned to this job by its own declaration."""
     names = (f"{pipeline}/{job.name}", job.name)
     return next(
         (resource for resource in resources.values() if any(name in resource.jobs for name in names)), None
@@ -232,7 +233,7 @@ def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[
 
 
 def declare_resources(ledger: Ledger, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
-    """All resources as they will be, the pipeline's own included."""
+    """All resources after the submission, including those of the pipeline."""
     for resource in pipeline.resources:
         if transaction.get(Resource, resource.name) != resource:
             transaction.put(resource)
@@ -313,7 +314,7 @@ def begin_run(
 
 
 def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
-    """A name that nobody made is a mistake, or would be a way around a quota. Raises PipelineError."""
+    """Raise PipelineError for an unknown project: it is a mistake, or would avoid a quota."""
     projects = ledger.snapshot.projects
     if pipeline.project != DEFAULT and pipeline.project not in projects:
         raise PipelineError(
@@ -375,7 +376,7 @@ def stop_run(
     run: Run,
     job: str | None,
 ) -> None:
-    """Jobs that have not started are stopped now; those that run are asked to end."""
+    """Stop the jobs that have not started, and ask the running ones to end."""
     if run.state in FINISHED_RUNS:
         return
     if job is None and run.state == RunState.ACTIVE:
@@ -431,7 +432,7 @@ def resume_run(
 
 
 def check_whole(run: Run) -> None:
-    """Raise ConflictError for a run that cannot go on, as some of its records are lost."""
+    """Raise ConflictError for a run that cannot continue because some of its records are lost."""
     if run.damage:
         raise ConflictError(
             f"run {run.id} cannot continue: {run.damage}",

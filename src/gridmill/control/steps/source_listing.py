@@ -25,14 +25,14 @@ class SourceListing:
     error: GridmillError | None = None
 
     def files_or_raise(self) -> tuple[FileStat, ...]:
-        """The files. Raises what looking raised."""
+        """The files. Raises the error of the listing."""
         if self.error is not None:
             raise self.error
         return self.files
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """The size of all files together."""
         return sum(file.size_bytes for file in self.files)
 
 

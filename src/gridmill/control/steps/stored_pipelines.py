@@ -27,7 +27,8 @@ def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str])
 
 
 def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
-    """A kept pipeline with these values for its parameters, and its code of then. Raises PipelineError."""
+    """A stored pipeline with these parameter values, and its code of the time when it was applied. Raises
+    PipelineError."""
     read_again = find("declarations", "yaml")  # loads YAML, which most nodes never need
     written = _written(pipeline, "other values need")
     read: Pipeline = read_again(written, folder=pipeline.folder, set_values=values)
@@ -44,7 +45,7 @@ def _written(pipeline: Pipeline, who: str) -> PipelineSource:
 
 
 def chunks_left(ledger: Ledger, backfill: Backfill) -> list[Chunk]:
-    """Its chunks for which nothing was done yet."""
+    """The chunks that have no run yet."""
     chunks = ledger.snapshot.chunks.values()
     return [chunk for chunk in chunks if chunk.pipeline.name == backfill.name]
 

@@ -36,7 +36,7 @@ from gridmill.scheduler.sizing import size_job
 
 
 def advance(control: Control) -> None:
-    """Look at jobs whose needs may be met; follow their ends on through the run."""
+    """Check the jobs whose needs may be met, and propagate their ends through the run."""
     transaction = control.ledger.begin(control.timeline.now())
     joining = joining_now(control.ledger, control.site_states, control.timeline)
     touched: set[str] = set()
@@ -226,7 +226,8 @@ def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
 
 
 def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
-    """The versions of other pipelines, so that every attempt reads the same ones and its record says so."""
+    """The versions of other pipelines that the job reads, recorded so that every attempt reads the same
+    ones."""
     names = job_run.job.external_names
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 

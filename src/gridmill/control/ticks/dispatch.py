@@ -36,7 +36,7 @@ from gridmill.scheduler.plan import needless, plan
 
 
 def dispatch(control: Control) -> Plan:
-    """Plan once and act on it. The plan says when to look again and whether more is waiting."""
+    """Make one plan and execute it. Returns when to plan again and whether more is waiting."""
     wanted = plan(
         control.ledger.snapshot,
         control.timeline.now(),
@@ -203,7 +203,7 @@ def _free(
 
 
 def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) -> None:
-    """Ask it to end; when it has, its job waits again, from its checkpoint (planning.progress)."""
+    """Ask an attempt to end; its job then waits again and resumes from its checkpoint."""
     for attempt in (transaction.get(Attempt, key) for key in wanted.attempt_ids):
         if attempt is not None and runs(attempt) and not attempt.stop_requested:
             transaction.put(replace(attempt, interrupted=wanted.interruption))
@@ -214,7 +214,7 @@ def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) 
 def _bring_up(
     control: Control, joining: CachedForecasts, transaction: Transaction, wanted: BringUp
 ) -> Deployment | None:
-    """A new deployment, unless its resource's pods failed to come up too often."""
+    """Create a deployment, unless the pods of its resource failed to start too often."""
     resource = wanted.resource
     failures = control.bring_ups.failed.get(resource.name, 0)
     if failures >= BRING_UPS:
@@ -267,7 +267,7 @@ def _give_up(control: Control, joining: CachedForecasts, transaction: Transactio
 
 
 def _refuse(control: Control, joining: CachedForecasts, transaction: Transaction, refusal: Refuse) -> None:
-    """Fails it, unless another of its resources can run it."""
+    """Fail the job, unless another of its resources can run it."""
     job_run = transaction.get(JobRun, refusal.job_run_id)
     if job_run is None:
         return

@@ -1,4 +1,5 @@
-"""The tick that looks whether waiting jobs that may use several resources are done sooner at another."""
+"""The tick that moves waiting jobs with several possible resources to another one if they would end sooner
+there."""
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog, Control, Problems, SiteChoices, SiteStates

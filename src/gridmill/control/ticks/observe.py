@@ -112,7 +112,8 @@ def _look(
     missing: Sequence[Deployment],
     pods: Sequence[str],
 ) -> SiteObservation:
-    """Bring up what a crash or the site kept from it, then look at all. Touches nothing but the site."""
+    """Start the pods that are missing after a crash or a refusal of the site, then observe all pods. Uses
+    nothing but the site."""
     brought_up: set[str] = set()
     problems: dict[str, str] = {}
     for deployment in missing:
@@ -128,7 +129,7 @@ def _look(
 
 
 def _seen(control: Control, name: str, done: Future[SiteObservation]) -> None:
-    """Record what was seen, of pods that are still wanted."""
+    """Record the observed state of pods that are still wanted."""
     try:
         observation = done.result()
     except UnavailableError as error:
@@ -213,7 +214,7 @@ def _pod_gone(
     sight: PodReport,
     words: Sequence[PodEvent],
 ) -> None:
-    """Its attempts are lost; a deployment without pods is gone."""
+    """Record the attempts of the pod as lost. A deployment without pods ends."""
     deployment = transaction.get(Deployment, deployment_id)
     if deployment is None:
         return

@@ -27,9 +27,10 @@ from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState,
 
 
 def receive(starting: Starting, bring_ups: BringUps) -> None:
-    """Take everything that has come, commit, then answer.
+    """Process all received messages, commit, then answer.
 
-    Channels are noted first: if this fails half-way, each of them is dropped, read or not, and greets again.
+    Channels are recorded first. If processing fails, each of them is closed, whether it was read or not, and
+    its pod connects and sends a Hello again.
     """
     batch = starting.channels.links.receive()
     starting.channels.open.update(received.channel for received in batch)
@@ -98,7 +99,8 @@ def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None,
 
 
 def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello: Hello) -> None:
-    """Start what the pod has not heard of, repeat stops, end what is fenced off."""
+    """Start the attempts that the pod does not know, repeat stops, and end attempts with an outdated
+    token (fencing)."""
     mine = {attempt.id: attempt for attempt in _live_on(starting.ledger, transaction, hello.pod_id)}
     for attempt in mine.values():
         if attempt.id in hello.attempts:

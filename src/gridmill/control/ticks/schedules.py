@@ -68,7 +68,7 @@ def _nothing_new(standing: Mapping[str, Artifact]) -> str:
 
 
 def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = None) -> Pipeline:
-    """What is run of the kept declaration, at that due time. Raises PipelineError."""
+    """The stored declaration with the values for that due time. Raises PipelineError."""
     pipeline = ledger.read(Pipeline, schedule.pipeline)
     if pipeline is None:
         raise PipelineError(
@@ -155,7 +155,7 @@ def _look(
 
 
 def _by_content(file: FileStat) -> FileStat:
-    """By its content, where that is known: a file that is only touched is not new."""
+    """The files by content if it is known: a file with only a new time of modification is not new."""
     return replace(file, mtime_ns=0, ctime_ns=0, inode=0) if file.content else file
 
 
@@ -166,7 +166,7 @@ def _key(schedule: Schedule) -> str:
 def _start(
     control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, SourceListing]
 ) -> bool:
-    """False where that takes another look."""
+    """Start the run; False if another check is needed first."""
     transaction = control.ledger.begin(control.timeline.now())
     now = control.clock.now()
     after = start_scheduled(control, transaction, schedule, now, pipeline, listings)

@@ -24,8 +24,9 @@ from gridmill.ports.storage import Storage
 
 
 def reap(control: Control) -> float:
-    """Tear down what is being released, beside the ticks; seconds until one that failed is tried again. What
-    is just being brought up comes first: else it would be after it was torn down."""
+    """Stop the deployments that are being released, beside the ticks. Returns the seconds until a failed
+    one is tried again. Pending starts of their pods come first: otherwise a pod could start after it was
+    stopped."""
     waits = [inf]
     for deployment in _released(control.ledger):
         if being_brought_up(control.background, control.bring_ups, deployment):
@@ -44,7 +45,7 @@ def reap(control: Control) -> float:
 
 
 def reap_now(control: Control) -> None:
-    """The same for a control node that ends: it waits, and what fails is left to end by itself."""
+    """Stop them and wait, for a control node that ends. Pods that cannot be stopped end by themselves."""
     for deployment in _released(control.ledger):
         _send_goodbye(control.channels, deployment)
         site = control.sites.get(deployment.site)
@@ -69,7 +70,7 @@ def _send_goodbye(channels: Channels, deployment: Deployment) -> None:
 def discard(
     storage: Storage, problems: Problems, background_runner: BackgroundRunner, discarded: list[str]
 ) -> None:
-    """Remove what failed attempts left in storage, beside the ticks: nobody reads it."""
+    """Delete the output of failed attempts from storage, beside the ticks: no job reads it."""
     while discarded:
         uri = discarded.pop()
         background_runner.submit(f"remove {uri}", partial(storage.remove, uri), partial(_removed, problems))

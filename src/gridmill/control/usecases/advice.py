@@ -50,10 +50,10 @@ def advice_with(ledger: Ledger, job: Job, pipeline: str, resource: Resource) -> 
 
 
 class AdviceUseCases(UseCases):
-    """What may be asked about workers. `run` is another family's."""
+    """Use cases of advice on workers. `run` belongs to another class."""
 
     def advise(self, name: str) -> Advice:
-        """Advice on `pipeline/job`."""
+        """Recommend a number of workers for `pipeline/job`."""
         declared = self._job(name)
         with self._node.lock:
             result = advice_on(self._ledger, declared.job, declared.pipeline.name, declared.resource)
@@ -62,7 +62,7 @@ class AdviceUseCases(UseCases):
         return result
 
     def advice_on_run(self, view: RunView) -> tuple[Advice, ...]:
-        """On those of a run's jobs that have told of their workers."""
+        """The advice on the jobs of a run whose workers were measured."""
         known = (line.job for line in view.jobs)
         jobs = [one for one in known if has_workers(one.job) or may_be_cut(one.job)]
         with self._node.lock:
@@ -70,7 +70,7 @@ class AdviceUseCases(UseCases):
         return tuple(one for one in advice if one is not None)
 
     def start_probe(self, name: str, *, workers: int, share: float) -> str:
-        """Begin the run; its id."""
+        """Start a probe; the id of its run."""
         if workers < 1:
             raise InputError(f"workers is {workers}; it must be at least 1", place="workers")
         if not 0 < share <= 1:

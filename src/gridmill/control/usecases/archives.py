@@ -38,7 +38,7 @@ _WORDS: dict[type[object], str] = {
 
 
 class ArchiveUseCases(UseCases):
-    """What may be asked about whole projects. Paths are on the control node's machine."""
+    """Use cases of archives of whole pipelines. Paths are on the control node's machine."""
 
     def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
@@ -59,7 +59,7 @@ class ArchiveUseCases(UseCases):
         )
 
     def _runs_of(self, pipelines: tuple[str, ...]) -> frozenset[str]:
-        """All that ever were: one that failed may have changed a sink's table too."""
+        """All runs of the pipelines: a failed run may have changed a sink's table too."""
         return frozenset(run.id for name in pipelines for run in self._list(Run, parent=name))
 
     def _project(self, pipelines: tuple[str, ...]) -> ArchiveContents:
@@ -159,7 +159,8 @@ class ArchiveUseCases(UseCases):
                 yield replace(one, order=0)
 
     def _check_not_grown(self, project: ArchiveContents) -> None:
-        """Raise ConflictError for another state of a table that is here: an archive is taken as a whole."""
+        """Raise ConflictError if a table here and in the archive has different states: an archive is
+        restored as a whole."""
         with self._node.lock:
             for artifact in project.artifacts:
                 here = versions_of(self._ledger, artifact.name) if self._is_new(artifact) else ()
@@ -180,7 +181,7 @@ class ArchiveUseCases(UseCases):
         )
 
     def _is_new(self, noun: _Moved) -> bool:
-        """False where the same is here already. Raises ConflictError where another is."""
+        """Whether the record is not here. Raises ConflictError if a different record is."""
         record = self._ledger.store.get(type(noun), key_of(noun))
         if record is None:
             return True

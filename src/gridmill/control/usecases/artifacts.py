@@ -33,7 +33,7 @@ from gridmill.ports.store import Order
 
 
 class VersionUseCases(UseCases):
-    """What may be asked about versions of sinks, datasets, models, predictions and files."""
+    """Use cases of versions of sinks, datasets, models, predictions and files."""
 
     def artifacts(
         self,
@@ -96,7 +96,8 @@ class VersionUseCases(UseCases):
             )
 
     def _check_measured(self, alias: Alias) -> None:
-        """A metric that no version has would be found out when the alias is used."""
+        """Raise InputError for a metric that no version has: otherwise the mistake appears only when
+        the alias is used."""
         find_version(self._control.catalog, alias.name)
         metric = read_metric(alias.metric)[0]
         metric_names = {
@@ -112,7 +113,7 @@ class VersionUseCases(UseCases):
             raise InputError(f"no version of {alias.name!r} was measured by {metric!r}", hint=hint)
 
     def remove_alias(self, alias_id: str) -> None:
-        """Forget an alias; one that is not there is fine."""
+        """Delete an alias; succeeds also if it does not exist."""
         with self._node.changing() as transaction:
             self._delete_alias(transaction, alias_id)
 
@@ -151,7 +152,8 @@ class VersionUseCases(UseCases):
             return replace(made, rows_why=explained(error))
 
     def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
-        """Read all content of versions, and compare it with their manifests. Reads without the lock."""
+        """Read the whole content of versions, and compare it with their manifests. Reads without the
+        lock."""
         name, number = split_reference(reference)
         if number:
             return tuple(self._control.storage.verify([self._existing(reference)]))
@@ -164,7 +166,7 @@ class VersionUseCases(UseCases):
         return tuple(self._control.storage.verify(reversed(versions_to_check)))
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
-        """Versions of a model side by side."""
+        """Compare versions of a model."""
         control = self._control
         with self._node.lock:
             if versions or "@" in name:
@@ -198,7 +200,7 @@ class VersionUseCases(UseCases):
     def remove_artifact(
         self, artifact_id: str, *, force: bool = False, dry_run: bool = False
     ) -> RemovalPreview:
-        """Delete the content of a version or of all; the records stay as removed, for lineage."""
+        """Delete the content of one or all versions; their records stay as removed, for lineage."""
         if dry_run:
             with self._node.lock:
                 return plan_removal(self._control.catalog, artifact_id)[0]

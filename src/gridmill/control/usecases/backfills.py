@@ -20,7 +20,7 @@ from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 
 class BackfillUseCases(UseCases):
-    """What may be asked about backfills."""
+    """Use cases of backfills."""
 
     def backfills(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[BackfillView]:
         """Backfills, by name."""
@@ -38,13 +38,13 @@ class BackfillUseCases(UseCases):
             return backfill_view(self._ledger, self._backfill(name))
 
     def stop_backfill(self, name: str) -> BackfillView:
-        """Start no further chunk."""
+        """Stop starting chunks."""
         with self._node.changing() as transaction:
             transaction.put(replace(self._backfill(name), stopped=True))
         return self.backfill(name)
 
     def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
-        """Start one of a kept pipeline."""
+        """Start a backfill of a stored pipeline."""
         record = self._ledger.store.get(Pipeline, backfill.name)
         if record is None or not isinstance(record.noun, Pipeline):
             raise NotFoundError(
@@ -54,7 +54,7 @@ class BackfillUseCases(UseCases):
         return self.start_backfill(backfill, chunks_of(record.noun, backfill, values))
 
     def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
-        """Start a backfill, or the same one again."""
+        """Start a backfill, or continue the same one."""
         if self._control.alarms is None:
             raise UnavailableError(
                 "a backfill needs a control node that stays up", hint="Start one with `gridmill up`."
@@ -73,7 +73,8 @@ class BackfillUseCases(UseCases):
         return self.backfill(backfill.name)
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
-        """Raises what beginning the first run would raise; all are made of one file."""
+        """Raise the errors that the start of the first run would raise; all chunks come from one
+        file."""
         for pipeline in [chunk.pipeline for chunk in chunks[:1]]:
             order(pipeline)
             check_names(pipeline)
@@ -81,7 +82,7 @@ class BackfillUseCases(UseCases):
             resources_used(self._ledger, pipeline, resources)
 
     def _discard_chunks(self, transaction: Transaction, backfill: Backfill) -> None:
-        """What is left of another range is not run any more. Raises ConflictError while that one goes on."""
+        """Drop the chunks of another range. Raises ConflictError while that backfill is active."""
         before = self._ledger.snapshot.backfills.get(backfill.name)
         if before is None or chunk_ids(before) == chunk_ids(backfill):
             return
@@ -141,7 +142,7 @@ def backfill_view(ledger: Ledger, backfill: Backfill) -> BackfillView:
 
 
 def all_chunks(ledger: Ledger, name: str) -> Mapping[str, Chunk]:
-    """All chunks there ever were of that pipeline, by id."""
+    """All chunks of that pipeline's backfills, by id."""
     records = ledger.store.list(Chunk, parent=name)
     return {record.noun.id: record.noun for record in records if isinstance(record.noun, Chunk)}
 

@@ -13,7 +13,7 @@ _FIRST_READ = 16
 
 
 class UseCases:
-    """A family of use cases on one node. Every method takes the node's lock for a short time only."""
+    """A group of use cases on one node. Every method holds the node's lock only for a short time."""
 
     def __init__(self, node: ControlNode) -> None:
         self._node = node

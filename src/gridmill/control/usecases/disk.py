@@ -38,10 +38,10 @@ _OF_ATTEMPTS = (DiskArea.OUTPUT, DiskArea.MANIFEST, DiskArea.HANDED, DiskArea.AT
 
 
 class DiskUseCases(VersionUseCases):
-    """What may be asked about space."""
+    """Use cases of disk space."""
 
     def usage(self) -> tuple[DiskUsage, ...]:
-        """What takes space on the disk: versions, records, folders of pods, caches."""
+        """What uses disk space: versions, records, folders of pods, caches."""
         things = self._control.home_folders.items()
         records = read_records(self._ledger)
         owners: dict[str, list[str]] = {}
@@ -55,7 +55,8 @@ class DiskUseCases(VersionUseCases):
         )
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
-        """Take away what can go; what that is. May be repeated, and cut short anywhere."""
+        """Delete what is not needed, and return it. May be repeated, and may be interrupted at any
+        point."""
         control = self._control
         store_before = self._ledger.store.space()
         things = control.home_folders.items()  # before the records: what is made meanwhile is not among them

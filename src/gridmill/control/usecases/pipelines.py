@@ -19,10 +19,10 @@ from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 
 class PipelineUseCases(UseCases):
-    """What may be asked about kept pipelines."""
+    """Use cases of stored pipelines."""
 
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
-        """Keep the declaration and its resources."""
+        """Store the declaration and its resources."""
         pipeline = replace(pipeline, applied=True)
         with self._node.changing() as transaction:
             order(pipeline)
@@ -65,7 +65,7 @@ class PipelineUseCases(UseCases):
         return record.noun
 
     def remove_pipeline(self, name: str) -> None:
-        """Forget a declaration that no active run uses."""
+        """Delete a declaration that no active run uses."""
         with self._node.changing() as transaction:
             self.pipeline(name)
             active = [run for run in self._ledger.snapshot.runs.values() if run.pipeline == name]
@@ -89,13 +89,13 @@ class PipelineUseCases(UseCases):
             return schedule_view(self._control, self._schedule(name))
 
     def pause_schedule(self, name: str) -> ScheduleView:
-        """Start no run until it is started again."""
+        """Start no runs of the schedule until it is started again."""
         with self._node.changing() as transaction:
             transaction.put(replace(self._schedule(name), paused=True, message="paused"))
         return self.schedule(name)
 
     def start_schedule(self, name: str) -> ScheduleView:
-        """Go on; what was due while it was paused is not made up for."""
+        """Continue the schedule; runs that were due while it was paused are not repeated."""
         with self._node.changing() as transaction:
             schedule = self._schedule(name)
             if schedule.paused:

@@ -33,12 +33,12 @@ Lacking = Mapping[str, Mapping[str, int]]
 
 
 def next_of(version: str) -> str:
-    """The key of the version that is made after this one: what of it is expected to be missing."""
+    """The key of the next version after this one, for its expected missing bytes."""
     return f"{version}, the next"
 
 
 def predecessors(catalog: Catalog, versions: Mapping[str, Sequence[Artifact]]) -> Mapping[str, Artifact]:
-    """The version before each of these, by their ids, as far as it is there."""
+    """The version before each of these, by their ids, if it exists."""
     found: dict[str, Artifact] = {}
     for one in {one.id: one for some in versions.values() for one in some}.values():
         if one.number > 1 and one.kind != ArtifactKind.SINK:

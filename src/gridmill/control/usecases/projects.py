@@ -11,10 +11,10 @@ from gridmill.scheduler.fair_share import used_now
 
 
 class ProjectUseCases(UseCases):
-    """What may be asked about projects."""
+    """Use cases of projects."""
 
     def configure_project(self, project: Project) -> ProjectView:
-        """Create it, or replace its share and quota; what it used stays."""
+        """Create a project, or replace its share and quota; its past use is kept."""
         check_name("project", project.name)
         project.check()
         with self._node.changing() as transaction:
@@ -28,7 +28,7 @@ class ProjectUseCases(UseCases):
         return next(view for view in self._project_views() if view.name == project.name)
 
     def projects(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ProjectView]:
-        """All projects as they stand, by name."""
+        """The current state of all projects, by name."""
         request = page_request(tuple, "projects", limit, cursor)
         return page_by_names(request, self._project_views(), lambda one: (one.name,))
 

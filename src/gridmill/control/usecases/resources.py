@@ -17,10 +17,10 @@ from gridmill.scheduler.sizing import size_resource
 
 
 class ResourceUseCases(UseCases):
-    """What may be asked about resources and deployments."""
+    """Use cases of resources and deployments."""
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
-        """Create or replace a resource; the size chosen, with why."""
+        """Create or replace a resource; returns the chosen size with its reasons."""
         check_name("resource", resource.name)
         check_memory(resource.memory_bytes, f"resource {resource.name}: memory")
         with self._node.changing() as transaction:
@@ -46,7 +46,7 @@ class ResourceUseCases(UseCases):
             return page_by_names(request, self._ledger.snapshot.resources.values(), lambda one: (one.name,))
 
     def remove_resource(self, name: str) -> None:
-        """Remove a resource that nothing waits for."""
+        """Remove a resource that no job waits for."""
         with self._node.changing() as transaction:
             if name not in self._ledger.snapshot.resources:
                 raise NotFoundError(f"there is no resource {name!r}")
@@ -63,13 +63,13 @@ class ResourceUseCases(UseCases):
                     transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="removed"))
 
     def deployments(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Deployment]:
-        """Deployments that are not gone."""
+        """Deployments that have not ended."""
         request = page_request(tuple, "deployments", limit, cursor)
         with self._node.lock:
             return page_by_names(request, self._ledger.snapshot.deployments.values(), names_of_deployment)
 
     def release(self, deployment_id: str) -> None:
-        """Tear a deployment down once it is idle."""
+        """Release a deployment when it is idle."""
         with self._node.changing() as transaction:
             deployment = self._ledger.snapshot.deployments.get(deployment_id)
             if deployment is None or deployment.state == DeploymentState.RELEASING:
@@ -84,7 +84,7 @@ class ResourceUseCases(UseCases):
 
 
 def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:
-    """Resources that lose the jobs which were assigned to another one just now."""
+    """The resources that lose jobs because these were assigned to another one now."""
     changed: list[Noun] = []
     for resource in resources.values():
         left = tuple(job for job in resource.jobs if job not in assigned.jobs)

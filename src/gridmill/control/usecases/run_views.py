@@ -68,7 +68,7 @@ SHOWN = ViewLimit(all_of=SHOWN_JOBS, chosen=CHOSEN_JOBS)
 
 
 def choose_jobs(job_runs: Iterable[JobRun], limit: ViewLimit = SHOWN) -> ChosenJobs:
-    """Of all jobs of a run those to show: first failed ones, up to a half of them, then by urgency."""
+    """The jobs of a run to show: first failed ones, up to a half of them, then by urgency."""
     counts = Counter[JobState]()
     by_state: dict[JobState, list[JobRun]] = {state: [] for state in URGENCY}
     parts: dict[str, list[JobRun]] = {}
@@ -95,7 +95,7 @@ def _without(
 
 
 def _present(job: JobRun, parts: Iterable[JobRun]) -> Sequence[JobRun]:
-    """The parts that a job is done in now, in order."""
+    """The current parts of a job, in order."""
     numbered = [(part.part.number, part) for part in parts if part.part is not None]
     return [part for number, part in sorted(numbered, key=lambda one: one[0]) if number < job.parts]
 
@@ -142,7 +142,7 @@ class RunViews:
         self._renewing: set[str] = set()
 
     def view(self, run_id: str, *, since: str = "", fresh: bool = False) -> RunView:
-        """A run as it stands. With `fresh` it is made anew. Raises NotFoundError."""
+        """The current state of a run. With `fresh`, the view is made anew. Raises NotFoundError."""
         kept = None if fresh else self._right(run_id)
         return (kept or self._made(run_id, fresh=fresh)).as_seen(since)
 
@@ -174,7 +174,7 @@ class RunViews:
         return kept.commits == self._node.commits and now <= kept.made + _UNCHANGED_SECONDS
 
     def _right(self, run_id: str) -> _KeptView | None:
-        """The view that is kept, if it is still right."""
+        """The kept view, if it is still valid."""
         kept, now = self._kept.get(run_id), self._control.clock.monotonic()
         if kept is None or self._is_unchanged(kept, now):
             return kept
@@ -203,7 +203,7 @@ class RunViews:
             return self.make(run_id, read, limit)
 
     def read(self, run_id: str, limit: ViewLimit) -> "StoredPart":
-        """What is read of the store before the node's lock is taken."""
+        """The records that a view needs from the store, read before the node's lock is taken."""
         began = self._control.clock.monotonic()
         ended, attempts = None, None
         if run_id not in self._ledger.snapshot.runs:
@@ -216,7 +216,7 @@ class RunViews:
         return StoredPart(ended=ended, attempts=attempts, seconds=self._control.clock.monotonic() - began)
 
     def make(self, run_id: str, read: "StoredPart", limit: ViewLimit) -> RunView:
-        """The view, from the holder of the node's lock."""
+        """The view. Needs the node's lock."""
         last_event = self._ledger.store.last_event(run_id)
         run = self._ledger.snapshot.runs.get(run_id)
         if run is not None:

@@ -65,7 +65,7 @@ _NAMED_JOBS = 20
 
 
 class RunUseCases(AlterationUseCases):
-    """What may be asked about runs."""
+    """Use cases of runs."""
 
     def __init__(self, node: ControlNode) -> None:
         super().__init__(node)
@@ -95,7 +95,7 @@ class RunUseCases(AlterationUseCases):
         return self._run_views.view(run.id, fresh=True)
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
-        """What a run would do."""
+        """Predict what a run would do."""
         with with_lines(pipeline.lines, pipeline.name):
             return self._plan_run(pipeline)
 
@@ -160,7 +160,8 @@ class RunUseCases(AlterationUseCases):
         return with_preflight(self._control.catalog, self._control.storage, pipeline, made, self._node.lock)
 
     def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, SourceListing]) -> Mapping[str, str]:
-        """Why sources cannot be listed, by job; not of one whose files a command may write before."""
+        """Why sources cannot be listed, by job; without sources whose files a command of the run may
+        write first."""
         late, result = written_late(pipeline), {}
         for name, one in listings.items():
             if one.error is not None and name not in late:
@@ -306,7 +307,7 @@ class RunUseCases(AlterationUseCases):
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
-        """Kept events after an event; waits for some."""
+        """Stored events after a given event; waits for new ones."""
         begin = sequence_of(after)
         self._check_run(run_id)
         if job is not None:
@@ -337,7 +338,7 @@ class RunUseCases(AlterationUseCases):
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[LogEntry, ...]:
-        """Texts that jobs wrote; waits for some."""
+        """Texts of the logs; waits for new ones."""
         if "\n" in search:
             raise InputError(
                 "the text to search for has a line break",
@@ -366,7 +367,7 @@ class RunUseCases(AlterationUseCases):
             self._node.wait_for_commit(seen, left)
 
     def _none_of(self, run_id: str) -> tuple[LogEntry, ...]:
-        """No entries of a run that there is. Raises NotFoundError."""
+        """No entries, for an existing run. Raises NotFoundError."""
         self._check_run(run_id)
         return ()
 

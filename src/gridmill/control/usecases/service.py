@@ -36,7 +36,7 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the control node says of itself."""
+    """What the control node reports about itself."""
 
     version: str
     home: str
@@ -65,7 +65,7 @@ class Service(
     ArchiveUseCases,
     ProjectUseCases,
 ):
-    """Implements ports.grid.Grid: a family of use cases for each sort of noun, and what is left."""
+    """Implements ports.grid.Grid with the use cases of each kind of record, and the remaining ones."""
 
     def __init__(
         self,
@@ -108,11 +108,11 @@ class Service(
         return self.run(self.start_probe(name, workers=workers, share=share))
 
     def check_store(self) -> None:
-        """Read the whole store, so that damage is noticed that no answer shows."""
+        """Read the whole store, to find damage that no use case has met."""
         self._node.check_store()
 
     def shutdown(self, *, all: bool = False) -> None:
-        """End the control node; with `all` stop the runs it works for first."""
+        """End the control node; with `all`, stop its active runs first."""
         runs = tuple(run.id for run in self._node.active_runs())
         if runs and not all:
             raise ConflictError(
@@ -161,9 +161,9 @@ class Service(
         return self._list(Run, parent=pipeline, limit=EARLIER_RUNS, newest_first=True)
 
     def has_bundle(self, bundle: str) -> bool:
-        """Whether the code bundle of that hash is here."""
+        """Whether the code bundle with that hash is stored."""
         return self._control.storage.has_bundle(bundle)
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Keep a code bundle."""
+        """Store a code bundle."""
         self._control.storage.put_bundle(bundle, data)

@@ -107,7 +107,7 @@ def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, file
 
 
 def _scheduled(control: Control, task: LoadTask) -> LoadTask:
-    """By its own schedule, that of its pipeline, or both: whichever comes first."""
+    """The next due time of its own schedule and of that of its pipeline: the earlier one."""
     schedules = control.ledger.snapshot.schedules
     candidates = [schedules[name] for name in (task.sink, task.sink.partition("/")[0]) if name in schedules]
     if not candidates:
@@ -126,7 +126,7 @@ def _scheduled(control: Control, task: LoadTask) -> LoadTask:
 
 
 def _next_look(control: Control, schedule: Schedule) -> float | None:
-    """When a continuous schedule looks again."""
+    """When a continuous schedule checks its sources again."""
     watch = control.alarms.watches.get(schedule.name) if control.alarms else None
     if watch is None or schedule.paused:
         return None
@@ -134,19 +134,20 @@ def _next_look(control: Control, schedule: Schedule) -> float | None:
 
 
 class AlterationUseCases(UseCases):
-    """What may be asked about alterations and load tasks."""
+    """Use cases of alterations and load tasks."""
 
     def alterations(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[Alterations]:
-        """Of one sink or of all."""
+        """The alterations of one sink or of all."""
         request = page_request(tuple, "alterations", limit, cursor, name)
         return self._page_by_key(
             Alterations, request, selects=lambda one: bool(one.changes) and name in (None, one.name)
         )
 
     def alter_sink(self, name: str, change: SinkChange) -> Alterations:
-        """Add or remove a part. Raises InputError for what cannot be, also for a column that is not there."""
+        """Add or remove a part of a sink. Raises InputError for an invalid change, also for a missing
+        column."""
         spec = self._declared(name)
         with self._node.changing() as transaction:
             before = alterations_of(self._ledger, name)
@@ -162,7 +163,7 @@ class AlterationUseCases(UseCases):
         return after
 
     def _declared(self, name: str) -> SinkSpec:
-        """As it is kept, else as it ran last."""
+        """The stored declaration, otherwise that of the last run."""
         pipeline, _, job = name.partition("/")
         record = self._ledger.store.get(Pipeline, pipeline)
         jobs = record.noun.jobs if record is not None and isinstance(record.noun, Pipeline) else ()
@@ -190,7 +191,7 @@ class AlterationUseCases(UseCases):
     def load_tasks(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[LoadTask]:
-        """Of one sink or of all."""
+        """The load tasks of one sink or of all."""
         request = page_request(tuple, "load_tasks", limit, cursor, name)
         with self._node.lock:
             kept = {pipeline.name: pipeline for pipeline in self._list(Pipeline)}

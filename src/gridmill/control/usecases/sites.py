@@ -29,7 +29,7 @@ LEAVE_SECONDS = 30.0
 
 
 class SiteUseCases(UseCases):
-    """What may be asked about sites (ports.sites.Sites)."""
+    """Use cases of sites (ports.sites.Sites)."""
 
     def sites(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Site]:
         """See Sites."""
@@ -85,7 +85,8 @@ class SiteUseCases(UseCases):
             raise
 
     def _keep(self, site: Site, port: SitePort, looked: "_SiteObservation", *, replace: bool) -> Site:
-        """As it is now, unless somebody has added another one of that name meanwhile."""
+        """Store the site with its current state, unless another one with that name was added
+        meanwhile."""
         with self._node.changing() as transaction:
             existing = self._ledger.snapshot.sites.get(site.name)
             _check(site, existing, replace=replace)
@@ -105,7 +106,7 @@ class SiteUseCases(UseCases):
             surveyed(self._control.ledger, self._control.problems, self._control.background, name, "")
 
     def _check_resources(self, site: Site) -> None:
-        """Those that are there still get what they ask for."""
+        """Check that the existing resources still fit the site."""
         for resource in self._ledger.snapshot.resources.values():
             if resource.site == site.name and not resource.default:
                 check_resource_settings(resource, site)

@@ -101,7 +101,7 @@ def job_views(
 
 
 def _shortened(view: JobView) -> JobView:
-    """With a bounded number of attempts and parts."""
+    """The view with a bounded number of attempts and parts."""
     if max(len(view.attempts), len(view.ranks), len(view.parts)) <= SHOWN_ATTEMPTS:
         return view
     parts = sorted(view.parts, key=lambda part: URGENCY.index(part.job.state))[:SHOWN_PARTS]
@@ -116,7 +116,7 @@ def _shortened(view: JobView) -> JobView:
 def _whys(
     ledger: Ledger, problems: Problems, bring_ups: BringUps, timeline: Timeline, job_runs: Iterable[JobRun]
 ) -> Mapping[str, str]:
-    """Why each waits, as far as it is known here."""
+    """Why each job waits, as far as this is known here."""
     snapshot, now = ledger.snapshot, timeline.now()
     waits = WaitForecasts(snapshot, now)
 
@@ -184,7 +184,7 @@ def _together(parts: Sequence[PartView]) -> Mapping[str, Any]:
 
 
 def is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
-    """The attempts were read before a commit that the job's state has seen."""
+    """Whether the attempts were read before a commit that the state of the job includes."""
     return sum(one.rank == 0 for one in attempts) < job_run.attempts or any(
         attempt.state in LIVE_ATTEMPTS and job_run.state != JobState.RUNNING for attempt in attempts
     )
@@ -213,7 +213,7 @@ def _held_up(ledger: Ledger, problems: Problems, attempts: Sequence[Attempt]) ->
 
 
 def _site_of(ledger: Ledger, attempt: Attempt) -> str:
-    """Where a live attempt is; empty for one that has ended."""
+    """The site of a live attempt; empty for one that has ended."""
     deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     return deployment.site if deployment is not None and attempt.state in LIVE_ATTEMPTS else ""
 
