@@ -29,12 +29,13 @@ def test_an_idle_node_is_small_and_loads_what_serves_http_with_the_first_request
     assert place.gridmill("status").returncode == 0
     before = _private_mb(told["pid"])
     assert before < MOST_MB
-    with httpx.Client(base_url=told["url"]) as client:
+    with httpx.Client(base_url=told["url"], timeout=60) as client:
         assert client.get("/healthz").json() == {"status": "ok"}
         assert client.get("/v1/control").status_code == 401
         answer = client.get("/v1/control", headers={"Authorization": f"Bearer {told['token']}"})
         assert answer.json()["pid"] == told["pid"]
-    with httpx.Client(transport=httpx.HTTPTransport(uds=str(place.home / "control.sock"))) as owner:
+    transport = httpx.HTTPTransport(uds=str(place.home / "control.sock"))
+    with httpx.Client(transport=transport, timeout=60) as owner:
         assert owner.get("http://gridmill/v1/control").json()["pid"] == told["pid"]
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 0
