@@ -54,6 +54,7 @@ class QuickReads:
 
     def __init__(self, app: ASGIApp, *, grid: Grid) -> None:
         self._app, self._grid = app, grid
+        self._ready = grid if isinstance(grid, ReadyAnswers) else None
         self._requests = [_Request(USE_CASES[name]) for name in QUICK]
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="read")
         self._commits: dict[asyncio.AbstractEventLoop, _Commits] = {}
@@ -83,13 +84,10 @@ class QuickReads:
         return None
 
     async def _body(self, call: _Call) -> bytes:
-        grid = self._grid
-        if isinstance(grid, ReadyAnswers):
-            body = grid.ready(call.name, call.arguments)
-            if body is not None:
-                return body
-            return await self._in_thread(grid.encoded, call)
-        return await self._in_thread(self._encoded, call)
+        if self._ready is None:
+            return await self._in_thread(self._encoded, call)
+        body = self._ready.ready(call.name, call.arguments)
+        return await self._in_thread(self._ready.encoded, call) if body is None else body
 
     def _encoded(self, name: str, arguments: Mapping[str, Any]) -> bytes:
         return encode(getattr(self._grid, name)(**arguments))
@@ -100,7 +98,7 @@ class QuickReads:
     def _may_wait(self, call: _Call) -> bool:
         """Only the events of a whole run are in memory; other streams wait in threads of their own."""
         return (
-            isinstance(self._grid, ReadyAnswers)
+            self._ready is not None
             and call.name == "events"
             and call.arguments.get("job") is None
             and self._waiting < FOLLOWERS
@@ -133,8 +131,8 @@ class QuickReads:
         commits = self._commits.get(loop)
         if commits is None:
             commits = self._commits[loop] = _Commits(loop)
-            if isinstance(self._grid, ReadyAnswers):
-                self._grid.watch(commits.note)
+            if self._ready is not None:
+                self._ready.watch(commits.note)
         return commits
 
 

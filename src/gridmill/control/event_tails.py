@@ -16,7 +16,7 @@ from gridmill.domain.pod_protocol import Event, event_id
 _RUNS = 16
 _EVENTS, _BYTES = 4000, 256 * 1024
 """The most events of one run, and their most bytes."""
-_PAGES_BYTES = 4 * 1024 * 1024
+_PAGES_BYTES = 8 * 1024 * 1024
 """The most bytes of pages of earlier events, which followers read that begin with the first event."""
 
 

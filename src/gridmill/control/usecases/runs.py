@@ -1,5 +1,6 @@
 """Use cases of runs: plan, start, show, stop, resume, follow."""
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -70,6 +71,7 @@ class RunUseCases(AlterationUseCases):
     def __init__(self, node: ControlNode) -> None:
         super().__init__(node)
         self._run_views = RunViews(node)
+        self._reading_events = threading.Lock()
 
     def start_run(
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
@@ -392,13 +394,17 @@ class RunUseCases(AlterationUseCases):
         """See ports.ready_answers."""
         if name == "run":
             return self._run_views.encoded(arguments["run_id"], arguments.get("since", ""))
-        answer = getattr(self, name)(**arguments)
-        body, run_id = encode(answer), arguments.get("run_id", "")
-        if name == "events" and arguments.get("job") is None and run_id in self._ledger.snapshot.runs:
-            limit = arguments.get("limit", 1000)
-            if len(answer) == limit:
-                after = sequence_of(arguments.get("after", ""))
-                self._ledger.tails.keep_page(run_id, after, limit, body)
+        if name == "events" and arguments.get("job") is None:
+            with self._reading_events:  # many followers begin at the same event
+                body = self.ready(name, arguments)
+                return self._encoded_events(**arguments) if body is None else body
+        return encode(getattr(self, name)(**arguments))
+
+    def _encoded_events(self, run_id: str, *, after: str = "", limit: int = 1000, **others: Any) -> bytes:
+        events = self.events(run_id, after=after, limit=limit, **others)
+        body = encode(events)
+        if len(events) == limit and run_id in self._ledger.snapshot.runs:
+            self._ledger.tails.keep_page(run_id, sequence_of(after), limit, body)
         return body
 
     def watch(self, watcher: Callable[[], None]) -> None:
