@@ -7,7 +7,8 @@ One that computes, or answers other calls meanwhile, is busy: it is waited for.
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from gridmill.domain.frozen import dataclass
@@ -18,6 +19,8 @@ LOOK_SECONDS = 1.9
 """Time between two looks at a process. Two looks without progress are enough, six without an answer."""
 _LOOKS, _LOOKS_UNKNOWN = 2, 6
 _STOPPED = "Tt"
+_LOOPBACK = ("127.", "::1")
+_LISTENS = "0A"  # the state in /proc/net/tcp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +51,16 @@ def wait_for_answer(
     """Wait until the socket can be read. `pid` is the control node's process (0: unknown); `answers` asks it
     something else, where it is to be known whether it does.
 
-    Raises HungNodeError about 4 s after a control node has hung, or some 30 s if its process is unknown: then
-    only answers tell whether it is busy. Raises TimeoutError after the socket's timeout.
+    If the process is unknown, this looks for the process of this machine that listens at the other end.
+    Raises HungNodeError about 4 s after a control node was stopped, or some 30 s if its process is not found:
+    then only answers tell whether it is busy. Raises TimeoutError after the socket's timeout.
     """
     seconds = sock.gettimeout()
     until = None if seconds is None else time.monotonic() + seconds
+    if not pid:
+        if sock.fileno() in readable(sock, milliseconds=int(1000 * LOOK_SECONDS / 5)):
+            return
+        pid = listener_of(sock)
     before, still = look_at(pid), 0
     while sock.fileno() not in readable(sock, milliseconds=int(1000 * LOOK_SECONDS)):
         now = look_at(pid)
@@ -69,6 +77,46 @@ def wait_for_answer(
         if until is not None and time.monotonic() > until:
             raise TimeoutError
         before = now
+
+
+def listener_of(sock: socket.socket) -> int:
+    """The control node of this user and this machine that listens where a TCP socket is connected to. 0 if
+    there is none: the other end is another machine, a tunnel, or a process of another user."""
+    try:
+        peer = sock.getpeername() if sock.family in (socket.AF_INET, socket.AF_INET6) else None
+        if peer is None or not peer[0].removeprefix("::ffff:").startswith(_LOOPBACK):
+            return 0
+        sockets = {f"socket:[{inode}]" for inode in _listening(peer[1])}
+        return next((pid for pid in _own_processes() if _has_one_of(pid, sockets)), 0) if sockets else 0
+    except OSError:
+        return 0
+
+
+def _listening(port: int) -> Iterator[str]:
+    """The inodes of the sockets of this machine that listen on a port."""
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                    yield fields[9]
+
+
+def _own_processes() -> Iterator[int]:
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            is_python = folder.name.isdigit() and "python" in (folder / "exe").readlink().name
+            if is_python and b"gridmill" in (folder / "cmdline").read_bytes():
+                yield int(folder.name)
+
+
+def _has_one_of(pid: int, sockets: Collection[str]) -> bool:
+    with suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                if os.readlink(descriptor) in sockets:
+                    return True
+    return False
 
 
 def _stands_still(before: ProcessLook | None, now: ProcessLook) -> bool:

@@ -168,6 +168,8 @@ class Connected:
             connection = self._grid_connection
             try:
                 return question(connection.grid)
+            except HungNodeError:
+                raise  # it has not ended: no other one takes over
             except UnavailableError as error:
                 if connection.reading or time.monotonic() > until or not may_ask(connection, error):
                     raise

@@ -15,7 +15,7 @@ import pytest
 from gridmill.errors import HungNodeError
 from gridmill.rpc import liveness
 from gridmill.rpc.client import SOCKET, connect_to
-from gridmill.rpc.liveness import look_at, owner_of, wait_for_answer
+from gridmill.rpc.liveness import listener_of, look_at, owner_of, wait_for_answer
 from gridmill.rpc.protocol import Hello
 from gridmill.sdk import connection
 from gridmill.sdk.grid_http import over_tcp
@@ -74,6 +74,49 @@ def test_a_stopped_control_node_is_reported_with_the_next_step(node, tmp_path: P
     link.close()  # at once: no parting word is waited for
     os.kill(process.pid, signal.SIGCONT)
     assert connect_to(tmp_path / SOCKET, Hello(), print).grid().control().pid == 1
+
+
+def test_with_only_a_url_a_stopped_control_node_is_found_by_its_port(node):
+    process, url = node
+    assert listener_of(socket.socketpair()[0]) == 0
+    asked = over_tcp(url, None), over_tcp(url, None)
+    assert asked[0].control().pid == 1
+    os.kill(process.pid, signal.SIGSTOP)
+    while not look_at(process.pid).stopped:
+        time.sleep(0.01)
+    for by_http in asked:  # over a kept connection, and over a new one
+        began = time.monotonic()
+        with pytest.raises(HungNodeError, match=f"process {process.pid}.* is hung: it is stopped") as caught:
+            by_http.control()
+        assert f"`kill -CONT {process.pid}` lets it continue" in caught.value.hint
+        assert time.monotonic() - began < 3
+    os.kill(process.pid, signal.SIGCONT)
+    assert over_tcp(url, None).control().pid == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_listener_is_found_if_it_is_a_control_node(host: str):
+    program = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+server = socket.create_server((sys.argv[1], 0), family=family)
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+    for name, found in (("gridmill", True), ("another", False)):
+        process = subprocess.Popen(
+            (sys.executable, "-c", program, host, name),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            with socket.create_connection((host, int(process.stdout.readline()))) as client:
+                # the folder of the interpreter may have the name as well
+                expected = process.pid if found or "gridmill" in sys.executable else 0
+                assert listener_of(client) == expected
+        finally:
+            process.communicate()
 
 
 def test_a_call_that_takes_long_is_waited_for_while_the_control_node_answers_others(tmp_path: Path):

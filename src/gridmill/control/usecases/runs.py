@@ -397,14 +397,15 @@ class RunUseCases(AlterationUseCases):
         if name == "events" and arguments.get("job") is None:
             with self._reading_events:  # many followers begin at the same event
                 body = self.ready(name, arguments)
-                return self._encoded_events(**arguments) if body is None else body
+                return self._encoded_events(arguments) if body is None else body
         return encode(getattr(self, name)(**arguments))
 
-    def _encoded_events(self, run_id: str, *, after: str = "", limit: int = 1000, **others: Any) -> bytes:
-        events = self.events(run_id, after=after, limit=limit, **others)
+    def _encoded_events(self, arguments: Mapping[str, Any]) -> bytes:
+        events = self.events(**arguments)
         body = encode(events)
+        run_id, limit = arguments["run_id"], arguments.get("limit", 1000)
         if len(events) == limit and run_id in self._ledger.snapshot.runs:
-            self._ledger.tails.keep_page(run_id, sequence_of(after), limit, body)
+            self._ledger.tails.keep_page(run_id, sequence_of(arguments.get("after", "")), limit, body)
         return body
 
     def watch(self, watcher: Callable[[], None]) -> None:
