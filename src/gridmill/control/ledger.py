@@ -242,7 +242,7 @@ class Ledger:
             over = self._ended_with(*key) if _is_over(noun) else ()
             if isinstance(noun, Latest | Provenance):
                 self._remember(key, noun)
-            if not isinstance(noun, Measurement):  # the history cannot be taken back
+            if not isinstance(noun, Measurement):  # committed history cannot be undone
                 self.snapshot.put(noun)
             for old in over:
                 self._versions.pop(old, None)
@@ -279,7 +279,7 @@ class Ledger:
             for act in staged.before:
                 act()
             self.text_size = sum(len(record.text) for record in staged.logs)
-            if staged.logs:  # what is committed is acknowledged; a text that comes again is kept once
+            if staged.logs:  # before the commit; a text that is sent again is stored once
                 self.logs.append(staged.logs)
             sequences = self.store.commit([*puts, *staged.deletes.values()], staged.events)
         except BaseException:

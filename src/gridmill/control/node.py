@@ -66,7 +66,9 @@ class ControlNode:
             if control.ledger.doubtful:
                 self._load()
             report_new(control.problems, control.ledger.store)
-            with control.ledger.staging():  # one commit for all of these; what they cause comes after it
+            with (
+                control.ledger.staging()
+            ):  # one commit for all of these ticks; their effects are executed after it
                 control.background.apply_results()
                 receive(control.starting, control.bring_ups)
                 observe(control)
@@ -234,7 +236,9 @@ class ControlNode:
             wait = tick()
             self._last_error = ""
             return wait
-        except StoreInUseError as error:  # it was lost for a while, and another control node came
+        except (
+            StoreInUseError
+        ) as error:  # the store was unreachable for a while, and another control node took it
             self.control.problems.warn(f"{error}: this control node ends")
             self.taken_over, self._ending = error, True
             self._notify_waiters()

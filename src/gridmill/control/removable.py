@@ -302,7 +302,7 @@ def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
     record = ledger.store.get(Attempt, attempt_id)
     attempt = record.noun if record is not None else None
     if isinstance(attempt, Attempt) and attempt.run_id in ledger.snapshot.runs:
-        return ""  # a part's may still be put together
+        return ""  # outputs of parts may still be combined
     if isinstance(attempt, Attempt) and attempt.state not in LIVE_ATTEMPTS and attempt.ended is not None:
         return f"its attempt {attempt.state}"
     return ""
@@ -474,7 +474,7 @@ def lineage(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
     by_id = {one.id: one for one in artifacts}
     waiting = [one.id for one in artifacts if not one.removed]
     visited = set(waiting)
-    for artifact_id in waiting:  # it grows while it is walked through
+    for artifact_id in waiting:  # the list grows during the loop
         more = [one for one in by_id[artifact_id].made_from if one in by_id and one not in visited]
         visited.update(more)
         waiting.extend(more)

@@ -24,13 +24,10 @@ class ScalingLawKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingLaw:
-    """What was fitted, as shares of the time with one worker.
-
-    `serial` is the part that no number of workers makes shorter (Amdahl's serial share, the USL's
-    contention, what a queue leaves to one worker at a time), `coherence` what each pair of workers costs (the
-    USL's second cost; 0 for other laws).
-    `noise` is how far single attempts lie from it (standard deviation, as a share).
-    """
+    """The fitted law, as shares of the time with one worker. `serial` is the part that no number of
+    workers makes shorter (Amdahl's serial share, the contention of the USL, or the part of a queue that
+    one worker does at a time). `coherence` is the cost of each pair of workers (the second cost of the
+    USL; 0 for other laws). `noise` is the standard deviation of single attempts from the law, as a share."""
 
     kind: ScalingLawKind
     serial: float
@@ -40,8 +37,8 @@ class ScalingLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingMeasurement:
-    """An attempt that was learned from. `seconds` are for all of the data: those of one that had a `share` of
-    it, as a `probe` may, are scaled. `speedup` is against one worker by the law."""
+    """A measured attempt. `seconds` are for all of the data; they are scaled if the attempt, such as a
+    `probe`, had only a `share` of it. `speedup` is against one worker by the law."""
 
     attempt_id: str
     workers: int
@@ -53,8 +50,8 @@ class ScalingMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerForecast:
-    """What so many workers would come to: wall seconds, speed-up over one worker with its 90 % prediction
-    interval, and worker-seconds against those of one worker (`cost`)."""
+    """The forecast for a number of workers: wall seconds, speed-up over one worker with its 90 %
+    prediction interval, and `cost`, worker-seconds relative to those of one worker."""
 
     workers: int
     seconds: float
@@ -66,7 +63,8 @@ class WorkerForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A run that would tell more: so many workers on a share of the data; nothing of it is kept."""
+    """A run that would add a measurement: that number of workers on a share of the data. Its results are
+    not kept."""
 
     workers: int
     share: float
@@ -75,14 +73,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice on one job, `pipeline/job`.
-
-    `shares` are parts of the workers' time, 1 together: on a CPU (`cpu`), ready without one (`delay`), for
-    the disk (`disk`), and standing still otherwise (`waiting`). `why` says it in sentences,
-    `unknown` what is not known yet, `probes` the smallest runs that would tell. `worth` is the number of
-    workers worth paying for, by `rule`. `serial_seconds`, `opening_seconds` and `work_seconds` are what one
-    worker needs for all `rows`: before and after the shards, to load what it works with, and at the shards.
-    """
+    """Advice on one job, `pipeline/job`. `shares` are the parts of the workers' time, 1 together: on a
+    CPU (`cpu`), ready without a CPU (`delay`), waiting for the disk (`disk`) and waiting otherwise
+    (`waiting`). `why` explains them in sentences, `unknown` lists what is not known yet, `probes` the
+    smallest runs that would measure it. `worth` is the recommended number of workers, by `rule`.
+    `serial_seconds`, `opening_seconds` and `work_seconds` are the times of one worker for all `rows`:
+    before and after the shards, to load what it works with, and at the shards."""
 
     job: str
     work: str

@@ -206,7 +206,7 @@ def about(seconds: float) -> str:
 
 
 def roughly(seconds: float) -> str:
-    """`about 12 min`, and nothing finer than a minute: it is told again whenever it changes."""
+    """`about 12 min`, rounded to minutes, because the text is shown again whenever it changes."""
     return f"about {about(seconds)}" if seconds >= 60.0 else "less than a minute"
 
 

@@ -11,10 +11,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveContents:
-    """Declarations that are kept, versions with the runs that made them, aliases. `uris` are the folders of
-    the versions that are there, below the storage root; `bundles` are the hashes of the runs' code; `latest`
-    says which version of each name is the latest one, `provenances` what the versions were made from, `code`
-    the files of their code."""
+    """Stored declarations, versions with the runs that made them, and aliases. `uris` are the folders of
+    the existing versions, below the storage root; `bundles` are the hashes of the runs' code; `latest`
+    has the latest version of each name, `provenances` the inputs of the versions, `code` the files of
+    their code."""
 
     format: int
     gridmill: str

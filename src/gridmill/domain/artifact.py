@@ -37,11 +37,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What an attempt says it made; it exists for others only once the control node has committed it.
-
-    `uri` is relative to the storage root. For a table, `table_version` is the Delta version. `details` is
-    JSON: lineage facts, column statistics, samples and curves for the report.
-    """
+    """The result that an attempt reports. It is visible to others only after the control node has
+    committed it. `uri` is relative to the storage root. For a table, `table_version` is the Delta
+    version. `details` is JSON: lineage facts, column statistics, samples and curves for the report."""
 
     kind: ArtifactKind
     uri: str
@@ -112,13 +110,13 @@ class Alias:
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """`pipeline/job` and what follows the `@` (a number, an alias, or nothing)."""
+    """`pipeline/job`, and the text after the `@` (a number, an alias, or nothing)."""
     name, _, version = reference.partition("@")
     return name, version
 
 
 def check_alias(alias: Alias) -> None:
-    """Raise InputError for what cannot be the name of an alias, or stands for nothing."""
+    """Raise InputError for an invalid name of an alias, or an alias without a version and a metric."""
     if not _ALIAS.fullmatch(alias.alias):
         raise InputError(
             f"{alias.alias!r} cannot be the name of an alias",

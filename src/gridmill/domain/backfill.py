@@ -24,7 +24,7 @@ _DAY_SECONDS = 86_400.0
 
 
 class ChunkState(StrEnum):
-    """How a chunk stands."""
+    """The state of a chunk."""
 
     DONE = "done"
     LEFT = "left"
@@ -56,7 +56,7 @@ class Backfill:
     stopped: bool = False
 
     def check(self) -> None:
-        """Raise InputError for what cannot be cut into chunks."""
+        """Raise InputError for a range that cannot be divided into chunks."""
         zone = zone_named(self.zone, "zone")
         if read_moment(self.begins, "from", zone) >= read_moment(self.ends, "to", zone):
             raise InputError(f"the range ends ({self.ends}) before it begins ({self.begins})", place="to")
@@ -72,10 +72,9 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A stretch of a backfill: `pipeline` has it as its parameters `from` (in it) and `to` (not any more).
-
-    `run` is the run that was started for it; `skipped` says why none was, `failed` why none could be.
-    """
+    """A time range of a backfill: the pipeline gets its beginning (included) as parameter `from` and its
+    end (excluded) as `to`. `run` is the run that was started for it; `skipped` is the reason why no run
+    was started, `failed` the reason why none could be."""
 
     pipeline: Pipeline
     begins: str
@@ -102,7 +101,7 @@ def chunk_id(name: str, begins: str, ends: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkView:
-    """A chunk as it stands: `run` is empty where none was started, `message` says more."""
+    """The current state of a chunk: `run` is empty if none was started, `message` has details."""
 
     begins: str
     ends: str
@@ -113,7 +112,7 @@ class ChunkView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillView:
-    """A backfill and its chunks, oldest first; `counts` says how many there are of each state."""
+    """A backfill and its chunks, oldest first; `counts` has the number of chunks in each state."""
 
     backfill: Backfill
     chunks: tuple[ChunkView, ...] = ()

@@ -87,14 +87,15 @@ def _change_between(low: float, high: float, zone: tzinfo) -> float:
 
 
 def plus_months(local: datetime, months: int) -> datetime:
-    """The local time so many months later or earlier: on the same day, or on the last of a shorter month."""
+    """The local time that many months later or earlier: on the same day, or on the last day of a shorter
+    month."""
     years, month = divmod(local.month - 1 + months, 12)
     year = local.year + years
     return local.replace(year=year, month=month + 1, day=min(local.day, monthrange(year, month + 1)[1]))
 
 
 def months_later(time: float, months: int, zone: tzinfo) -> float:
-    """The Unix time at which it is the same local time so many months later."""
+    """The Unix time at which the local time is that many months later."""
     return moment_of(plus_months(local_time(time, zone), months), zone)
 
 

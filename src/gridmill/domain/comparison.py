@@ -18,12 +18,10 @@ from gridmill.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedModel:
-    """A version of a model: what stands for it, what it was made from and with, what it took.
-
-    `dataset` is the version it learned from. `bundle` is the hash of the code it was made with (empty:
-    Gridmill's own, of version `gridmill`). `seconds` is how long its attempt took, None where no record of it
-    is kept. `created` is in Unix seconds.
-    """
+    """A version of a model: its aliases, its inputs and settings, its use. `dataset` is the version it
+    was trained on. `bundle` is the hash of its code (empty: Gridmill's own, of version `gridmill`).
+    `seconds` is the duration of its attempt, None if no record of it exists. `created` is in Unix
+    seconds."""
 
     id: str
     names: tuple[str, ...] = ()
@@ -39,8 +37,8 @@ class ComparedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedMetric:
-    """A metric as the versions have it (`validation_rmse`), in the order of the models; None where one was
-    not measured. `best` are the ids of those with the best value; there is none where all are equal."""
+    """A metric of the versions (`validation_rmse`), in the order of the models; None if one was not
+    measured. `best` are the ids of the versions with the best value; none if all are equal."""
 
     name: str
     values: tuple[float | None, ...]
@@ -57,8 +55,8 @@ class ComparedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelComparison:
-    """Versions of models side by side. `same` are the settings that all share; `warnings` say why their
-    metrics may not be comparable."""
+    """Versions of models side by side. `same` are the settings that all share; `warnings` are the reasons
+    why their metrics may not be comparable."""
 
     models: tuple[ComparedModel, ...]
     metrics: tuple[ComparedMetric, ...] = ()
@@ -113,10 +111,8 @@ class ArtifactAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that is not alike in two versions; None where a version does not have it.
-
-    `part` says what: `facts`, `columns` (types), `statistics` (`COLUMN.FACT`), `metrics`, `settings`.
-    """
+    """A difference between two versions; None for a version that does not have it. `part` is its kind:
+    `facts`, `columns` (types), `statistics` (`COLUMN.FACT`), `metrics`, `settings`."""
 
     part: str
     name: str
@@ -126,7 +122,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDiff:
-    """How two versions differ. `rows` is None where rows were not compared; `rows_why` says why not."""
+    """The differences between two versions. `rows` is None if rows were not compared; `rows_why` is the
+    reason."""
 
     before: str
     after: str
@@ -143,7 +140,7 @@ _SETTINGS = (
 
 
 def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
-    """Everything not alike: what they are, columns, statistics, metrics, settings; in that order."""
+    """All differences: facts, columns, statistics, metrics, settings; in that order."""
     for part, of in _PARTS.items():
         old, new = of(before), of(after)
         for name in dict.fromkeys((*old, *new)):
@@ -152,7 +149,7 @@ def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
 
 
 def key_of_rows(version: Artifact) -> tuple[str, ...]:
-    """The columns that tell its rows apart, as far as its record says."""
+    """The columns that identify a row, as far as the record of the version has them."""
     details = version.output.details
     if version.kind == ArtifactKind.PREDICTION:
         names = [column.name for column in version.output.columns]
@@ -243,7 +240,8 @@ _FORMER: Mapping[str, Mapping[str, str]] = {
 
 
 def options_of(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options in the details of a model, by the names of the pipeline file, and what came of them."""
+    """The options in the details of a model, by their names in the pipeline file, and the results of
+    training such as the number of epochs used."""
     former = _FORMER.get(str(details.get("model")), {})
     return {former.get(name, name): value for name, value in _mapping(details.get("options")).items()}
 
@@ -289,7 +287,8 @@ def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...]:
-    """The different ones, as they were named. Raises InputError for what is no model, and for only one."""
+    """The distinct versions, in the order in which they were named. Raises InputError for a version that
+    is not a model, and for fewer than two models."""
     for version in versions:
         if version.kind != ArtifactKind.MODEL:
             raise InputError(
@@ -309,8 +308,8 @@ def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...
 def side_by_side(
     views: Sequence[VersionView], seconds: Mapping[str, float], best_by: str = ""
 ) -> ModelComparison:
-    """The models of these versions, in their order; `seconds` by id. `best_by` is a metric that says its own
-    direction (`max:score`)."""
+    """The comparison of these versions, in their order; `seconds` by id. `best_by` is a metric that
+    includes its direction (`max:score`)."""
     versions = [view.artifact for view in views]
     settings = [settings_of(one) for one in versions]
     names = dict.fromkeys(name for one in settings for name in one)

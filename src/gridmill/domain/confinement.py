@@ -1,4 +1,4 @@
-"""What confines the processes of a pod of a farm's tenant: control groups, limits, and what it sees.
+"""How the processes of a pod of a farm's tenant are confined: control groups, limits, and visible files.
 
 A farm makes the record; a program that root runs (`pod/confined.py`) applies it, and starts the pod as the
 tenant's user. The control groups are three levels deep: all tenants of the farm, one tenant, one pod.
@@ -73,7 +73,7 @@ class Isolation:
 
     @property
     def is_complete(self) -> bool:
-        """Whether tenants can neither exhaust nor end what belongs to others."""
+        """Whether tenants can neither exhaust the machine nor end processes of others."""
         return bool(self.groups) and self.namespaces
 
 

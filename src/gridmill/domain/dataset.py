@@ -95,7 +95,7 @@ class Aggregate(StrEnum):
 
 
 class LabelRule(StrEnum):
-    """What a label says of the rows that follow."""
+    """How a label is made from the rows that follow."""
 
     ANY = "any"
     COUNT = "count"

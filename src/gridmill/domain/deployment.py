@@ -12,9 +12,9 @@ from gridmill.domain.states import DeploymentState, PodState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One worker. `acknowledged` is the last journal entry of it that is committed to the store. Where its
-    site gives it a time, `began` and `ends` are the Unix times of its beginning and end. `address` is how
-    other hosts of its site reach its host, once it has said so."""
+    """One worker. `acknowledged` is the number of the last journal entry that is committed to the store.
+    If its site limits its time, `began` and `ends` are the Unix times of its beginning and end. `address`
+    is the host name or address by which other hosts of its site reach it, if it has reported one."""
 
     id: str
     node: str

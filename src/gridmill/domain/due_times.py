@@ -29,11 +29,9 @@ GRACE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueDecision:
-    """`start` is the due time to start a run for. `done` is set where due times were dealt with without one.
-
-    `look_at` is when time changes the verdict (infinite: only events do); `message` says what was done or
-    what is in the way.
-    """
+    """`start` is the due time to start a run for. `done` is set if due times were processed without a
+    run. `look_at` is the time at which to decide again (infinite: only events change the decision);
+    `message` has the result or the obstacle."""
 
     start: float | None = None
     done: float | None = None
@@ -104,7 +102,7 @@ def _dealt_with_until(schedule: Schedule) -> float:
 
 
 def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
-    """The next due times, those that were missed left out."""
+    """The next due times, without missed ones."""
     if schedule.paused or schedule.spec.continuous is not None:
         return ()
     times: list[float] = []
@@ -116,11 +114,9 @@ def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
 
 
 def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = "") -> DueDecision:
-    """What to do about the due times up to now.
-
-    `awake_since` is when the control node came up: what was due before it was missed. `active` names an
-    active run of the pipeline. The due time of a run is never decided on again once it is `done`.
-    """
+    """Decide about the due times up to now. `awake_since` is when the control node started: due times
+    before it were missed. `active` names an active run of the pipeline. A due time up to `done` is never
+    decided on again."""
     spec = schedule.spec
     if schedule.paused or spec.continuous is not None:
         return DueDecision()
@@ -152,7 +148,7 @@ def room_for_block(continuous: Continuous, active: Sequence[Run], job_runs: Iter
 
 
 def closes_in(continuous: Continuous, files: int, size_bytes: int, waited_seconds: float) -> float:
-    """Seconds until the block of so many new files is closed; 0: now."""
+    """Seconds until the block of that many new files is closed; 0: now."""
     if continuous.max_files is not None and files >= continuous.max_files:
         return 0.0
     if continuous.max_bytes is not None and size_bytes >= continuous.max_bytes:
@@ -173,7 +169,7 @@ def chunk_ids(backfill: Backfill) -> tuple[str, ...]:
 
 
 def next_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk | None:
-    """The chunk to deal with now, of those left, while `active` runs of the backfill are not over."""
+    """The chunk to process now, of those left, while `active` runs of the backfill are active."""
     if backfill.stopped or active >= backfill.parallel:
         return None
     ordered = sorted(left, key=lambda chunk: read_moment(chunk.begins))
@@ -193,7 +189,7 @@ def outage_over(pipeline: Pipeline, begins: str, ends: str) -> str:
 
 
 def state_of(chunk: Chunk, run: Run | None) -> ChunkState:
-    """How a chunk stands, given the run that was started for it."""
+    """The state of a chunk, given the run that was started for it."""
     if chunk.skipped:
         return ChunkState.SKIPPED
     if chunk.failed or (chunk.run and run is None):

@@ -29,7 +29,7 @@ def state_of(view: JobView) -> str:
 
 
 def is_about_building(log: Mapping[str, object]) -> bool:
-    """Whether the body of a LOG event says that the building begins, or has ended."""
+    """Whether the body of a LOG event reports the begin or the end of building the environment."""
     return log.get("stream") == "pod" and str(log.get("text", "")).startswith((BEGUN, ENDED))
 
 

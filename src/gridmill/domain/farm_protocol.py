@@ -39,8 +39,8 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedDeployment:
-    """A deployment of the tenant that waits for room. `position` counts the deployments of all tenants before
-    it; `seconds` is about how long it still waits, where the farm can tell."""
+    """A waiting deployment of the tenant. `position` counts the deployments of all tenants before it;
+    `seconds` is the expected remaining wait, if the farm can estimate it."""
 
     deployment: str
     position: int
@@ -49,7 +49,8 @@ class QueuedDeployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureCapacity:
-    """In so many seconds there is room for one more deployment, behind all that wait: with so many GPUs."""
+    """In `seconds`, the farm is expected to have room for one more deployment with that many GPUs, behind
+    all that wait."""
 
     seconds: float
     gpus: int
@@ -57,8 +58,8 @@ class FutureCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePosition:
-    """The place of a further deployment at a farm: `position` counts those that wait before it; `seconds` is
-    about how long it would wait, where the farm can tell."""
+    """The place that a further deployment would have in the queue of a farm: `position` counts the
+    deployments before it; `seconds` is its expected wait, if the farm can estimate it."""
 
     position: int
     seconds: float | None = None
@@ -99,7 +100,7 @@ def line_at(look: FarmStatus, gpus: int) -> QueuePosition | None:
 
 
 def _holds(seats: Sequence[GpuSlot], gpus: int) -> bool:
-    """Whether so many GPUs of a node are free, or so many shares of one."""
+    """Whether that many GPUs of a node are free, or that many shares of one."""
     shares = max(Counter(seat.gpu for seat in seats).values())
     return pick((number for number, seat in enumerate(seats) if not seat.taken), gpus, shares) is not None
 

@@ -80,7 +80,7 @@ KINDS: dict[JobKind, Footprint] = {
     JobKind.SINK: Footprint(
         base_bytes=_DUCKDB, cell_bytes=48, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=512 * MIB
     ),
-    # DuckDB keeps within what there is: with less it spills, and row groups are written smaller
+    # DuckDB keeps to its memory limit: with less memory it spills, and writes smaller row groups
     JobKind.DATASET: Footprint(
         base_bytes=_DUCKDB, cell_bytes=20, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=4 * GIB, spills=True
     ),
@@ -121,8 +121,8 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
 
 
 def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> int:
-    """What is read and sorted, what is computed chunk by chunk, and labels of many rows ahead, which are
-    encoded as a whole."""
+    """Memory for the rows that are read and sorted, for the chunks that are computed, and for labels many
+    rows ahead, which are encoded as a whole."""
     rows, added = size.rows or 0, _added_columns(spec)
     values = min(rows * added, max(ADDED_VALUES, added * ADDED_ROWS))
     ahead = len(spec.label.sources) * (spec.label.next_rows or 0) if spec.label else 0
@@ -131,7 +131,8 @@ def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> in
 
 
 def data_bytes(footprint: Footprint, size: JobSize) -> int:
-    """What the data takes: by cells and by what is stored, else by the input's bytes, else an assumption."""
+    """Memory for the data: by cells and stored bytes, otherwise by the input's bytes, otherwise an
+    assumption."""
     cells, stored = cells_of(size), size.input_bytes
     if not footprint.cell_bytes or (cells is None and stored is None):
         return footprint.unknown_bytes
@@ -179,8 +180,8 @@ def weight_bytes(spec: TrainingSpec, size: JobSize) -> int:
 
 
 def knows_settings(job: Job) -> bool:
-    """Whether the model of a job's memory follows its settings. What a program or a query does, it cannot
-    tell."""
+    """Whether the memory estimate depends on the job's settings. It cannot depend on the text of a
+    program or a query."""
     spec = job.spec
     if isinstance(spec, DatasetSpec):
         return not spec.sql
@@ -213,7 +214,7 @@ def model_name(job: Job) -> str:
 
 
 def is_plain(job: Job) -> bool:
-    """Whether nothing but measuring can tell its memory."""
+    """Whether only measurements can show its memory."""
     return isinstance(job.spec, CommandSpec)
 
 

@@ -33,7 +33,7 @@ def dataclass(
 
 
 def _made(cls: type[T], *, frozen: bool, slots: bool, kw_only: bool) -> type[T]:
-    own = {name for name, value in vars(cls).items() if (name, value) != ("__hash__", None)}  # of an __eq__
+    own = {name for name, value in vars(cls).items() if (name, value) != ("__hash__", None)}  # for an __eq__
     cls.__doc__ = cls.__doc__ or cls.__name__  # else its signature is made into one
     made = dataclasses.dataclass(slots=slots, kw_only=kw_only, init=False, repr=False, eq=False)(cls)
     methods = {name: _later(made, name, writer) for name, writer in _WRITTEN[frozen].items()}
@@ -69,7 +69,7 @@ def _has_slot(made: type, field: Field[Any]) -> bool:
 
 
 def _init(made: type, fields: _Fields) -> Iterator[str]:
-    has_slots = all(_has_slot(made, field) for field in fields)  # then a third of the time is saved
+    has_slots = all(_has_slot(made, field) for field in fields)  # this saves a third of the time
     return _init_with("set_{0}(self, {1})" if has_slots else "_set(self, {0!r}, {1})", made, fields)
 
 

@@ -101,7 +101,8 @@ def critical_path(job_runs: Sequence[JobRun], now: float) -> CriticalPath:
 
 
 def _seconds(job_run: JobRun, now: float) -> float | None:
-    """What it took; while it runs at least what it has taken; else what is expected."""
+    """The measured time of the job; for a running job at least the time so far; otherwise the expected
+    time."""
     if job_run.state in FINISHED_JOBS and (job_run.started is None or job_run.ended is None):
         return 0.0
     if job_run.ended is not None and job_run.started is not None:

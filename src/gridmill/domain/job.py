@@ -70,7 +70,7 @@ class JobSize:
     input_bytes: int | None = None
 
     def or_else(self, other: "JobSize") -> "JobSize":
-        """What is known here, and what only `other` knows."""
+        """The known values, completed by those that only `other` has."""
         return JobSize(
             rows=other.rows if self.rows is None else self.rows,
             columns=other.columns if self.columns is None else self.columns,
@@ -180,7 +180,8 @@ class Job:
 
     @property
     def named_resources(self) -> tuple[str, ...]:
-        """The resource it names, or those it may go to; none: it has its kind's."""
+        """The resource that the job names, or the ones it may use; empty if it uses the default of
+        its kind."""
         return self.resources if self.resource is None else (self.resource,)
 
     @property
@@ -215,7 +216,7 @@ class Job:
 
     @property
     def can_resume(self) -> bool:
-        """Whether an attempt goes on from where the one before it was ended."""
+        """Whether an attempt resumes from the checkpoint of the one before it."""
         if self.resumable is not None or self.training is None:
             return bool(self.resumable)
         return self.training.model in CHECKPOINTED
@@ -253,7 +254,8 @@ class Job:
 
     @property
     def misplaced_need(self) -> str:
-        """A result of another pipeline in the `needs` of a job that cannot read it; empty: there is none."""
+        """A result of another pipeline in the `needs` of a job that cannot read it; empty if there is
+        none."""
         return "" if self.command is not None else next((name for name in self.needs if "/" in name), "")
 
 

@@ -64,7 +64,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line without its newline. `note`: Gridmill says it, no job wrote it."""
+    """A line without its newline. `note`: the line is from Gridmill, not from a job."""
 
     job: str
     text: str
@@ -74,7 +74,7 @@ class LogLine:
 
 
 def offset_of(after: str) -> int:
-    """The offset that an entry's `id` stands for; 0 of an empty one. Raises InputError."""
+    """The offset that the `id` of an entry means; 0 for an empty one. Raises InputError."""
     if after and not (after.isascii() and after.isdecimal() and len(after) <= 18):
         raise InputError(
             f"{after!r} is not an offset in a log",
@@ -137,7 +137,7 @@ class _Partial:
     left_out: int = 0
 
     def add(self, text: str, longest: int | None) -> None:
-        """Add what comes next."""
+        """Add the next text."""
         room = len(text) if longest is None else max(0, longest - self.size)
         self.texts.append(text[:room])
         self.size += len(text[:room])
@@ -160,7 +160,7 @@ def _whole(entry: LogEntry, text: str, longest: int | None) -> LogLine:
 
 
 def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
-    """The last lines, and before them what Gridmill says of those that are missing."""
+    """The last lines, and before them Gridmill's note on missing ones."""
     last, notes = deque[LogLine](maxlen=count), list[LogLine]()
     for line in lines:
         (notes if line.note else last).append(line)
@@ -168,8 +168,8 @@ def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
 
 
 def lines_of(entries: Iterable[LogEntry], *, longest: int | None = None) -> Iterator[LogLine]:
-    """The lines of a log, each when it is complete; at the end those that are not. Of a line with more than
-    `longest` characters the first ones."""
+    """The lines of a log, each as soon as it is complete; at the end the incomplete ones. A line with
+    more than `longest` characters is cut after these."""
     lines = LineAssembly(longest=longest)
     for entry in entries:
         yield from lines.take(entry)

@@ -18,7 +18,7 @@ HIGHER_IS_BETTER = frozenset(
 
 
 def is_ranked(name: str) -> bool:
-    """Whether one value of the metric is better than another: coverage is best where it is what was asked."""
+    """Whether a value of the metric can be better than another: coverage is best at its target."""
     return not name.endswith("coverage")
 
 
@@ -28,8 +28,8 @@ def marked(name: str) -> str:
 
 
 def read_metric(text: str) -> tuple[str, bool]:
-    """The metric's name and whether higher is better: `validation_auc`, or `max:NAME` and `min:NAME`
-    where the name does not say. Raises InputError."""
+    """The name of the metric and whether higher is better: `validation_auc`, or `max:NAME` and `min:NAME`
+    if the name does not imply it. Raises InputError."""
     way, colon, name = text.partition(":")
     if colon:
         if way not in ("max", "min") or not name:
@@ -51,7 +51,7 @@ _FEW = 2
 
 
 def headline(values: Mapping[str, float]) -> str:
-    """The few metrics that say most: how much there is, and how good it is on the best split there is."""
+    """The most informative metrics: the size of the version, and its quality on the best available split."""
     split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
     if split is None:
         return metrics(dict(list(values.items())[: 2 * _FEW]))
@@ -70,9 +70,9 @@ _SURE = 2.326
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """`off` is the mean over the rows of how far what was said is from what came true in its bin, 0 to 1 (the
-    expected calibration error); `by_chance` says that labels drawn with the probabilities that were said
-    could well be as far off."""
+    """The calibration of probabilities. `off` is the expected calibration error: the mean over the rows
+    of the distance between the predicted probability and the frequency in its bin, 0 to 1. `by_chance`:
+    labels drawn with the predicted probabilities could deviate as much."""
 
     off: float
     by_chance: bool
@@ -85,12 +85,10 @@ class Calibration:
 
 
 def judge(curve: Sequence[Sequence[float]]) -> Calibration:
-    """Of [[said, came true, rows], ...], the bins of a calibration curve (at least one).
-
-    Pearson's chi-square over the bins against its 99 % quantile, by Wilson and Hilferty's approximation; a
-    bin's variance is at least one row's, so that a single row that came otherwise than was surely said
-    proves nothing.
-    """
+    """The calibration from [[predicted, observed, rows], ...], the bins of a calibration curve (at least
+    one). Uses Pearson's chi-square over the bins against its 99 % quantile, by Wilson and Hilferty's
+    approximation. A bin's variance is at least that of one row, so that a single surprising row proves
+    nothing."""
     rows = sum(count for *_, count in curve)
     off = sum(abs(predicted - came) * count for predicted, came, count in curve) / rows
     square = sum(

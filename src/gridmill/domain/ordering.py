@@ -39,8 +39,8 @@ bounded share of the job's time, and the job finishes."""
 
 
 class Interruptible(NamedTuple):
-    """A running job that can resume: its due time now, how many places its end gains, who it is, its `work`,
-    what is expected to be left of it, and what it holds."""
+    """A running job that can resume: its due time now, the places that its end frees, its id, its `work`,
+    its expected remaining work, and the places it holds."""
 
     due: float
     gain: int
@@ -51,7 +51,7 @@ class Interruptible(NamedTuple):
 
 
 class Wanting(NamedTuple):
-    """A waiting job that finds no room: its due time, its `work`, what is expected to be left of it, and what
+    """A waiting job without room: its due time, its `work`, its expected remaining work, and the places
     it will hold."""
 
     due: float
@@ -61,8 +61,9 @@ class Wanting(NamedTuple):
 
 
 def expected_left(lasted: Sequence[float], attained: float) -> float:
-    """Seconds, the Gittins index: `lasted` are the seconds that jobs like it took, ascending; `attained` is
-    what it was served so far. One more job that lasts beyond all of them keeps it finite."""
+    """Expected remaining seconds, by the Gittins index. `lasted` are the durations of similar jobs,
+    ascending; `attained` is the time served so far. One more job, longer than all of them, keeps the
+    result finite."""
     first = bisect_right(lasted, attained)
     longest = max(2 * attained, 2 * lasted[-1] if lasted else 0.0, UNKNOWN_SECONDS)
     count, served, best = len(lasted) - first + 1, 0.0, float("inf")
@@ -90,8 +91,8 @@ def work(left_seconds: float, served_seconds: float, amount: float) -> float:
 
 
 def due(since: float, expected_work: float) -> float:
-    """When a job would have its turn: smaller goes first. `since`: when it came. It does not change while a
-    job waits."""
+    """The due time of a job: the smallest is first. `since` is when it arrived. It does not change while
+    a job waits."""
     return since + STRETCH * expected_work
 
 
@@ -126,7 +127,9 @@ def with_precedence(
 def next_look(attained: float) -> float:
     """The service at which a running job's due time is worked out again."""
     look = FIRST_LOOK_SECONDS
-    while look < attained + 1.0:  # not the same again where rounding made it a trifle less
+    while (
+        look < attained + 1.0
+    ):  # 1 s more: rounding can make it slightly less, and the same time would follow again
         look *= LOOK_GROWTH
     return look
 
@@ -138,9 +141,10 @@ def alone_seconds(interruptions: int, *, urgent: bool = False) -> float:
 
 
 def may_interrupt(waiting: Wanting, running: Interruptible) -> bool:
-    """Whether more is gained than lost. The turn of the waiting job comes so much before that an interruption
-    is worth its cost, and it is so much less work, as forecasts are wrong. And what its places gain, which
-    would wait for the other's end, is more than what those of the other lose, until it starts again."""
+    """Whether a preemption gains more than it costs. The waiting job must be due enough earlier to be
+    worth the cost of a preemption, and must have much less work, because forecasts are uncertain. The
+    gain of its places, which would otherwise wait for the end of the running job, must exceed the loss of
+    the running job's places until that job starts again."""
     if not _comes_before(waiting, running) or running.work < GAIN * waiting.work:
         return False
     lost = (waiting.left_seconds + RESTART_SECONDS) * max(running.amount, waiting.amount)
@@ -154,8 +158,8 @@ def _comes_before(waiting: Wanting, running: Interruptible) -> bool:
 def to_interrupt(
     needed: int, free: int, waiting: Wanting, latest_first: Iterable[Interruptible]
 ) -> tuple[str, ...]:
-    """Which running jobs make room for one that needs so much: those whose turn is last. Empty where they
-    are not enough: none is interrupted in vain."""
+    """The running jobs to preempt for one that needs this many places: those whose turn is last. Empty if
+    they are not enough, so that no job is preempted in vain."""
     chosen: list[Interruptible] = []
     for running in latest_first:
         if free >= needed or not _comes_before(waiting, running):

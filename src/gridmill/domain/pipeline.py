@@ -151,7 +151,7 @@ class Pipeline:
 
     @property
     def schedules(self) -> Mapping[str, ScheduleSpec]:
-        """Its schedule under its name, and those of its jobs under `PIPELINE/JOB`."""
+        """The schedule of the pipeline under its name, and those of its jobs under `PIPELINE/JOB`."""
         jobs = {f"{self.name}/{job.name}": job.schedule for job in self.jobs}
         return {name: spec for name, spec in {self.name: self.schedule, **jobs}.items() if spec is not None}
 

@@ -191,10 +191,10 @@ class PodOrder:
     capacity: Amounts
     keep_seconds: float
     orphan_seconds: float = 3600.0
-    node: str = ""  # where the plan wants it
+    node: str = ""  # the node that the plan chose
     settings: Mapping[str, str] = field(default_factory=dict)  # the resource's for its site
     pinned: bool = False  # and nowhere else
-    lease_seconds: float | None = None  # without a control node for so long it ends, with its jobs
+    lease_seconds: float | None = None  # the pod ends, with its jobs, after this time without a control node
 
 
 # pod -> control node

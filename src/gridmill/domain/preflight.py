@@ -91,7 +91,8 @@ def preflight_question(
 
 
 def written_late(pipeline: Pipeline, unchanged: Collection[str] = ()) -> Mapping[str, str]:
-    """The sinks whose files a command may write before they are loaded, each with such a command."""
+    """The sinks whose files a command of the run may write before they are loaded, each with such a
+    command."""
     late: dict[str, str] = {}
     for name in order(pipeline):
         job = pipeline.job(name)
@@ -103,7 +104,7 @@ def written_late(pipeline: Pipeline, unchanged: Collection[str] = ()) -> Mapping
 
 
 def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: PreflightResult) -> PlannedJob:
-    """The job of a plan with what the preflight found."""
+    """The planned job with the findings of the preflight check."""
     findings = [one for one in checked.findings if one.job == planned.job]
     certain = [show_finding(pipeline, one) for one in findings if one.certain]
     doubts = [show_finding(pipeline, one) for one in findings if not one.certain]

@@ -42,8 +42,9 @@ class Project:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
-    """A project as it stands: `used_seconds` decayed to now, with what its running attempts used so far; the
-    part of all projects' in `used_share`; what it has at once, in quota's terms."""
+    """The current state of a project: `used_seconds` decayed to now, including its running attempts;
+    `used_share`, its part of the use of all projects; and the amounts that it holds now, as a quota
+    counts them."""
 
     project: Project
     used_seconds: float

@@ -1,4 +1,4 @@
-"""The provenance of a job's result: everything that it is made from, so that a reader sees what changed."""
+"""The provenance of a job's result: the record of all its inputs, which shows later what has changed."""
 
 from collections.abc import Mapping
 from dataclasses import field

@@ -1,4 +1,4 @@
-"""What a home has beside its store, from which lost records are made again, and what a recovery did."""
+"""The files beside the store from which lost records are restored, and the report of a recovery."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -20,8 +20,8 @@ DECLARED: Mapping[str, type[Declared]] = {
 
 
 def as_declared(noun: object) -> Declared | None:
-    """What a user declared of a record, without what was measured or has happened since; None for what no
-    user declares."""
+    """The part of a record that a user declared, without measurements and events; None for records that
+    users do not declare."""
     match noun:
         case Site():
             return _added(noun) if noun.name != LOCAL else None
@@ -43,7 +43,7 @@ def as_declared(noun: object) -> Declared | None:
 
 
 def _added(site: Site) -> Site:
-    """A site as it was added, without what was seen of it."""
+    """A site as it was added, without observations."""
     return Site(
         name=site.name,
         kind=site.kind,

@@ -182,7 +182,7 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
 
 
 def _learned(details: Mapping[str, Any], rows: int) -> _Said:
-    """Rows of the prediction that the model has learned from, and what it means for the metrics."""
+    """Rows of the prediction that the model was trained on, and the consequence for the metrics."""
     counts: Mapping[str, int] = details.get("learned_rows") or {}
     split = details.get("split")
     train, excluded, measured = (counts.get(name, 0) for name in ("train", "excluded", "measured"))
@@ -239,8 +239,9 @@ def _listed(texts: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFlow:
-    """`into` and `out` are rows; `dropped` are those of `into` that are not used, and `why` counts them by
-    reason. None is unknown. `note` says what `out` means where that is not the rows of a table."""
+    """The row counts of a version: `into` rows were read, `out` rows written. `dropped` are the rows of
+    `into` that are not used; `why` counts them by reason. None is unknown. `note` explains `out` if it is
+    not the rows of a table."""
 
     into: int | None = None
     out: int | None = None

@@ -73,7 +73,7 @@ def asks_for_need(site: SiteKind) -> bool:
 
 
 def keep_of(resource: Resource, site: SiteKind | None) -> float:
-    """Seconds for which a deployment of it at such a site stays up after its last job."""
+    """Seconds that a deployment of the resource stays up at such a site after its last job."""
     if resource.keep_seconds is not None:
         return resource.keep_seconds
     return KEEP_SECONDS.get(site, DEFAULT_KEEP_SECONDS) if site else DEFAULT_KEEP_SECONDS
@@ -156,7 +156,7 @@ class TransferEstimate:
 
     @property
     def seconds(self) -> float | None:
-        """Both ways. What it makes is left out where nobody knows how much that is."""
+        """Seconds for both directions. The result is left out if its size is unknown."""
         if self.upload_seconds is None:
             return None
         return self.upload_seconds + (self.download_seconds or 0.0)
@@ -164,9 +164,9 @@ class TransferEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceAlternative:
-    """A resource that a job may use. `transfer`: None where nothing is carried. None seconds were not
-    measured yet. `before`: so many deployments wait for the room of its site. `problem` is why it cannot run
-    there, `unreachable` why not now."""
+    """A resource that a job may use. `transfer` is None if nothing is transferred. Seconds are None if
+    they were not measured. `before` is the number of deployments that wait for room at its site.
+    `problem` is the reason why the job cannot run there, `unreachable` why it cannot run there now."""
 
     resource: str
     site: str
@@ -180,7 +180,7 @@ class ResourceAlternative:
 
     @property
     def quickest_seconds(self) -> float | None:
-        """Until what it makes is here, if it did not have to wait."""
+        """Seconds until the result is at home if the job need not wait."""
         travel = 0.0 if self.transfer is None else self.transfer.seconds
         return None if self.run_seconds is None or travel is None else self.run_seconds + travel
 

@@ -14,13 +14,10 @@ RUNS_KEPT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """A version goes once it is beyond every limit that is given: not among the newest `versions`, and older
-    than `days`.
-
-    The newest, those that an alias stands for, the best, and those that a kept version was made from stay
-    whatever their age. Versions of a sink share a table: what only the old ones had in it goes with a later
-    load.
-    """
+    """A version is deleted when it is beyond every given limit: not among the newest `versions`, and
+    older than `days`. The newest version, those with an alias, the best one, and the inputs of kept
+    versions stay whatever their age. Versions of a sink share a table: rows that only old versions had
+    are deleted by a later load."""
 
     versions: int | None = None
     days: float | None = None

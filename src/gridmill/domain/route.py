@@ -12,9 +12,9 @@ from gridmill.domain.frozen import dataclass
 
 
 class Staging(StrEnum):
-    """`direct`: through the connection to the farm. `export`: by objects of a bucket that both sides reach,
-    each of them removed once it was used. `shared`: by a bucket in which what went there is kept, for other
-    jobs and other farms."""
+    """How data is transferred. `direct`: through the connection to the farm. `export`: by objects of a
+    bucket that both sides reach, each deleted after its use. `shared`: by a bucket that keeps the objects
+    for other jobs and other farms."""
 
     DIRECT = "direct"
     EXPORT = "export"

@@ -43,8 +43,8 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """How a client asks for a run: `attended` if it waits for it, and what it knows it by (`request`) in case
-    that the control node ends before it answers."""
+    """How a client asks for a run: `attended` if it waits for the run; `request` is its key for the run,
+    in case the control node ends before it answers."""
 
     attended: bool = False
     request: str = ""

@@ -20,7 +20,7 @@ class Overlap(StrEnum):
 
     QUEUE = "queue"  # it starts when the other has ended; of several that were due meanwhile, as in catch_up
     SKIP = "skip"
-    ALLOW = "allow"  # they run side by side; jobs that make the same take turns
+    ALLOW = "allow"  # the runs overlap; jobs that make the same version take turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

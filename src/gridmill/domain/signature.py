@@ -36,7 +36,7 @@ class Signature:
 
 
 def differences_between(one: Signature, other: Signature) -> tuple[str, ...]:
-    """The names of what differs (`label`, `column`, `horizon`, `type`, `objective`, `classes`)."""
+    """The names of the differences (`label`, `column`, `horizon`, `type`, `objective`, `classes`)."""
     differences = [] if one.labels == other.labels else ["label"]
     if one.source and other.source:
         names = dict.fromkeys((*one.source, *other.source))

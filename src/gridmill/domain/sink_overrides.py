@@ -28,9 +28,10 @@ class SinkPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChange:
-    """One part added or removed. `key` tells it from others of its sort: a source's path, what a constraint's
-    reasons say, a metric's name, an outage's beginning. What is added comes with it: `constraint`,
-    `outage`, or `text` (a metric's SQL); it `hides` one of the file where it came after its removal."""
+    """One part that was added or removed. `key` distinguishes it from others of its sort: the path of a
+    source, the reason text of a constraint, the name of a metric, the beginning of an outage. An added
+    part has `constraint`, `outage`, or `text` (the SQL of a metric); it `hides` a part of the file if it
+    was added after that part was removed."""
 
     verb: AlterVerb
     part: SinkPart
@@ -55,7 +56,7 @@ class Alterations:
 
 
 def key_of_constraint(constraint: Constraint) -> str:
-    """What its reasons say."""
+    """The key of a constraint: its reason text."""
     return "; ".join(dict.fromkeys(reason for _, reason in constraint.rules()))
 
 
@@ -94,7 +95,8 @@ def _keys(spec: SinkSpec, part: SinkPart) -> tuple[str, ...]:
 
 
 def altered(spec: SinkSpec, changes: Iterable[SinkChange]) -> SinkSpec:
-    """The sink's declaration as it holds. What is removed may be gone from the file meanwhile."""
+    """The effective declaration of the sink. Parts that were removed may be missing in the file
+    meanwhile."""
     for change in changes:
         add = change.verb == AlterVerb.ADD
         rest = _without(spec, change)

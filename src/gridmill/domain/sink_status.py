@@ -52,7 +52,7 @@ def position_of(artifact: Artifact, *, files: bool = True) -> str:
 
 
 def _position_text(position: object) -> str:
-    """A cursor's value or a stream's entry; what a reader knows besides says nothing to people."""
+    """A cursor's value or a stream's entry id; a reader's internal state is not shown."""
     if not isinstance(position, Mapping):
         return ""
     return str(position.get("value", position.get("id", "")))
@@ -68,7 +68,7 @@ def lag_of(artifact: Artifact, now: float) -> float | None:
 
 
 def _moment(position: Mapping[str, Any]) -> float | None:
-    """The time that a cursor's value or the id of a stream's entry says."""
+    """The time in a cursor's value or in the id of a stream's entry."""
     if position.get("kind") == "time":
         moment = datetime.fromisoformat(str(position["value"]))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""A site: a named place where resources can be brought up; its nodes and what was last observed on them."""
+"""A site: a named place where pods can be started; its nodes and the last observations of them."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -27,8 +27,7 @@ class SiteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A provider node and what it can give in all. `partitions` are the queues that it is in, where its site
-    has such."""
+    """A provider node and its whole capacity. `partitions` are its queues, if its site has queues."""
 
     name: str
     capacity: Amounts
@@ -44,8 +43,8 @@ _MOST_AWAY = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredNodes:
-    """What a site is configured with beside the nodes that can be used now: those that are `away` (down,
-    drained, in maintenance), and the names of its queues, the default one first."""
+    """The configuration of a site beyond its available nodes: the nodes that are `away` (down, drained,
+    in maintenance), and the names of its queues, the default one first."""
 
     away: tuple[Node, ...] = ()
     partitions: tuple[str, ...] = ()
@@ -90,8 +89,8 @@ class Site:
         )
 
     def with_nodes(self, nodes: tuple[Node, ...], configured: "ConfiguredNodes | None" = None) -> "Site":
-        """The site with what is seen of it now. Of one that does not say what it is `configured` with, nodes
-        that were there and are not now are away."""
+        """The site with its observed nodes. If it does not report which nodes are `configured`, nodes
+        that were seen before and are missing now are away."""
         sizes = {*self.past, *(node.capacity for node in self.nodes)}
         lost = {size for size in sizes if not any(size.fits_in(node.capacity) for node in nodes)}
         largest = {size for size in lost if not any(size.fits_in(other) for other in lost - {size})}
@@ -110,7 +109,8 @@ def _size(amounts: Amounts) -> tuple[int, float, int]:
 
 
 def check_settings(site: Site, allowed: Mapping[str, str]) -> None:
-    """Raises InputError, at the setting, for one that `allowed` (name -> what it says) does not have."""
+    """Raise InputError, with the place of the setting, for a setting that is not in `allowed` (name ->
+    description)."""
     for name in site.settings:
         if name not in allowed:
             near = get_close_matches(name, allowed, n=1)
@@ -124,7 +124,8 @@ def check_settings(site: Site, allowed: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU as its driver tells (NVML): memory in bytes, `busy` the share of time with work (0 to 1)."""
+    """A GPU as its driver reports it (NVML): memory in bytes; `busy` is the share of time with work (0 to
+    1)."""
 
     model: str
     memory_bytes: int
@@ -157,8 +158,8 @@ class NodeUtilization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A provider node of a site: what deployments have claimed of it, the attempts that run there, and what
-    is seen now (None where it cannot be asked)."""
+    """A provider node of a site: the amounts that deployments have claimed, the attempts that run there,
+    and the observed use (None if it cannot be observed)."""
 
     site: str
     node: Node

@@ -46,7 +46,7 @@ class Combine(StrEnum):
     """How an ensemble makes one answer of its models'."""
 
     MEAN = "mean"
-    WEIGHTED = "weighted"  # by one over each one's validation error
+    WEIGHTED = "weighted"  # weighted by the inverse of its validation error
     VOTE = "vote"  # classes: how many models say each
 
 
@@ -61,7 +61,7 @@ class FoldsBy(StrEnum):
 class ClassWeight(StrEnum):
     """What the rows of a class count in learning."""
 
-    BALANCED = "balanced"  # so much that all classes count the same
+    BALANCED = "balanced"  # weights that give all classes the same sum
 
 
 class ThresholdBy(StrEnum):

@@ -1,1 +1,1 @@
-"""Ports: protocols of what the core needs from outside; `gridmill.plugins` finds their adapters by name."""
+"""Ports: protocols of the services that the core uses; `gridmill.plugins` finds their adapters by name."""

@@ -1,4 +1,4 @@
-"""The port that housekeeping uses to list what is on the disk, with sizes, and to delete it."""
+"""The port that housekeeping uses to list the files on the disk, with sizes, and to delete them."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -11,7 +11,7 @@ GOING = ".going-"
 
 
 class DiskArea(StrEnum):
-    """The kinds of folders that take space."""
+    """The kinds of folders that use space."""
 
     OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
     CHECKPOINTS = "checkpoints"  # below the storage root: checkpoints/PIPELINE/JOB/FOLDER
@@ -42,7 +42,7 @@ IN_ROOT = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskItem:
     """A folder or file. `name` is unique within its place (outputs: the URI below the root); `changed` is
-    Unix time in seconds; `ended` says of a pod or an import that it has."""
+    Unix time in seconds; `ended` is whether the pod or import of the item has ended."""
 
     area: DiskArea
     name: str
@@ -55,11 +55,11 @@ class HomeFolders(Protocol):
     """The folders of one home and its storage root."""
 
     def items(self) -> tuple[DiskItem, ...]:
-        """Everything there is, by place and name. What vanishes meanwhile is left out."""
+        """All items, by place and name. Items that disappear meanwhile are left out."""
 
     def spaces(self) -> tuple[DiskSpace, ...]:
-        """The free space of the home and of the root, in this order; once where both share it. A file
-        system that does not answer is left out."""
+        """The free space of the home and of the root, in this order; one entry if both share a file
+        system. A file system that does not answer is left out."""
 
     def move_to_trash(self, thing: DiskItem) -> None:
         """Move the item to the trash at once, unless it changed since it was listed."""
@@ -72,15 +72,15 @@ class NoHomeFolders:
     """No folders: for simulations without a disk."""
 
     def items(self) -> tuple[DiskItem, ...]:
-        """Nothing."""
+        """No items."""
         return ()
 
     def spaces(self) -> tuple[DiskSpace, ...]:
-        """Nothing that could be short."""
+        """No file systems."""
         return ()
 
     def move_to_trash(self, thing: DiskItem) -> None:
-        """There is no item."""
+        """Do nothing: there are no items."""
 
     def delete(self, thing: DiskItem) -> None:
-        """There is nothing to take away."""
+        """Do nothing: there are no items."""

@@ -145,22 +145,23 @@ class Provider(Protocol):
         """The memory of this machine, or the limit of this process's control group."""
 
     def used_bytes(self) -> int:
-        """The memory that is in use now."""
+        """The memory that is used now."""
 
     def look(self, seconds: float) -> NodeUtilization:
         """Watch what is busy for that time, and what of it is the owner's."""
 
     def seconds_since_input(self) -> float:
-        """The time since the last sign of somebody at this machine; very long if there was none."""
+        """The time since the last input at this machine; very long if there was none."""
 
     def last_sign(self) -> str:
-        """What that sign was; empty if there was none."""
+        """The kind of that input; empty if there was none."""
 
     def why_blind(self) -> str:
-        """Why the last look could not see every keyboard; empty: it could."""
+        """Why the last look could not see every keyboard; empty if it could."""
 
     def claim(self, folder: Path) -> AbstractContextManager[None]:
-        """Within it this machine is no node of another grid. Raises InputError, UnavailableError."""
+        """While the context is open, this machine cannot join another grid. Raises InputError,
+        UnavailableError."""
 
     def join(
         self,
@@ -177,16 +178,17 @@ class Provider(Protocol):
 
 
 class Host(Protocol):
-    """All that commands ask of the program that runs them."""
+    """All functions that commands need from the program that runs them."""
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """Hold a pipeline against its data. Never raises for what is wrong in it."""
+        """Check a pipeline against its data. Problems in the data are in the result and are never
+        raised."""
 
     def check_site(self, site: Site) -> None:
         """Raise InputError for settings that the site's kind does not have."""
 
     def records(self, settings: Settings) -> Store:
-        """The records of a home that keeps them in a file."""
+        """The records of a home, from its file."""
 
     def serve(
         self,
@@ -230,7 +232,8 @@ class Host(Protocol):
         """This machine as one that a grid may use."""
 
     def recover(self, settings: Settings, *, dry_run: bool) -> RecoveryReport:
-        """Make lost records again from the storage root. Raises HomeInUseError, StorageError, InputError."""
+        """Restore lost records from the storage root. Raises HomeInUseError, StorageError,
+        InputError."""
 
     def checks(self, settings: Settings) -> Iterator[Check]:
         """All checks of this machine and of the farms that this home joined."""

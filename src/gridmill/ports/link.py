@@ -19,29 +19,29 @@ class LinkServer(Protocol):
     """The control node's end of all its links. Channels are numbers, new for each connection."""
 
     def receive(self) -> Sequence[ReceivedMessage]:
-        """Everything that has come, in order per channel; never waits."""
+        """All received messages, in order per channel; never waits."""
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Queue messages; never waits, never raises for a channel that is gone."""
+        """Queue messages; never waits, and never raises for a closed channel."""
 
     def drop(self, channel: int) -> None:
-        """Send what is queued and close the channel."""
+        """Send the queued messages and close the channel."""
 
     def close(self) -> None:
-        """Close everything. Pods will try again."""
+        """Close all channels. Pods will try to connect again."""
 
 
 class PodLink(Protocol):
     """The pod's end. Non-blocking, for a selector loop."""
 
     def connect(self) -> bool:
-        """Try to open; False when the control node does not answer now."""
+        """Try to connect; False if the control node does not answer now."""
 
     def fileno(self) -> int | None:
-        """What to select on for reading (None: poll)."""
+        """The file descriptor to select on for reading (None: poll)."""
 
     def receive(self) -> Sequence[ToPod] | None:
-        """What has come; None when the link is closed."""
+        """The received messages; None if the link is closed."""
 
     def send(self, messages: Sequence[FromPod]) -> bool:
         """Send; False when the link is closed. May buffer; `pending` says whether it did."""
@@ -50,7 +50,7 @@ class PodLink(Protocol):
         """True while buffered bytes wait for the socket to become writable; `flush` sends them."""
 
     def flush(self) -> bool:
-        """Send what is buffered as far as it goes; False when the link is closed."""
+        """Send as many buffered bytes as possible; False if the link is closed."""
 
     def close(self) -> None:
         """Close; may be repeated."""

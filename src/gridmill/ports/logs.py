@@ -27,8 +27,9 @@ class LogStore(Protocol):
     """All methods are safe to call from several threads. One process appends; others may read."""
 
     def append(self, records: Sequence[LogRecord]) -> None:
-        """Keep texts. One whose attempt has one with this or a higher number is left out: so what is sent
-        again after a crash is kept once. Survives the end of the process. Raises StorageError."""
+        """Store texts. A text is left out if its attempt already has one with the same or a higher
+        number: so texts that are sent again after a crash are stored once. Survives the end of the
+        process. Raises StorageError."""
 
     def read(self, query: LogQuery) -> Sequence[LogEntry]:
         """The next entries: none at the end, else at least one, and about 1 MiB of text at most. A search
@@ -40,7 +41,7 @@ class LogStore(Protocol):
         entry that says how much."""
 
     def finish(self, run_id: str) -> None:
-        """Nothing more is expected for the run: its files are closed, and compressed."""
+        """Close and compress the files of a run: no more text is expected."""
 
     def delete(self, run_ids: Sequence[str]) -> None:
         """Delete the logs of runs; may be repeated. Raises StorageError."""

@@ -1,4 +1,4 @@
-"""The site port: brings pods up, tears them down and reports on them. A site knows nothing of jobs.
+"""The site port: starts pods, stops them and reports on them. A site does not know jobs.
 
 `PodReports` is the report of a farm on its pods.
 """
@@ -23,10 +23,10 @@ from gridmill.domain.states import Cause
 class PodStatus(StrEnum):
     """The status of a pod, as its site reports it."""
 
-    QUEUED = "queued"  # the site has taken it, and it waits for its turn there
+    QUEUED = "queued"  # accepted by the site, waits in its queue
     RUNNING = "running"
     GONE = "gone"  # it has ended and none of its jobs' processes remain
-    UNKNOWN = "unknown"  # cannot be told now
+    UNKNOWN = "unknown"  # its state is unknown now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +67,17 @@ class ExternalCleanup(Protocol):
     """A site that stores files outside the farm and the home, such as objects in buckets."""
 
     def clean_up_previous(self) -> None:
-        """This port is the site's from now on: what earlier ones left there goes, beside. Answers at once."""
+        """Delete, in the background, what earlier ports of the site left in other places: this port
+        owns the site from now on. Returns at once."""
 
     def delete_all(self) -> None:
-        """It was removed: all of that goes. May take its time; what cannot go now stays, and is logged."""
+        """Delete everything there, because the site was removed. Can take long; what cannot be
+        deleted now stays and is logged."""
 
 
 @runtime_checkable
 class QueueSite(Protocol):
-    """A site that puts what is asked of it into a queue of its own, beside that of others."""
+    """A site that puts requests into a queue of its own, together with those of other users."""
 
     def configured_nodes(self) -> ConfiguredNodes:
         """What it is configured with beside `nodes`, as of the same moment. Raises UnavailableError."""
@@ -94,7 +96,7 @@ class TransferSite(Protocol):
         empty when none is. Answers at once."""
 
     def farm_status(self) -> FarmStatus:
-        """What it said of itself some seconds ago at most. Raises UnavailableError."""
+        """The status that the farm reported, at most some seconds old. Raises UnavailableError."""
 
     def transfer_problems(self) -> Mapping[str, str]:
         """Why the data of attempts cannot be transferred now, by their ids, and what is lost. Answers
@@ -105,7 +107,7 @@ class TransferSite(Protocol):
         at. Raises UnavailableError."""
 
     def probe(self) -> Route:
-        """How quick the way there is, by a few small transfers. Raises UnavailableError."""
+        """The measured transfer rate, by a few small transfers. Raises UnavailableError."""
 
 
 @runtime_checkable
@@ -119,10 +121,10 @@ class ComparingSite(Protocol):
 
 @runtime_checkable
 class SharedMachineSite(Protocol):
-    """A site on a machine of which others use the memory as well."""
+    """A site on a machine whose memory other programs use as well."""
 
     def memory_problem(self) -> str:
-        """Why it may run out of memory; empty for no reason. Answers at once."""
+        """Why the machine may run out of memory; empty if it will not. Returns at once."""
 
 
 class SitePort(Protocol):
@@ -133,13 +135,13 @@ class SitePort(Protocol):
         """The machines and what each can give."""
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """What is seen now on those nodes that can be asked, by name; may take a second."""
+        """The use of those nodes that can be observed now, by name; can take a second."""
 
     def link(self) -> str:
         """How a pod of this site reaches the control node (PodOrder.link)."""
 
     def pod_home(self, pod_id: str) -> str:
-        """PodOrder.home for a pod brought up here."""
+        """PodOrder.home for a pod that starts here."""
 
     def prepare(self) -> None:
         """A job will probably be run soon: do what makes the first `bring_up` quicker, if there is anything.

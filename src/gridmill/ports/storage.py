@@ -56,7 +56,7 @@ class Storage(Protocol):
         """What is wrong with jobs, as far as their data says. Takes bounded time and never raises."""
 
     def remove(self, uri: str) -> None:
-        """Remove a folder below the root; what is gone is fine. Raises UnsafePathError."""
+        """Delete a folder below the root; succeeds if it does not exist. Raises UnsafePathError."""
 
     def keep_manifest(
         self,

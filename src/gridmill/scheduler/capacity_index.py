@@ -122,7 +122,7 @@ class CapacityIndex:
             return
         taken = self.claims.get((site_name, node), {})
         free = Amounts(
-            # summed anew, in a fixed order: sums of fractions kept up by adding and taking away would drift
+            # summed again in a fixed order: fractions that are added and subtracted would accumulate errors
             cpus=whole.cpus * site.cpu_share - sum(taken[pod].cpus for pod in sorted(taken)),
             memory_bytes=whole.memory_bytes - sum(claim.memory_bytes for claim in taken.values()),
             gpus=whole.gpus - sum(claim.gpus for claim in taken.values()),

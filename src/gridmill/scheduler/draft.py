@@ -236,7 +236,7 @@ class DraftPlan:
             refusals=tuple(self.refusals),
             interrupts=tuple(self.interrupts),
             again_at=self.again_at,
-            complete=not (self.is_full or self.refusals),  # who waits behind a refused job is next then
+            complete=not (self.is_full or self.refusals),  # the job behind a refused one is next
         )
 
     def _given_starts(self) -> tuple[StartJob, ...]:

@@ -65,7 +65,7 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
     if attempt.interrupted is not None:
         return _after_interruption(job_run, attempt, attempt.interrupted, now)
     if attempt.state in (AttemptState.LOST, AttemptState.STOPPED):
-        return _after_loss(job_run, attempt, now)  # nobody asked it to stop: it went down with its pod
+        return _after_loss(job_run, attempt, now)  # no stop was requested: it ended with its pod
     if attempt.cause is Cause.MEMORY:
         return _after_memory_kill(job_run, attempt, now, most)
     if attempt.cause is Cause.ENVIRONMENT:

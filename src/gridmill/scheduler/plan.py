@@ -166,7 +166,7 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
                 standing.start(ticket[JOB_CLASS])
             line.move_on(lane)
         elif draft.snapshot.places.terms and lane.find(ticket[JOB_CLASS].demand) is not None:
-            later.add(ticket)  # there is room, but not for long enough; for those behind it there may be
+            later.add(ticket)  # the pods with room end too early for this job; shorter jobs behind it may fit
             line.move_on(lane)
         else:
             _not_served(draft, lane, ticket)
@@ -339,7 +339,7 @@ def _make_room(draft: DraftPlan, line: LaneQueue) -> None:
 def _will_fit(draft: DraftPlan, lane: Lane, group: JobClass) -> bool:
     fits = _finds_or_brings_up(draft, lane, group.demand)
     if fits and draft.shares is not None:
-        draft.shares[group.project].start(group)  # no more comes up than the quota allows
+        draft.shares[group.project].start(group)  # start no more pods than the quota allows
     return fits
 
 

@@ -217,7 +217,9 @@ class JobsByResource:
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
-        gathering = job_run.parts and job_run.state is JobState.WAITING  # its parts were its turn already
+        gathering = (
+            job_run.parts and job_run.state is JobState.WAITING
+        )  # its parts had the turn, which the job keeps
         if job_run.state is JobState.RUNNING or gathering:
             self.turns.run(turn, job_run.id)
         elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:

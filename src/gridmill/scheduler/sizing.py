@@ -372,7 +372,9 @@ def _needed(measurement: Measurement) -> int:
 def _by_model(job: Job, size: JobSize, workers: int, measured: tuple[Measurement, ...]) -> _Estimate:
     model = memory_of(job, size, workers)
     factors = [_needed(measurement) / memory_of(job, measurement.size, workers) for measurement in measured]
-    factor = max([1.0, *factors])  # another job that needed less tells little: only its own runs make it less
+    factor = max(
+        [1.0, *factors]
+    )  # measurements of other jobs only raise an estimate: only the job's own runs lower it
     margin = MARGIN if len(factors) > 2 else MODEL_MARGIN
     memory = _at_least_floor(model * factor * margin, job)
     why = f"{_size_text(size)}{show_bytes(memory)} estimated for {model_name(job)}"

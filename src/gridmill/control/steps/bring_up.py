@@ -20,7 +20,7 @@ def _is_missing(bring_ups: BringUps, pod: Pod) -> bool:
 def bring_up(control: Control, deployment: Deployment) -> None:
     """Ask the site for the deployment's pods, beside the ticks; it starts each pod id at most once."""
     site = control.sites.get(deployment.site)
-    if site is None:  # not opened yet; asked again with the next look
+    if site is None:  # not open yet; the next observation asks again
         return
     then = partial(_brought_up, control.problems, control.bring_ups, deployment.id)
     control.background.submit(

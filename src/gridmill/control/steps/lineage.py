@@ -69,7 +69,7 @@ def ancestors(catalog: Catalog, artifact: Artifact) -> tuple[Artifact, ...]:
     """Everything it was made from, nearest first; what has no record any more is left out."""
     artifacts: dict[str, Artifact] = {}
     waiting = list(artifact.made_from)
-    for artifact_id in waiting:  # it grows while it is walked through
+    for artifact_id in waiting:  # the list grows during the loop
         if artifact_id in artifacts:
             continue
         try:

@@ -29,7 +29,7 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
         return
     try:
         order = order_for(starting.endings.catalog, starting.endings.storage, transaction, attempt)
-    except StorageError:  # the store, not the job: tried again
+    except StorageError:  # the store failed, not the job: it is tried again
         raise
     except GridmillError as error:
         settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INPUT, error))
@@ -66,7 +66,9 @@ def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None
     try:
         done.result()
         outcome = STOPPED_EARLY if attempt.stop_requested else None
-    except StorageError as error:  # a file server that is full or away: tried again like a lost pod
+    except (
+        StorageError
+    ) as error:  # a full or unreachable file server: the attempt is retried as after a lost pod
         outcome = replace(LOST, message=f"its code could not be copied to the site: {error}")
     if outcome is None:
         environment = _environment_of(starting.ledger, starting.clients, attempt)

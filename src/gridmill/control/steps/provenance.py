@@ -216,7 +216,9 @@ def restorable(catalog: Catalog, job_run: JobRun, now: Provenance) -> Artifact |
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
         return None
-    if newest.output.details.get(WAITING):  # a file may be settled by now, whatever the clocks say
+    if newest.output.details.get(
+        WAITING
+    ):  # a file may have stopped changing meanwhile, even if clocks differ
         return None
     if newest.fingerprint == now.fingerprint and not newest.removed:
         return newest

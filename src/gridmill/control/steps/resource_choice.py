@@ -164,7 +164,7 @@ def move(
     try:
         after = _moved(catalog, sites_seen, joining, within, job_run, refused)
     except GridmillError:
-        return False  # it says so where it stands, when it begins
+        return False  # the job reports this at its resource, when it starts
     except Exception as error:  # noqa: BLE001  it would hold up all others, again and again
         defect(problems, job_run.id, error)
         choices.choosing.discard(job_run.id)

@@ -413,7 +413,7 @@ def resume_run(
         return
     run = catalog.ledger.fetch(Run, run_id)
     if run.state == RunState.SUCCEEDED:
-        return  # it may have ended since it was looked at: there is nothing left to do, and that is well
+        return  # it may have ended meanwhile: then there is nothing to stop
     check_whole(run)
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(catalog.ledger, storage, transaction, run)
@@ -421,7 +421,7 @@ def resume_run(
     settled = {
         **settle_names(catalog, [one.job for one in job_runs]),
         **run.settled,
-    }  # what was settled stays
+    }  # names keep the versions that they meant when the run began
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
     transaction.put(replace(active, attended=clients.asked.attended))
     again = _jobs_to_repeat([job_run for job_run in job_runs if job_run.part is None])  # parts are cut anew

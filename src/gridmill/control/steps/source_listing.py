@@ -50,7 +50,7 @@ def _list(storage: Storage, source: Source, folder: str, now: float) -> SourceLi
         settled = tuple(file for file in found if not source.waits(file.ctime_ns, now))
         files = storage.hash_sources(settled, f"{folder} {' '.join(source.local_paths)}")
         return SourceListing(files=files, waiting=source.waiting_text(len(found) - len(settled)))
-    except StorageError:  # the store, not the source: tried again
+    except StorageError:  # the store failed, not the source: it is tried again
         raise
     except GridmillError as error:
         return SourceListing(error=error)

@@ -149,7 +149,7 @@ def _ready(
             return replace(job_run, state=JobState.SKIPPED, message=_no_rows(lacking), ended=now)
         made_from = provenance_of(control.code, run, job_run, inputs, source.files_or_raise())
         size = size_of(job_run.job, inputs, source.size_bytes)
-    except StorageError:  # the store, not the job: tried again
+    except StorageError:  # the store failed, not the job: the next tick tries again
         raise
     except GridmillError as error:
         return _failed(job_run, now, explained(error))

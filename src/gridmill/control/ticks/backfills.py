@@ -45,7 +45,7 @@ def _dealt_with(control: Control, transaction: Transaction, backfill: Backfill, 
         run = begin_run(control, inner, pipeline, force=backfill.force, chunk=chunk.id)
         transaction.join(inner)
         return replace(chunk, run=run.id)
-    except StorageError:  # the store, not the pipeline: tried again
+    except StorageError:  # the store failed, not the pipeline: the next tick tries again
         raise
     except GridmillError as error:
         return replace(chunk, failed=f"{error} {error.hint}".strip())

@@ -60,7 +60,9 @@ def dispatch(control: Control) -> Plan:
         _release(transaction, release)
     marked = mark_idle(control.ledger, transaction)
     control.ledger.stage(transaction)
-    more = marked or bool(needless(control.ledger.snapshot))  # of what it started nobody waits any more
+    more = marked or bool(
+        needless(control.ledger.snapshot)
+    )  # deployments that this plan started, and that no job waits for now
     return replace(wanted, complete=wanted.complete and not more)
 
 

@@ -135,7 +135,9 @@ def _seen(control: Control, name: str, done: Future[SiteObservation]) -> None:
     except UnavailableError as error:
         set_problem(control.problems, f"site {name}", f"site {name} does not answer: {explained(error)}")
         for deployment in control.ledger.snapshot.deployments.values():
-            if deployment.site == name:  # the line to its pods may be cut, too: they are not silent
+            if (
+                deployment.site == name
+            ):  # the connection to its pods may be cut as well, so that they are not released as silent
                 control.bring_ups.silent_since.pop(deployment.id, None)
         return
     set_problem(control.problems, f"site {name}", "")

@@ -71,7 +71,7 @@ def _hello(
     state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
     if (pod.state, pod.address) != (state, hello.address):
         transaction.put(with_pod(deployment, replace(pod, state=state, address=hello.address)))
-    # what it acknowledges may be part of this very transaction: a pod forgets what it is told is committed
+    # sent after the commit: a pod deletes acknowledged events, and this transaction may contain them
     _send_after(starting.channels, transaction, channel, Welcome(acknowledged=pod.acknowledged))
     _reconcile(starting, transaction, channel, hello)
 

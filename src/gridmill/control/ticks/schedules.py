@@ -95,10 +95,10 @@ def keep_continuous(
         if watch.message:
             control.pending_reads.listings.pop(
                 _key(schedule), None
-            )  # listed before: it is old by the time there is room
+            )  # list the sources again: the last listing is old when there is room
         else:
             wait = _look(control, watch, schedule, continuous, now)
-    except StorageError:  # the store, not the pipeline: tried again
+    except StorageError:  # the store failed, not the pipeline: the next tick tries again
         raise
     except GridmillError as error:
         watch.message = f"{error} {error.hint}".strip()
@@ -256,7 +256,7 @@ def _dealt_with(
         if listings is None:
             return None
         return start_scheduled(control, transaction, after, verdict.start, pipeline, listings)
-    except StorageError:  # the store, not the pipeline: tried again
+    except StorageError:  # the store failed, not the pipeline: the next tick tries again
         raise
     except GridmillError as error:
         return replace(after, message=f"{error} {error.hint}".strip(), skipped=schedule.skipped + 1)

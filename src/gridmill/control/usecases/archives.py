@@ -113,7 +113,7 @@ class ArchiveUseCases(UseCases):
                 latest = tuple(self._latest(project))
                 transaction.put(*fresh, *latest, *self._new_provenances(project))
                 self._note_moves(transaction, [*fresh, *latest], f"restore of {path}")
-                transaction.events.clear()  # what happened elsewhere is no event here
+                transaction.events.clear()  # restored runs add no events to this grid
                 for run in project.runs:
                     self._control.counters.used(run.pipeline, int(run.id.rpartition("-")[2]))
                 self._control.catalog.newest_artifacts.clear()

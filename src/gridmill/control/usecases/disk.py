@@ -59,7 +59,9 @@ class DiskUseCases(VersionUseCases):
         point."""
         control = self._control
         store_before = self._ledger.store.space()
-        things = control.home_folders.items()  # before the records: what is made meanwhile is not among them
+        things = (
+            control.home_folders.items()
+        )  # listed before the records are read: files made in between are then not taken for unused
         with self._node.lock:
             now = control.timeline.now()
             before = now - days * DAY_SECONDS
@@ -141,7 +143,9 @@ class DiskUseCases(VersionUseCases):
     def _evict(self, spaces: Sequence[DiskSpace]) -> None:
         """Delete what nothing uses, the oldest first, as much as the disks lack. Counted and logged."""
         control = self._control
-        things = control.home_folders.items()  # before the records: what is made meanwhile is not among them
+        things = (
+            control.home_folders.items()
+        )  # listed before the records are read: files made in between are then not taken for unused
         with self._node.lock:
             records, now = read_records(control.ledger), control.timeline.now()
             unused = [thing for _, thing in evictable(control.catalog, records, things, now)]
@@ -193,7 +197,7 @@ class DiskUseCases(VersionUseCases):
 
     def _take_away(self, things: list[DiskItem], versions: list[str], runs: tuple[str, ...]) -> None:
         for version in versions:
-            with suppress(ConflictError):  # a run has begun to use it, or an alias stands for it, meanwhile
+            with suppress(ConflictError):  # a run has begun to use it, or an alias names it, meanwhile
                 self._remove(version, of_table=True)
         for first in range(0, len(runs), _RUNS_AT_ONCE):
             self._ledger.store.drop_events(runs[first : first + _RUNS_AT_ONCE])
