@@ -37,7 +37,7 @@ LATEST_NOT_BEFORE_SECONDS = 60.0
 
 
 class ControlNode:
-    """Runs the ticks over one Control. `tick` is what tests and the simulator call."""
+    """Runs the ticks over one Control. Tests and the simulator call `tick` directly."""
 
     def __init__(self, control: Control) -> None:
         self.control = control

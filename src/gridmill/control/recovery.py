@@ -30,8 +30,8 @@ _BEST = "best by "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoration:
-    """The records that a store lacks, with the words for each that a user is told of; how many it has of what
-    was found; and what cannot be restored."""
+    """The records that a store lacks, with a text about each for users; how many of the records found it
+    has; and those that cannot be restored."""
 
     nouns: tuple[Noun, ...]
     names: tuple[str, ...]

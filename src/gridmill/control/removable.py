@@ -274,8 +274,9 @@ def evictable(
 
 
 def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[DiskItem]:
-    """The oldest of what is unused, as many as free the reserve of each disk that is short (a quarter more,
-    so that it is not short again at once). `spaces` are of home and root, or of both together."""
+    """The oldest unused items, as many as restore the reserve of each disk that is nearly full (plus a
+    quarter, so that it is not nearly full again at once). `spaces` are those of home and root, or one of
+    both together."""
     chosen: list[DiskItem] = []
     in_order = sorted(unused, key=lambda thing: thing.changed)
     for at, space in enumerate(spaces):
@@ -289,7 +290,7 @@ def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[
 
 
 def _is_going(thing: DiskItem) -> bool:
-    """Itself, or the folder that it is in: a sink's, which goes as a whole."""
+    """Whether the item or its folder is deleted: the folder of a sink is deleted as a whole."""
     return any(part.startswith(GOING) for part in thing.name.split("/"))
 
 
@@ -320,8 +321,8 @@ def _why_manifest(ledger: Ledger, thing: DiskItem, *, settled: bool) -> str:
 
 
 def _why_checkpoints(catalog: Catalog, thing: DiskItem, *, old: bool) -> str:
-    """Why no attempt goes on from them; empty where one may. A job that has succeeded since needs none but
-    its own, which were removed then."""
+    """Why no attempt resumes from these checkpoints; empty if one may. A job that succeeded since needs
+    none."""
     if any(job_run.checkpoints == thing.name for job_run in catalog.ledger.snapshot.job_runs.values()):
         return ""
     newest = catalog.newest_artifact("/".join(thing.name.split("/")[1:3]))
@@ -375,8 +376,8 @@ class UnusedRecords:
 def old_history(
     store: Store, records: GarbageSnapshot, before: float, lying: frozenset[str]
 ) -> UnusedRecords:
-    """What ended before that time. Runs that a version still tells of stay, and so does what they used; so do
-    removed versions that runs tell of, or of which something may lie on the disk (`lying`: URIs)."""
+    """Records that ended before that time. Runs that a version refers to stay, with all that they used;
+    so do removed versions that runs refer to, or that may still have files (`lying`: URIs)."""
     runs = {run.id: run for run in records.runs}
     needed = lineage(records.artifacts)
     makers = frozenset(artifact.run_id for artifact in records.artifacts if artifact.id in needed)
@@ -416,8 +417,8 @@ def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Itera
 def deletable_versions(
     records: GarbageSnapshot, needed: frozenset[str], before: float, lying: frozenset[str]
 ) -> frozenset[str]:
-    """Removed versions made before that time, whose files are gone, and that no version there is was made
-    from (`needed`). The newest of each name stays: from it versions are numbered on."""
+    """Removed versions made before that time that have no files and are no input of an existing version
+    (`needed`). The newest of each name stays, because the next number follows from it."""
     newest: dict[str, Artifact] = {}
     for artifact in records.artifacts:
         newest.setdefault(artifact.name, artifact)
@@ -454,9 +455,9 @@ def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record
 
 
 def deletable_runs(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
-    """Runs of which nothing is needed any more, of all that there are (oldest first of each pipeline).
+    """Runs that are not needed, of all runs (oldest first of each pipeline).
 
-    They ended before that time. The newest of each pipeline, those of a backfill (it tells of them), and
+    They ended before that time. The newest of each pipeline, those of a backfill (which refers to them), and
     those in `needed` stay.
     """
     places: dict[str, int] = {}
@@ -470,7 +471,7 @@ def deletable_runs(runs: Sequence[Run], needed: frozenset[str], before: float) -
 
 
 def lineage(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
-    """The versions that are there, and what these were made from, back to the sources."""
+    """The existing versions and all their inputs, back to the sources."""
     by_id = {one.id: one for one in artifacts}
     waiting = [one.id for one in artifacts if not one.removed]
     visited = set(waiting)

@@ -155,7 +155,7 @@ class SiteMonitor:
 
 
 def configured_of(port: SitePort) -> ConfiguredNodes | None:
-    """What a site says of nodes that cannot be used now; None for one that says nothing."""
+    """The nodes that the site reports as configured but not available; None for a site that reports none."""
     return port.configured_nodes() if isinstance(port, QueueSite) else None
 
 

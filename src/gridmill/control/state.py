@@ -114,10 +114,11 @@ class SourceWatch:
 
 @dataclass(slots=True)
 class ScheduleTimers:
-    """When each schedule is to be looked at again: its record then, and a Unix time of the wall clock.
+    """When to check each schedule again: its record at that time, and a Unix time of the wall clock.
 
-    `awake_since` is when the control node came up, or woke with its machine from sleep; `offset` the wall
-    clock's distance from the monotonic one, by whose change that is seen. `watches` are of continuous ones.
+    `awake_since` is when the control node started, or its machine woke from sleep; `offset` is the distance
+    of the wall clock from the monotonic clock: a change of it shows a sleep or a set clock. `watches` are
+    those of continuous schedules.
     """
 
     awake_since: float = 0.0
@@ -309,8 +310,8 @@ class ReportedProgress:
 
 @dataclass(slots=True, kw_only=True)
 class SiteChoices:
-    """Jobs that may use several resources; `to_recheck` are those that look for another, the last one
-    next."""
+    """Jobs that may use several resources; `to_recheck` are those that look for another resource, in
+    turn."""
 
     choosing: set[str] = field(default_factory=set)
     to_recheck: list[str] = field(default_factory=list)
@@ -335,7 +336,7 @@ class PendingReads:
 
 @dataclass(slots=True, kw_only=True)
 class Clients:
-    """The environments of clients, by run, and who asked for the run that is being started."""
+    """The environments of clients, by run, and the client of the run that is being started."""
 
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)
     asked: RunRequest = field(default_factory=RunRequest)
@@ -343,7 +344,8 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endings:
-    """What it takes to end an attempt: its records, what its job has reported, and whom its end concerns."""
+    """What the end of an attempt needs: records, reported values of the job, and the parts that the end
+    affects."""
 
     catalog: Catalog
     channels: Channels
@@ -381,10 +383,10 @@ class Starting:
 
 @dataclass(slots=True, kw_only=True)
 class Control:
-    """All that a control node has: its ports, and in parts what is known until a restart. Steps are given the
-    parts that they need. Only the holder of the node's lock may touch it.
+    """The whole state of a control node: its ports, and the values that are lost at a restart, in parts.
+    Steps get only the parts that they need. Only the holder of the node's lock may use it.
 
-    `alarms` is None where schedules do not run: embedded in a command, and for readers.
+    `alarms` is None if schedules do not run: embedded in a command, and for readers.
     """
 
     ledger: Ledger

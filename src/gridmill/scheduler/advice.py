@@ -48,8 +48,8 @@ RULE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceInput:
-    """What advice is made from. `measured` are attempts and probes of the job, oldest first; `most` is what
-    one pod could get at its site, of `pods` that it may have."""
+    """The input of advice. `measured` are attempts and probes of the job, oldest first; `most` is the
+    most that one pod could get at its site, of the `pods` that it may have."""
 
     name: str  # pipeline/job
     job: Job
@@ -419,9 +419,10 @@ def _third_number(
     advice_input: AdviceInput,
     room: int,
 ) -> int | None:
-    """What is worth paying for, where that is more than was measured. Else, if workers cost each other time,
-    as many as advice may cover, where the laws that two numbers allow are farthest apart (one between the two
-    where there is no room for more); None where these laws say much the same."""
+    """The third number of workers to measure: the recommended one, if it exceeds the measured ones.
+    Otherwise, if workers slow each other down, the largest number that advice covers, where the possible
+    laws differ most (or a number between the two, if there is no room for more). None if these laws
+    agree."""
     least, largest = curve.law.numbers
     worth = worth_of(curve, advice_input, attempts)
     if worth > _BEYOND * largest and room > largest:

@@ -31,9 +31,9 @@ NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class CachedForecasts:
-    """Forecasts for many jobs at one time, each computed once. Those that were sent to a
-    resource meanwhile (`send`), and are not in the snapshot yet, go before those that are asked for next.
-    `coming`: in how many seconds sites expect room for deployments that stand in line there, by their ids."""
+    """Forecasts for many jobs at one time, each computed once. Jobs that were sent to a resource
+    meanwhile (`send`), and are not in the snapshot yet, come before the next ones. `coming`: in how many
+    seconds sites expect room for deployments in their queues, by their ids."""
 
     def __init__(self, snapshot: Snapshot, now: float, coming: Mapping[str, float] = NONE) -> None:
         self.snapshot = snapshot
@@ -46,8 +46,8 @@ class CachedForecasts:
     def seconds(
         self, resource: Resource, demand: Demand, *, line: QueuePosition | None = None
     ) -> float | None:
-        """About when it could start there, in seconds from now, behind all that wait there; None where that
-        cannot be told. What a pod takes to come up is not counted. `line`: others have its site's room."""
+        """The expected start, in seconds from now, behind all jobs that wait there; None if it cannot
+        be estimated. The start of a pod is not counted. `line`: others have the room of its site."""
         key = (resource.name, demand)
         if key not in self._cached:
             self._cached[key] = self._joining_seconds(resource, demand)
@@ -58,7 +58,8 @@ class CachedForecasts:
         return cached if cached is None or not sent else cached + nsmallest(demand.workers, sent)[-1]
 
     def standing_seconds(self, job_run: JobRun) -> float:
-        """The same where it stands in line: where it cannot be told, as long again as it has waited."""
+        """The same for a job that is in the queue already; if it cannot be estimated, the time that
+        it has waited so far."""
         forecast = self.waits.of(job_run.id)
         if forecast is not None:
             return forecast.likely
@@ -73,7 +74,7 @@ class CachedForecasts:
         return max(0.0, self.now - job_run.ready) if job_run.ready is not None else 0.0
 
     def send(self, resource: Resource, demand: Demand, seconds: float) -> None:
-        """Count on one more that goes there and runs so long."""
+        """Count one more job that goes there and runs that long."""
         free = self._sent.setdefault(resource.name, self._places(resource, demand))
         taken = [heappop(free) for _ in range(min(demand.workers, len(free)))]
         for _ in taken:
@@ -114,7 +115,8 @@ class CachedForecasts:
         return all(pod is None or find_pod(pod, demand) is None for pod in pods)
 
     def _coming_seconds(self, pod_id: str) -> float:
-        """As its site expects, or as long again as it has been coming up: others may stand in line there."""
+        """As the site expects, otherwise the time that the deployment has been starting so far: it
+        may be in a queue there."""
         deployment_id = self.snapshot.places.owners[pod_id]
         result = self._coming.get(deployment_id)
         if result is not None:
@@ -161,9 +163,9 @@ def alternatives(
     project: str = DEFAULT,
     standing: JobRun | None = None,
 ) -> tuple[ResourceAlternative, ...]:
-    """One for each candidate, in their order. `away` are sites that do not answer, `sites` where jobs of the
-    same run are to run, by job; `crowded` are resources whose room at a farm others have, and the line
-    there. `standing` is the job where it stands in line already."""
+    """One alternative for each candidate, in their order. `away` are sites that do not answer, `sites`
+    the sites of jobs of the same run, by job; `crowded` are resources whose room at a farm others have,
+    with the queue there. `standing` is the job if it is in a queue already."""
     snapshot = joining.snapshot
     called = labels([candidate.resource for candidate in candidates])
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)

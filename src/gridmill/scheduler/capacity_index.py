@@ -25,7 +25,7 @@ class ProjectTotals:
 
     @property
     def cpus(self) -> float:
-        """CPUs as asked; one for an attempt that says nothing of them."""
+        """CPUs as requested; one for an attempt that requests none."""
         return self._cpus / 1000
 
     def held_seconds(self, now: float) -> float:
@@ -59,12 +59,12 @@ _SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
 class CapacityIndex:
     """Free amounts of pods and nodes.
 
-    `open` and `coming` hold, by resource, the pods that are up and those that are starting; `nodes`, by site,
-    what deployments have not claimed; `idle`, by resource, the deployments without attempts with the time
-    their keep ends; `resumable`, by resource, the running attempts that may be interrupted (rank 0 of a
-    gang), longest-running first, and `yielding` those that were asked to end and have not (all ranks);
-    `tallies`, by project, what live attempts hold; `broken`, by resource, the living pods of deployments that
-    are to go as soon as they are idle.
+    `open` and `coming` have, by resource, the pods that are up and those that are starting; `nodes`, by site,
+    the unclaimed amounts; `idle`, by resource, the deployments without attempts with the time at which their
+    keep ends; `resumable`, by resource, the running attempts that may be preempted (rank 0 of a gang),
+    longest-running first; `yielding` those that were asked to end and have not (all ranks); `tallies`, by
+    project, the amounts that live attempts hold; `broken`, by resource, the living pods of deployments that
+    are released when they are idle.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class CapacityIndex:
             self._refresh_node(site.name, node.name)
 
     def drop_site(self, name: str) -> None:
-        """Take a site out. Its deployments stay until they are gone."""
+        """Remove a site. Its deployments stay until they end."""
         self._forget_nodes(self.sites.pop(name, None))
         self.nodes.pop(name, None)
         self.shapes.pop(name, None)
@@ -259,8 +259,9 @@ class CapacityIndex:
             index.setdefault(deployment.resource, Pods()).set(slot)
 
     def is_broken(self, deployment: Deployment) -> bool:
-        """It has lost a pod, and its site holds that pod's place as long as the deployment stands: it takes
-        no more jobs. (Ray moves the place of a lost node to any node with room, and keeps it there.)"""
+        """Whether the deployment has lost a pod, and its site keeps the place of that pod until the
+        deployment ends: then it takes no more jobs. (Ray moves the place of a lost node to any node
+        with room, and keeps it there.)"""
         if self._kind(deployment.site) is not SiteKind.RAY:
             return False
         return any(pod.state == PodState.GONE for pod in deployment.pods)

@@ -28,7 +28,7 @@ NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 class DraftCheckpoint(NamedTuple):
-    """Where a draft stood before deployments were brought up for a gang."""
+    """The state of a draft before deployments are started for a gang."""
 
     left: float
     bring_ups: int
@@ -116,7 +116,8 @@ class DraftPlan:
         return self._nodes[site]
 
     def running_on(self, resource: str) -> tuple[PreemptibleJob, ...]:
-        """Those of a resource that can resume, once somebody looks whom to interrupt."""
+        """The running jobs of a resource that can resume, computed when preemption is first
+        considered."""
         if resource not in self._running:
             self._running[resource] = tuple(running_on(self.snapshot, resource, self.now))
         return self._running[resource]
@@ -128,7 +129,7 @@ class DraftPlan:
         return self._delayed[lane.name]
 
     def excluded_nodes(self, lane: Lane) -> Collection[str]:
-        """The nodes that lack what they promised for a resource, as long as others will do."""
+        """The nodes that are unfit for a resource, as long as others suffice."""
         if lane.name not in self._excluded_nodes:
             unfit = self._unfit.get(lane.name, ())
             will_do = not unfit or will_do_without(self.snapshot, lane.resource, unfit)
@@ -145,7 +146,7 @@ class DraftPlan:
         )
 
     def standing_of(self, claim: QuotaClaim) -> ProjectStanding | None:
-        """How its project stands; None where no projects share the grid."""
+        """The standing of its project; None if projects do not share the grid."""
         return None if self.shares is None else self.shares[claim.project]
 
     def keep_quota(self, job_run: JobRun) -> None:

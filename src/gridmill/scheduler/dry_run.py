@@ -58,10 +58,10 @@ def dry_run(
     carrying: TransferInput = NOTHING_CARRIED,
     now: float = 0.0,
 ) -> DryRun:
-    """The run of `pipeline` as it would go on an idle grid, in the order of its waves.
+    """The run of `pipeline` as it would be on an idle grid, in the order of its waves.
 
-    `sizes` is what is known of each job's size, `unchanged` the jobs that would not run again. Raises
-    PipelineError for a cycle or an unknown need; what else stands in a job's way is its `problem`.
+    `sizes` is the known size of each job, `unchanged` the jobs that would not run again. Raises PipelineError
+    for a cycle or an unknown need; any other obstacle of a job is its `problem`.
     """
     waves: dict[str, int] = {}
     planned: dict[str, PlannedJob] = {}
@@ -93,7 +93,7 @@ def _placed(
     carrying: TransferInput,
     sites: Mapping[str, str],
 ) -> PlannedJob:
-    """Where it goes, with what is carried there. `sites`: where the jobs before it go."""
+    """The resource of the job, with its transfers. `sites`: the sites of the jobs before it."""
     snapshot = joining.snapshot
     readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
     named = (resource_for(_only(job, name), pipeline, snapshot)[1] for name in dict.fromkeys(job.resources))
@@ -220,7 +220,7 @@ def _problem(
 
 
 def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:
-    """`FILE:LINE: FIELD: ` of what asks for too much; nothing where the pipeline has no file."""
+    """`FILE:LINE: FIELD: ` of the request that is too large; empty if the pipeline has no file."""
     if pipeline.lines is None:
         return ""
     field = ""
@@ -249,7 +249,7 @@ class _Timeline:
         self._taken: list[_TimelineJob] = []
 
     def times(self, planned: Mapping[str, PlannedJob]) -> list[PlannedJob]:
-        """The jobs with `starts` and `ends`, where they can be told."""
+        """The jobs with `starts` and `ends`, if they can be estimated."""
         timed: dict[str, PlannedJob] = {}
         for name, job in planned.items():
             ends = [timed[need].ends for need in job.needs]

@@ -127,7 +127,7 @@ def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
 
 
 def _what_is_broken(snapshot: Snapshot, resource: str) -> str:
-    """`trainers-1 lost a pod, takes no more jobs and goes once 2 jobs there have ended`."""
+    """`trainers-1 lost a pod, takes no more jobs and is released when 2 jobs on it have ended`."""
     places = snapshot.places
     names = sorted({places.owners[pod_id] for pod_id in places.broken.get(resource, ())})
     if not names:
@@ -143,7 +143,8 @@ def _what_is_broken(snapshot: Snapshot, resource: str) -> str:
 
 
 def _what_keeps(snapshot: Snapshot, coming: Pods) -> str:
-    """What the site says of a pod that is not up yet: `: waits in Slurm's queue (reason: Priority)`."""
+    """What the site reports about a pod that is not up yet: `: waits in Slurm's queue (reason:
+    Priority)`."""
     for pod_id, slot in coming.items():
         pods = snapshot.deployments[slot.whole.deployment_id].pods
         message = next((pod.message for pod in pods if pod.id == pod_id), "")

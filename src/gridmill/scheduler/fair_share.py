@@ -45,9 +45,9 @@ def used_now(project: Project, tally: ProjectTotals, now: float) -> float:
 
 
 class ProjectStanding:
-    """How a project stands. `score`: what it used over its share, the places that it holds counted ahead;
-    least goes first. `per_place`: what one more place adds to it. `kept_for`: the job for which others are
-    making room in its quota."""
+    """The use and the limits of a project. `score`: its use divided by its share, including the places
+    that it holds now; the lowest is first. `per_place`: what one more place adds to the score.
+    `kept_for`: the job for which others are making room in its quota."""
 
     __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
 
@@ -109,7 +109,7 @@ def _left(most: int | None, used: int) -> int:
 
 
 class ProjectShares(dict[str, ProjectStanding]):
-    """How projects stand, by name, while a plan is made: each start counts. Filled as they are asked for."""
+    """The standings of projects, by name, while a plan is made: each start counts. Computed on first use."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         super().__init__()

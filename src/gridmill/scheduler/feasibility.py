@@ -26,8 +26,8 @@ class RefusalReason(NamedTuple):
 
 
 def at(job: Job, pipeline: Pipeline, sites: Mapping[str, Site]) -> str | None:
-    """The site that a job, else its pipeline, says. A farm loads no sinks: those of a pipeline that runs at
-    one are loaded here."""
+    """The site of a job or of its pipeline. A farm does not load sinks: those of a pipeline at a farm are
+    loaded here."""
     site = sites.get(pipeline.at or "")
     stays = job.sink is not None and site is not None and site.kind == SiteKind.CLUSTER
     return job.at or (LOCAL if stays else pipeline.at)
@@ -39,8 +39,8 @@ def gpus_of(resource: Resource) -> int:
 
 
 def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...]:
-    """The sizes of nodes at the resource's site on which one worker of it fits; also of nodes that are away:
-    what fits them waits until they are back."""
+    """The sizes of nodes at the resource's site on which one worker of it fits; also of unavailable
+    nodes, because jobs for these wait until they are back."""
     amounts = Amounts(
         cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
     )
@@ -291,7 +291,7 @@ def cpus_of(resource: Resource, node: Amounts) -> float:
 
 
 def sizes_by_ranks(kind: SiteKind, resource: Resource) -> bool:
-    """Whether pods for a gang are as large as its ranks need: nothing of the resource says how large."""
+    """Whether pods for a gang are as large as its ranks need, because the resource sets no size."""
     return asks_for_need(kind) and not (resource.cpus or resource.memory_bytes or gpus_of(resource))
 
 

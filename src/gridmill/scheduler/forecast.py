@@ -27,11 +27,11 @@ def expected_seconds(
     pace: Callable[[Measurement], float] | None = None,
     resource: Resource | None = None,
 ) -> float | None:
-    """Wall seconds of one attempt of `pipeline/job`: the median of its newest ones, scaled by its size and by
-    `pace`: how much longer than that attempt it takes for other reasons (other workers).
+    """Expected wall seconds of one attempt of `pipeline/job`: the median of its newest attempts, scaled
+    by size and by `pace`, the factor for other causes (a different number of workers).
 
-    For a job never run, of other jobs of its subject with known sizes; None when there are too few. Where
-    any ran on this `resource`, or another such one of its site, of these alone.
+    For a job that never ran: from other jobs of its subject with known sizes; None if there are too few. If
+    any ran on this `resource`, or on a similar one of its site, only these count.
     """
     same_job = _succeeded(history.of_job(job, subject))
     if same_job:
@@ -45,8 +45,8 @@ def expected_seconds(
 def seconds_at(
     job: str, subject: str, size: JobSize, history: MeasurementHistory, resource: Resource
 ) -> float | None:
-    """Wall seconds on that resource, by what ran there, or on another such one of its site; None where too
-    little did."""
+    """Expected wall seconds on that resource, from attempts there or on a similar one of its site; None
+    if there are too few."""
     same_job = _measured_at(_succeeded(history.of_job(job, subject)), resource)
     if same_job:
         return _median_seconds(same_job, size, None)

@@ -19,11 +19,12 @@ from gridmill.domain.usage import ParallelTiming
 
 
 def together(members: Sequence[Attempt]) -> tuple[Attempt, AttemptOutcome]:
-    """Rank 0's attempt as it stands for all, and the outcome. All ranks have ended, and are given by rank.
+    """Rank 0's attempt, which represents the gang, and the outcome of the gang. All ranks have ended, and
+    are given by rank.
 
-    What went wrong first decides; ranks that were told to end because of it do not. What is kept of a success
-    is rank 0's; of the files in the folder that all share, what the last to end found. The gang was stopped
-    where every rank that did not succeed was, and made room for others where one of them was asked to.
+    The first failure decides; ranks that were told to end because of it do not count. The result of a success
+    is that of rank 0, with the files that the last rank to end found in the shared folder. The gang counts as
+    stopped if every unsuccessful rank was stopped, and as preempted if one of them was asked to make room.
     """
     bad = [member for member in members if _of(member).state is not AttemptState.SUCCEEDED]
     deciding = min(bad, key=_order, default=None)
@@ -76,9 +77,8 @@ def _of(member: Attempt) -> AttemptOutcome:
 
 
 def _order(member: Attempt) -> tuple[bool, bool, bool, float, int]:
-    """A lost rank goes before one that failed: others fail when it is cut off, are heard of first, and have
-    it told to end, which it does not hear. The same holds for one that was killed. Then whichever ended first
-    of those that ended by themselves."""
+    """The order of blame. A lost or killed rank is first, before one that failed: the failure of the
+    others follows from its loss but is reported earlier. Then the first that ended by itself."""
     outcome = _of(member)
     lost, killed = outcome.state is AttemptState.LOST, outcome.cause in (Cause.MEMORY, Cause.SIGNAL)
     return not lost, member.stop_requested, not killed, member.ended or 0.0, member.rank

@@ -204,8 +204,8 @@ class Lane:
         return sum(pod.places(demand.memory_bytes, demand.gpus) for pod in pods)
 
     def keep(self, demand: Demand, places: int | None = None) -> None:
-        """Let no later job onto the pods that a gang can use; of these, onto no more than have so many places
-        when they are empty, those with the most free."""
+        """Keep the pods that a gang can use free of later jobs: only as many as have the places it
+        needs when they are empty, those with the most free."""
         self.kept_for_gang = True
         found = []
         for pod_id, slot in self.open.items():
@@ -222,7 +222,7 @@ class Lane:
             self.open.drop(pod_id)
 
     def keep_free(self, pod_id: str) -> None:
-        """Let no later job onto a pod that one job waits for."""
+        """Keep a pod free of later jobs, for one job that waits for it."""
         self.kept.set(self.open.slot(pod_id))
         self.open.drop(pod_id)
 
@@ -232,7 +232,7 @@ class Lane:
             yield from (slot for _, slot in pods.items())
 
     def claim(self, demand: Demand) -> None:
-        """Count on what is coming, for the ranks that what is free has no place for."""
+        """Reserve places on pods that are starting, for the ranks without a free place."""
         pods = (self.open, *((self.kept,) if self.kept_for_gang else ()))
         free = sum(one.places(demand.memory_bytes, demand.gpus) for one in pods)
         for _ in range(demand.workers - free):
@@ -257,7 +257,7 @@ class Lane:
 
 
 class LaneQueue:
-    """All lanes' jobs in order, read lazily: the first stands until it was dealt with."""
+    """The jobs of all lanes in order, read lazily: the first stays until it was processed."""
 
     __slots__ = ("_heap", "_lanes")
 
@@ -276,13 +276,14 @@ class LaneQueue:
         heappush(self._heap, ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
-        """The first, and its lane, again and again: whoever asks deals with it before the next."""
+        """The first job and its lane, repeatedly: the caller processes it before it asks for the
+        next."""
         heap, lanes = self._heap, self._lanes
         while heap:
             yield heap[0], lanes[heap[0][JOB_CLASS].resource]
 
     def leave(self) -> None:
-        """The first leaves, and nobody behind it comes."""
+        """Remove the first job without a successor."""
         heappop(self._heap)
 
     def leave_with_class(self, lane: Lane) -> None:

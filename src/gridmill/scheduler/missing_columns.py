@@ -134,8 +134,8 @@ def _each(table: str, columns: Mapping[str, tuple[str, ...]]) -> Iterator[NamedC
 
 
 def empty_tables(job: Job, inputs: Iterable[Input]) -> tuple[str, ...]:
-    """The tables that hold no rows, where a dataset cannot have any without them: its basis, or without one
-    all that its `sql` reads. Of other jobs none: what they do about it is theirs."""
+    """The tables without rows that a dataset needs: its basis, or without a basis all that its `sql`
+    reads. None for other jobs, which handle empty tables themselves."""
     spec = job.dataset
     if spec is None:
         return ()

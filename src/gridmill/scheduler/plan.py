@@ -1,4 +1,5 @@
-"""Plans from a snapshot: what to start and where, what to bring up, release and refuse.
+"""Plans from a snapshot: which attempts to start and where, which deployments to start and release, and which
+jobs to refuse.
 
 Places gangs: all ranks get a place, or none does.
 """
@@ -88,18 +89,19 @@ def plan(
     unfit: Mapping[str, Collection[str]] = NONE,
     starts: bool = True,
 ) -> Plan:
-    """What to do now. Pure: the same snapshot and time give the same plan, and neither is changed.
+    """The plan for now. Pure: the same snapshot and time give the same plan, and neither is changed.
 
-    Jobs go by priority, then their project's share (planning.fair), due time (planning.service), run, and
-    place in the pipeline; no project gets more than its quota at once. Those that fit a
-    pod that is up are started, smaller ones past larger ones, until a larger one has waited too long. For
-    those that fit none, deployments are brought up and, where there is no room, idle ones released; where
-    there are none, running jobs that can resume are interrupted for those that are much shorter, or of a
-    higher priority: also where the project's quota is what has no room, by jobs of the same project. `limit`
-    bounds the decisions; a plan that was cut says so (`complete`). `unwilling` are, by resource, the nodes at
-    which its pods did not come up: these are the last to be tried. Those that are `unfit` lack what they
-    promised: they are not tried as long as others will do. Without `starts` nothing begins, and nothing is
-    interrupted for it: only what is not needed any more is released.
+    The order of jobs is priority, share of their project (fair_share), due time (ordering), run, and place in
+    the pipeline; no project exceeds its quota. Jobs that fit a running pod are started. A smaller job may
+    pass a larger one, until the larger one has waited too long. For jobs without a fitting pod, deployments
+    are started, and idle ones are released if there is no room. If none is idle, running jobs that can resume
+    are preempted for much shorter jobs or for jobs of a higher priority; if the quota of the project is the
+    limit, jobs of the same project are.
+
+    `limit` bounds the number of decisions; `complete` is false for a plan that was cut. `unwilling` are, by
+    resource, the nodes on which its pods did not start: they are tried last. Nodes in `unfit` lack what they
+    promised: they are not tried as long as others suffice. Without `starts`, no job starts and none is
+    preempted for a start; only unneeded deployments are released.
     """
     draft = DraftPlan(snapshot, now, limit, unwilling, unfit)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
@@ -120,7 +122,7 @@ def plan(
 
 
 def _refuse_too_large(draft: DraftPlan, lane: Lane) -> None:
-    """Only the jobs above the bound are looked at."""
+    """Refuse jobs that fit nowhere. Only jobs above the bound are checked."""
     most = most_memory(draft.snapshot, lane.resource)
     for group in lane.queue.largest_first() if most else ():
         if group.demand.memory_bytes <= most or draft.is_full:
@@ -143,7 +145,7 @@ def _refuse_if_impossible(draft: DraftPlan, lane: Lane, job_run_id: str, demand:
 
 
 def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
-    """Start what fits, in order. Returns what found no pod."""
+    """Start the jobs that fit, in order. Returns those without a pod."""
     line, later = _line(draft, lanes), _line(draft, lanes)
     for lane in lanes.values():
         line.join(lane)
@@ -317,7 +319,7 @@ def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
 
 
 def _make_room(draft: DraftPlan, line: LaneQueue) -> None:
-    """Bring up deployments for what found no pod: in order, counting on those that are coming."""
+    """Start deployments for jobs without a pod, in order, counting those that are starting."""
     for ticket, lane in line.in_order():
         if draft.is_full:
             break
@@ -355,7 +357,8 @@ def _finds_or_brings_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
 
 
 def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
-    """Take back what stands idle; a job for which no pod is large enough may take what others still need."""
+    """Release idle deployments; a job for which no pod is large enough may take those that other jobs
+    still need."""
     lacking = _waits_for_nodes(draft, lane, demand)
     urgent = not lane.holds(demand) and not lacking
     if not lane.reclaimed and not lacking:
@@ -366,8 +369,8 @@ def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
 
 
 def _warm(draft: DraftPlan) -> None:
-    """Bring up early what jobs still to come will need, while nothing that is ready wants the room; nothing
-    for which others wait, or which costs money, while it is idle."""
+    """Start deployments early for jobs still to come, as long as no ready job needs the room; not on
+    sites where an idle deployment costs money or keeps others waiting."""
     for name, queue in sorted(draft.snapshot.lines.blocked.items()):
         lane, head = draft.lane(name), queue.first
         if lane is None or head is None or draft.is_full or _costs_while_idle(draft, lane.resource):
@@ -413,7 +416,7 @@ def _expire(draft: DraftPlan) -> None:
 
 
 def asked_when_alone(site: Site, resource: Resource, demand: Demand) -> Sizing | None:
-    """What is brought up for one such job at the site where nothing else is; None where it has no room."""
+    """The deployment that would be started for one such job at an empty site; None if it has no room."""
     snapshot = Snapshot([site, resource])
     draft = DraftPlan(snapshot, 0.0, None)
     queue = JobQueue(resource.name)
@@ -432,8 +435,8 @@ def _call_off(draft: DraftPlan) -> None:
 
 
 def needless(snapshot: Snapshot) -> tuple[str, ...]:
-    """What is only coming up at another site, and for which no job of an active run waits any more: it went
-    elsewhere or was stopped. There it may be in a line for hours, and then hold a place for nobody."""
+    """Deployments that are starting at another site and have no waiting job any more, because it moved or
+    was stopped. They may be in a queue there for hours and would then hold a place without use."""
     lines, places = snapshot.lines, snapshot.places
     names = sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys())
     owners = dict.fromkeys(

@@ -64,7 +64,7 @@ def note_over_quota(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticke
 
 
 def keep_what_is_made(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
-    """What comes free while jobs make room is for the one they make it for; for nobody else."""
+    """Keep the room that preempted jobs free for the job they were preempted for."""
     places = draft.snapshot.places
     for resource in sorted(places.yielding):
         for attempt in (places.attempts[key] for key in sorted(places.yielding[resource])):

@@ -67,8 +67,8 @@ def demand_of(job_run: JobRun) -> Demand:
 
 
 def rank_of(job_run: JobRun, run: Run) -> Rank:
-    """The job's place in line: by priority, then by when its turn comes: what is expected to be short goes
-    before what came somewhat earlier; then by its run's order and its own."""
+    """The place of a job in the queue: by priority, then by due time (a job that is expected to be short
+    goes before one that came somewhat earlier), then by its run's order and its own."""
     return (-job_run.priority, due(run.created, work_of(job_run)), run.order, job_run.order, job_run.id)
 
 

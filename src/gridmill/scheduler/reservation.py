@@ -25,7 +25,8 @@ LIKELY = 0.5
 
 
 class Reservation(NamedTuple):
-    """`at`: when so much is expected to be free; `spare`: what is left over then."""
+    """Room that is kept. `at`: when enough is expected to be free; `spare`: the amount that is left over
+    then."""
 
     at: float
     spare: int
@@ -83,7 +84,8 @@ def _gains(
 
 
 def expected_end(snapshot: Snapshot, attempt: Attempt, now: float) -> float:
-    """By the median of the measured jobs like it that lasted longer; as long again where there is none."""
+    """The expected end of a running job: the median of measured similar jobs that lasted longer; without
+    any, as long again as it has run."""
     job_run = snapshot.job_runs.get(attempt.job_run_id)
     served = 0.0 if job_run is None else job_run.served_seconds
     attained = served + max(0.0, now - (attempt.started or attempt.placed))

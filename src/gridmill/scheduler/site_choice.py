@@ -25,10 +25,13 @@ twice as much after each move."""
 
 
 def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves: int = 0) -> ResourceChoice:
-    """The one with the least seconds until its result is here, the first named of equals. One where nobody
-    knows how long it takes is chosen where it is named first: nobody knows better than who wrote the list.
-    One where only the wait is not known comes behind those where all is: there is a line. `current` is where
-    the job stands in line, having moved so often: it moves only for a gain that is worth it."""
+    """The alternative with the earliest expected result at home; the first named if several are equal.
+
+    An alternative of unknown duration is chosen if it is named first: the author of the list knows best. An
+    alternative whose wait alone is unknown comes after those that are completely known, because it has a
+    queue. `current` is the resource in whose queue the job is, after `moves` moves: it moves only for a
+    sufficient gain.
+    """
     possible = [one for one in alternatives if not one.problem]
     present = [one for one in possible if not one.unreachable] or possible or list(alternatives)
     measured = [one for one in present if one.quickest_seconds is not None]

@@ -20,11 +20,11 @@ _NOTHING = Amounts()
 
 
 class Snapshot:
-    """Live nouns and their indices. `put` and `remove` change it; the planner only reads it.
+    """Live records and their indices. `put` and `remove` change it; the planner only reads it.
 
-    What is finished drops out by itself: a finished run with its jobs, a final attempt, a gone deployment,
-    a chunk of a backfill once a run was started for it.
-    The indices depend on what is in it alone, not on the order in which it came. Not for several threads.
+    Finished records are removed automatically: a finished run with its jobs, a finished attempt, an ended
+    deployment, and a chunk of a backfill after a run was started for it. The indices depend only on the
+    contents, not on the order of changes. Not safe for several threads.
     """
 
     def __init__(self, nouns: Iterable[object] = ()) -> None:

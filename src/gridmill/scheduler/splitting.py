@@ -1,4 +1,5 @@
-"""Decides into how many parts a job that can run on several machines is cut, and what each part gets."""
+"""Decides into how many parts a job that can run on several machines is divided, and the share of each
+part."""
 
 from collections.abc import Callable
 
@@ -83,7 +84,8 @@ def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size:
 
 
 def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size: Size) -> PartSizes | None:
-    """By its source files. Only the job can tell which of them are new: a part may find nothing to do."""
+    """Divide by source files. Only the job can find out which of them are new, so a part may have no
+    work."""
     if not spec.source.splits:
         return None
     count = min(pods, spec.parts or -(-(input_bytes or 0) // PART_BYTES))

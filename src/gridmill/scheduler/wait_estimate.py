@@ -87,7 +87,8 @@ class WaitSimulation:
                 heads[demand.project] = following
 
     def _first(self, heads: Iterable[Ticket]) -> Ticket | None:
-        """Whose turn it is when a place is free next, and a quota has room; None: nobody's ever."""
+        """The job whose turn is next when a place is free and its quota has room; None if there is
+        none."""
         self._go_on(self._free[0])
         while heads:
             ready = [head for head in heads if not self._standing(head).is_over(head[JOB_CLASS])]
@@ -175,8 +176,8 @@ class WaitForecasts:
         self._lasted: dict[str, Sequence[float]] = {}
 
     def of(self, job_run_id: str) -> WaitForecast | None:
-        """None where it cannot be told: no pod is up, or some end at a certain time, it could start now, or
-        of a job that runs or goes before it nothing was measured."""
+        """The forecast; None if it cannot be made: no pod is up, some end at a certain time, the job
+        could start now, or a job that runs or is before it was never measured."""
         job_run = self._snapshot.job_runs[job_run_id]
         demand = demand_of(job_run)
         key = (job_run.resource, self._places(job_run.resource, demand))
@@ -186,8 +187,8 @@ class WaitForecasts:
         return wait if wait is not None and wait.likely and not self._could_start(job_run, demand) else None
 
     def behind(self, resource: str, demand: Demand) -> float | None:
-        """When one more job would start, in seconds from now, behind all that stand in line; None where that
-        cannot be told."""
+        """The start of one more job, in seconds from now, behind all that wait; None if it cannot be
+        estimated."""
         most = self._places(resource, demand) + self._places(resource, demand, coming=True)
         key = (resource, most, demand._replace(memory_bytes=1 << demand.memory_bytes.bit_length()))
         if key not in self._behind:  # memory counts for the places, and for a quota

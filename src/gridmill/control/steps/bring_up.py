@@ -59,7 +59,7 @@ def _not_now(deployment_id: str, error: UnavailableError) -> str:
 def _bring_up(
     channels: Channels, limits: ControlTimeouts, site: SitePort, deployment: Deployment
 ) -> tuple[str, ...]:
-    """The pods it brought up. Touches nothing but the site. Raises UnavailableError."""
+    """Start the pods and return them. Uses nothing but the site. Raises UnavailableError."""
     orders = [
         PodOrder(
             pod_id=pod.id,

@@ -96,11 +96,12 @@ def _roles(job_run: JobRun) -> Mapping[str, int]:
 def note_end(
     channels: Channels, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
 ) -> tuple[Attempt, AttemptOutcome] | None:
-    """Note how a rank ended, and have the others end where it failed, or those that only served where it was
-    the last of those that they served. Rank 0's attempt, standing for all, and the gang's outcome once all
+    """Record how a rank ended. If it failed, the others are told to end; so are ranks that only serve
+    others, after the last of those. Returns rank 0's attempt, for all, and the gang's outcome once all
     ranks have ended; None until then.
 
-    Ranks keep their places until then: nobody else gets half of the room in which the gang may start again.
+    Ranks keep their places until then, so that no other job takes half of the room in which the gang may
+    start again.
     """
     if attempt.outcome is not None:
         return None

@@ -30,12 +30,12 @@ def leaves_checkpoints(job: Job) -> bool:
 
 
 def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact | None) -> str:
-    """Where attempts of a training, a gang or a job that can resume leave what the next one goes on from; the
-    folder is removed when one succeeds. Empty for other jobs.
+    """The folder in which attempts of a training, a gang or a job that can resume leave checkpoints for
+    the next attempt; it is deleted when one succeeds. Empty for other jobs.
 
-    Only attempts at the same work share it (the fingerprint), and only where they take turns
-    (`planning.lines`): runs without parameters do so with other jobs than runs with some. What is made
-    again although a version of it exists (`same`) has another folder: the old one may still be being removed.
+    Only attempts at the same work (the fingerprint) share it, and only if they take turns (`ExclusiveTurns`):
+    runs without parameters take turns with other jobs than runs with some. A repeated job of which a version
+    exists (`same`) has another folder, because the old one may still be being deleted.
     """
     if not leaves_checkpoints(job_run.job):
         return ""

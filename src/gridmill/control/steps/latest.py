@@ -101,8 +101,8 @@ def find_latest(ledger: Ledger, name: str) -> Latest | None:
 
 
 def latest_of(catalog: Catalog, name: str) -> Artifact | None:
-    """The latest version of a name that is not removed; where its record is missing, or its version was
-    removed, the one that was created last. None where there is none."""
+    """The latest version of a name that is not removed; if its record is missing or its version was
+    removed, the newest created one. None if there is none."""
     known = find_latest(catalog.ledger, name)
     latest = catalog.ledger.read(Artifact, known.artifact) if known is not None else None
     if latest is not None and not latest.removed:

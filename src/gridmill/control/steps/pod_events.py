@@ -24,7 +24,7 @@ _LINE_LENGTH = 200
 
 
 def deployment_of(transaction: Transaction, pod_id: str) -> Deployment | None:
-    """The deployment a pod belongs to, while it is not gone."""
+    """The deployment of a pod, if it has not ended."""
     return transaction.get(Deployment, pod_id.rpartition(".")[0])
 
 
@@ -101,8 +101,8 @@ def _metric(reported: ReportedProgress, attempt: Attempt, body: Mapping[str, obj
 
 
 def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
-    """With what each line of the log begins: a gang's with its rank, `[1] `, that of a command on every node
-    with the node's name, `[alpha] `."""
+    """The beginning of each line of the log: the rank for a gang, `[1] `; the node's name for a command
+    on every node, `[alpha] `."""
     if attempt.ranks > 1:
         return f"[{attempt.rank}] "
     return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""

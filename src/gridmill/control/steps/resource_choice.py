@@ -74,7 +74,7 @@ def chosen_resource(
 
 
 def joining_now(ledger: Ledger, sites_seen: SiteStates, timeline: Timeline) -> CachedForecasts:
-    """How long jobs would wait at each resource, as things stand."""
+    """The expected wait at each resource."""
     return CachedForecasts(ledger.snapshot, timeline.now(), coming_at_farms(sites_seen))
 
 
@@ -158,8 +158,8 @@ def move(
     *,
     refused: str = "",
 ) -> bool:
-    """Let a job that waits go elsewhere, if that is worth it; `refused`: why it can never run where it
-    stands. Whether it went."""
+    """Move a waiting job to another resource, if this gains enough; whether it moved. `refused`: why it
+    can never run at its present one."""
     within = transaction.within()
     try:
         after = _moved(catalog, sites_seen, joining, within, job_run, refused)
@@ -197,7 +197,8 @@ def _moved(
 
 
 def may_flee(job_run: JobRun) -> bool:
-    """Whether one that is refused where it stands may look elsewhere: not for ever."""
+    """Whether a job that is refused at its resource may look for another one: only a limited number of
+    times."""
     return _may_move(job_run) and job_run.moves < MOST_MOVES
 
 

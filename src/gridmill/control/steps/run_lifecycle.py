@@ -253,9 +253,9 @@ def begin_run(
     due: float | None = None,
     chunk: str = "",
 ) -> Run:
-    """The run and its jobs, all BLOCKED; the next tick looks at those without needs.
+    """Create the run and its jobs, all BLOCKED; the next tick starts with those without needs.
 
-    Where `only` names jobs, `force` is for these and not for what they need.
+    If `only` names jobs, `force` applies to these and not to the jobs that they need.
     """
     order(pipeline)
     check_names(pipeline)
@@ -404,9 +404,10 @@ def resume_run(
     transaction: Transaction,
     run_id: str,
 ) -> None:
-    """Make a finished run active again; jobs find their resources anew, as these may have been changed.
+    """Make a finished run active again; the resources of jobs are chosen again, because they may have
+    changed.
 
-    One that has succeeded is left alone. Raises PipelineError when a resource is gone, ConflictError when the
+    A run that succeeded stays as it is. Raises PipelineError if a resource was removed, ConflictError if the
     pipeline's name was moved to another folder, NotFoundError.
     """
     if run_id in catalog.ledger.snapshot.runs:
@@ -441,8 +442,8 @@ def check_whole(run: Run) -> None:
 
 
 def _jobs_to_repeat(job_runs: Sequence[JobRun]) -> frozenset[str]:
-    """What failed, was stopped or skipped; what runs after failures too, however it ended; and what has read
-    the versions of these."""
+    """The jobs that failed, were stopped or skipped; jobs that run after failures, however they ended;
+    and jobs that have read versions of these."""
     again = {job_run.id for job_run in job_runs if job_run.state in AGAIN or job_run.job.when != When.SUCCESS}
     while True:
         readers = {job_run.id for job_run in job_runs if again.intersection(job_run.needs)} - again

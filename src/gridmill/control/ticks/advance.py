@@ -138,9 +138,10 @@ def _ready(
     source: SourceListing,
     again: Callable[[], None],
 ) -> JobRun:
-    """WAITING with fingerprint and size; UNCHANGED; FAILED where an input is not there; SKIPPED in a run that
-    a schedule started where an input has no rows yet, which is nobody's mistake and may be so for long. As it
-    is while the files of the version that may stand are looked at: then `again` is called."""
+    """The job after its needs are met: WAITING with fingerprint and size; UNCHANGED; FAILED if an input
+    does not exist; SKIPPED in a scheduled run if an input has no rows yet, which is normal and can last
+    long. The job is not changed while the files of a version that could be restored are checked: then
+    `again` is called."""
     now = transaction.now
     try:
         inputs = inputs_of(control.catalog, transaction, job_run)

@@ -1,4 +1,4 @@
-"""The tick that observes sites: records pods that have ended and brings up pods that a crash left out.
+"""The tick that observes sites: records pods that have ended and starts pods that are missing after a crash.
 
 It records what a site reports of a pod: its state, and which attempts ended with it.
 """
@@ -44,9 +44,9 @@ def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodRepor
 
 
 def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = True) -> AttemptOutcome:
-    """How an attempt ended whose pod is gone. One that ran out of memory there has failed for that, if it was
-    `alone` in its pod: of several nobody knows which one took too much. What the site measured of the pod
-    stands in for what nobody could measure any more."""
+    """The outcome of an attempt whose pod has ended. If the pod ran out of memory and the attempt was
+    `alone` in it, the attempt failed for that; of several attempts it is unknown which one used too much.
+    The site's measurement of the pod replaces the missing one of the attempt."""
     use = MeasuredUse(wall_seconds=now - (attempt.started or attempt.placed))
     if sight.cause == Cause.MEMORY and not alone:
         message = f"its pod, which ran several jobs, ran out of memory: {sight.message}"
@@ -72,7 +72,7 @@ class SiteObservation:
 
 
 def observe(control: Control) -> None:
-    """One question per site for all its pods; what is gone is recorded, its attempts are lost."""
+    """Observe all pods with one question per site; ended pods are recorded, and their attempts are lost."""
     if control.clock.monotonic() < control.next_observe:
         return
     control.next_observe = control.clock.monotonic() + control.limits.observe_seconds

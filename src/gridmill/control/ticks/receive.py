@@ -154,8 +154,8 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
 
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
-    """Whether a pod stopped an attempt that nobody asked it to stop: it stops all, and ends. (A machine may
-    be seen to be gone much later, and until then the attempts that come next would be lost with it.)"""
+    """Whether a pod stopped an attempt without a request: then it stops all attempts and ends. (The loss
+    of the machine may be noticed much later; attempts that start until then would be lost too.)"""
     if event.type != EventType.ENDED:
         return False
     attempt = transaction.get(Attempt, event.attempt_id)

@@ -182,10 +182,10 @@ ASLEEP_SECONDS = 60.0
 
 
 def keep_schedules(control: Control) -> float:
-    """Start what is due; seconds until something may be due again (infinite: only events change that).
+    """Start the due runs; seconds until something may be due again (infinite: only events change that).
 
-    Goes by the wall clock, which people mean by six o'clock; `Control.now` would be late by as long as the
-    machine slept.
+    Uses the wall clock, because due times such as six o'clock mean it; `Control.now` would be late by the
+    time that the machine slept.
     """
     alarms = control.alarms
     if alarms is None:

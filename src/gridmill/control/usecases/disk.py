@@ -112,8 +112,8 @@ class DiskUseCases(VersionUseCases):
             yield ReclaimableItem(kind="store", name="reusable", why=why)
 
     def watch_disk(self) -> bool:
-        """Look at the free space of home and root: while a disk is short no attempt starts, and what nothing
-        uses is evicted. True while one is short."""
+        """Check the free space of home and root. While a disk is nearly full, no attempt starts and
+        unused items are evicted. True while one is nearly full."""
         control = self._control
         now = control.clock.monotonic()
         if self._note_spaces() and now >= control.disk.next_eviction:
@@ -141,7 +141,8 @@ class DiskUseCases(VersionUseCases):
         return bool(shortage)
 
     def _evict(self, spaces: Sequence[DiskSpace]) -> None:
-        """Delete what nothing uses, the oldest first, as much as the disks lack. Counted and logged."""
+        """Delete unused items, the oldest first, as many as the disks need. They are counted and
+        logged."""
         control = self._control
         things = (
             control.home_folders.items()

@@ -103,7 +103,8 @@ def _missing_at(
 def transfer_input(
     catalog: Catalog, sites_seen: SiteStates, pipeline: Pipeline, unchanged: frozenset[str], lacking: Lacking
 ) -> TransferInput:
-    """What each job reads, and what it made before. What sites say goes before records."""
+    """The versions that each job reads, and the one it made before. Reports of sites take precedence over
+    records."""
     jobs = {job.name for job in pipeline.jobs}
     readings = {
         job.name: tuple(

@@ -89,7 +89,7 @@ def _counts(version: Artifact) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
-    """Of files, where the version tells sources apart, what came from this one; else all."""
+    """The counts of this source, if the version distinguishes its sources (files); otherwise all."""
     if version is None:
         return task
     known = _counts(version) if files else {}
