@@ -135,7 +135,7 @@ def check_trust(
     if card.predict and not trust:
         what = "its own code" if ":" in card.predict else f"a pickled file ({card.predict})"
         raise InputError(
-            f"model {name!r} predicts with {what}, which can do anything on this machine",
+            f"model {name!r} predicts with {what}, which can execute any code on this machine",
             hint=f"If you trust its author, {how}. ONNX models need no trust.",
             place=place,
         )
