@@ -50,7 +50,7 @@ def test_a_key_that_does_not_tell_rows_apart_is_refused(tmp_path: Path) -> None:
     one = dataset(tmp_path, 1, [{"k": 1, "v": 1}, {"k": 1, "v": 2}])
     with pytest.raises(InputError, match="same k"):
         compare_rows(tmp_path, one, one, ("k",))
-    with pytest.raises(InputError, match="no column 'other'"):
+    with pytest.raises(InputError, match="do not both have a column 'other'"):
         compare_rows(tmp_path, one, one, ("other",))
 
 

@@ -149,7 +149,7 @@ def test_where_no_row_decides_both_readings_are_shown(case: SinkCase, declared: 
     error = caught.value
     assert (
         error.message
-        == "column 'x': '01/02/2024' is 1 February 2024 or 2 January 2024, and no row shows which"
+        == "column 'x': '01/02/2024' is 1 February 2024 or 2 January 2024, and no row shows which is right"
     )
     assert "`timestamp_format: {x: '%d/%m/%Y'}` (day first)" in error.hint
     assert "`timestamp_format: {x: '%m/%d/%Y'}` (month first)" in error.hint
@@ -329,7 +329,7 @@ def test_numbers_with_other_signs(case: SinkCase, delimiter: str, texts: list[st
 def test_a_number_that_may_be_two(case: SinkCase, declared: dict[str, object]):
     with pytest.raises(DataError) as caught:
         _column(case, "5", "1,234", **declared)
-    assert caught.value.message == "column 'x': '1,234' is 1234 or 1.234, and no row shows which"
+    assert caught.value.message == "column 'x': '1,234' is 1234 or 1.234, and no row shows which is right"
     assert caught.value.place == "a.csv:3"
     assert "`decimal: '.'`" in caught.value.hint
     assert "`decimal: ','`" in caught.value.hint
@@ -343,7 +343,7 @@ def test_a_declared_decimal_sign(tmp_path: Path):
         case.write("b.csv", "x;n\n1.500;1\n")
         case.load(delimiter=";", decimal=decimal)
         assert max(case.table()["x"].to_pylist()) == {",": 1500.0, ".": 1234.0}[decimal]
-    with pytest.raises(InputError, match="`decimal` is"):
+    with pytest.raises(InputError, match="`decimal` must be"):
         Source(path="a.csv", decimal="·").check()
 
 

@@ -145,7 +145,7 @@ def test_foreign_keys_hold_in_parts_and_what_was_held_against_another_version_is
     for number in NUMBERS:
         case.write(f"f{number}.csv", text(number))
     uris = parts(case, spec, inputs=(shops[0],))
-    with pytest.raises(DataError, match="no rows in it: all"):
+    with pytest.raises(DataError, match="the source has no rows: all"):
         gather(case, spec, uris, (newer,))
     gather(case, spec, uris, (shops[0],))
     assert {row["a"] for row in case.rows()} == set(range(25, 60))

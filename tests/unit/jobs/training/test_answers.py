@@ -105,7 +105,7 @@ def test_a_key_that_the_result_would_overwrite_is_refused(tmp_path: Path, name: 
     columns["ahead"] = np.where(columns["ahead"] > 50, "high", "low")
     dataset = write_dataset(tmp_path, columns, entity=[name], features=["value", "wave"])
     output = run(training_context(tmp_path, dataset, "linear")).outputs[0]
-    with pytest.raises(InputError, match=f"column '{name}' would be overwritten") as caught:
+    with pytest.raises(InputError, match=f"column '{name}' of the dataset would be overwritten") as caught:
         predict(prediction_context(tmp_path, dataset, {"m": artifact_of("m", output)}))
     assert caught.value.place == "prediction.dataset"
 
@@ -144,7 +144,7 @@ def test_a_graph_that_gives_maps_names_the_option_that_makes_arrays(tmp_path: Pa
     (tmp_path / "m.onnx").write_bytes(
         helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     )
-    with pytest.raises(DataError, match=r"m.onnx gives p as seq\(map") as caught:
+    with pytest.raises(DataError, match=r"the output p of m.onnx is seq\(map") as caught:
         load_graph(tmp_path / "m.onnx")
     assert "zipmap" in caught.value.hint
 
