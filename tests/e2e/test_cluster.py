@@ -275,7 +275,7 @@ def test_what_could_not_be_sent_home_in_time_is_told_as_lost(land: Farmland) -> 
 def farm_again(land: Farmland, *words: str) -> None:
     land.kill(land.beta, "farm")
     land.farm_up(*words)
-    land.wait(lambda: "farm up" in land.said("farm"), "the farm is up again")
+    land.wait(lambda: "farm running" in land.said("farm"), "the farm is up again")
 
 
 def test_a_job_there_is_stopped(land: Farmland) -> None:

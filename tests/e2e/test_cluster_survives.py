@@ -241,7 +241,7 @@ def test_a_farm_behind_ssh_is_reached_without_a_port_of_its_own(land: Farmland) 
     finally:
         land.kill(land.beta, "farm")
         land.farm_up()
-        land.wait(lambda: "farm up" in land.said("farm"), "the farm is up")
+        land.wait(lambda: "farm running" in land.said("farm"), "the farm is up")
         land.gridmill("configure", "site", "far", "--address", land.controller)
         answers(land)
 

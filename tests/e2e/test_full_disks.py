@@ -157,4 +157,4 @@ def test_clean_gives_free_pages_of_the_store_back_and_says_how_much(place: Place
     after = path.stat().st_blocks * 512
     assert after < MIB
     assert abs(cleaned["store"]["size_bytes"] - (before - after)) < MIB
-    assert "(as the file system says" in place.gridmill("clean").stdout
+    assert "(measured by the file system" in place.gridmill("clean").stdout

@@ -80,8 +80,8 @@ def test_what_is_wrong_at_joining_is_said(grid: Grid) -> None:
     assert "does not take this token" in grid.refused(grid.address, GRIDMILL_TOKEN=wrong)
     nobody = f"{grid.alpha.address}:1"
     told = grid.refused(nobody, "--wait", "1s", GRIDMILL_TOKEN=wrong)
-    assert "the grid is away: nothing answers" in told
-    assert "could not be joined, also not when tried again for 1.0 s: nothing answers" in told
+    assert "the grid is unreachable: nothing answers" in told
+    assert "could not be joined within 1.0 s: nothing answers" in told
 
 
 GANG = """

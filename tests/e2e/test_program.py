@@ -105,7 +105,7 @@ def test_a_run_then_its_logs_report_and_nothing_to_do_again(any_place: Place) ->
     assert [job["job"]["state"] for job in view["jobs"]] == ["unchanged", "unchanged"]
     assert place.done() == ["first", "second"]
     code, out, _ = place("status")
-    assert (code, "no control node is up" in out, "demo-2" in out) == (0, True, True)
+    assert (code, "no control node is running" in out, "demo-2" in out) == (0, True, True)
 
 
 def test_an_interrupted_run_stops_cleanly_and_resume_continues(place: Place) -> None:

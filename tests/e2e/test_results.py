@@ -86,7 +86,7 @@ def test_the_error_of_a_run_names_its_job_exit_code_and_last_lines(place: Place)
         assert str(error).startswith("run pf-1 failed: job load: ")
         assert "exit code 7" in str(error)
         assert "  | no column sold" in str(error)
-        assert "`gridmill logs pf-1 load` shows its log." in error.hint
+        assert "To see its log: gridmill logs pf-1 load" in error.hint
         with pytest.raises(JobError, match="job load"):
             grid.resume("pf-1", check=True)
         slow = gridmill.Pipeline(

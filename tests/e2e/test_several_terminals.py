@@ -171,7 +171,7 @@ def test_one_that_stays_takes_over_and_what_runs_goes_on_with_its_own_environmen
     assert (place.folder / "two-zone").read_text() == "Etc/two\n"
     assert place.gridmill("run", quick(place, "detached"), "--detach").returncode == 0
     assert eventually(lambda: state(place, "detached") == "succeeded")
-    assert "has ended" in place.gridmill("down").stdout
+    assert "has stopped" in place.gridmill("down").stdout
     assert ended_well(up)
     assert eventually(lambda: not place.leftovers())
 
@@ -198,14 +198,14 @@ def test_what_a_client_needs_is_its_own(place: Place, tmp_path: Path):
     )
     assert second.returncode == 0, second.stderr
     assert (place.folder / "said").read_text() == "mineEtc/two\n"
-    assert "GRIDMILL_CPUS is 1 here and not set at the control node that is up" in second.stderr
+    assert "GRIDMILL_CPUS is 1 here and not set at the running control node" in second.stderr
     assert "GRIDMILL_ROOT" not in second.stderr
     (place.folder / "go").touch()
     assert ended_well(first)
 
 
 def test_a_control_node_that_works_for_others_is_ended_with_all_only(place: Place):
-    assert "nothing to end" in place.gridmill("down").stdout
+    assert "nothing to stop" in place.gridmill("down").stdout
     first = place.start("run", waiting(place, "one"))
     place.wait_for("one-began")
     refused = place.gridmill("down")
@@ -219,7 +219,7 @@ def test_a_control_node_that_works_for_others_is_ended_with_all_only(place: Plac
     done = place.gridmill("stop", "--all")
     assert done.returncode == 0, done.stderr
     assert "one-1" in done.stderr
-    assert "has ended" in done.stdout
+    assert "has stopped" in done.stdout
     first.communicate(timeout=120)
     assert first.returncode == 130
     assert eventually(lambda: not place.leftovers())

@@ -104,7 +104,7 @@ class Machines:
     def control(self, *words: str, **settings: str) -> None:
         """`gridmill up` on alpha, until it serves."""
         self.start(self.alpha, "up", *PROGRAM, "up", "--listen", "off", *words, **settings)
-        self.wait(lambda: "control node up" in self.said("up"), "the control node is up")
+        self.wait(lambda: "control node running" in self.said("up"), "the control node is up")
 
     def run(self, text: str, name: str = "run") -> "subprocess.Popen[bytes]":
         """`gridmill run` of that text on alpha."""

@@ -1,7 +1,7 @@
 """The ASGI application of the REST API: authentication, Host check, body limits and error responses.
 
 It serves routes under /v1 and documentation pages that work offline. `TokenMiddleware` runs before every
-route. Every error has the same typed body, also one that nobody expected.
+route. Every error has the same typed body, also an unexpected one.
 """
 
 import hmac
@@ -27,25 +27,26 @@ from gridmill.ports.grid import Grid
 from gridmill.version import __version__
 
 BODY_BYTES = 16 * 2**20
-"""Largest request body. A pipeline of 100,000 jobs is smaller."""
+"""The largest request body, in bytes. A pipeline with 100,000 jobs is smaller."""
 BUNDLE_BYTES = 512 * 2**20
-"""Largest code bundle."""
-_DESCRIPTION = """Times are numbers: seconds since 1970-01-01 UTC. Times that a user declares, as the bounds
-of a backfill, are text as they were declared. Every list has pages: `items`, and `next_cursor` to send as
-`cursor` with the same other arguments; null on the last page. Events are a stream: `after` with the `id` of
-the last one that you have gives those that follow."""
+"""The largest code bundle, in bytes."""
+_DESCRIPTION = """Times are numbers: seconds since 1970-01-01 UTC. Times that a user declares, such as the
+range of a backfill, are texts in the declared form. Every list has pages: `items`, and `next_cursor` to send
+as `cursor` with the same other arguments. It is null on the last page. Events are a stream: to get the next
+events, pass the `id` of your last event as `after`."""
 _log = logging.getLogger("gridmill.api")
 
 
 class TokenMiddleware:
-    """ASGI middleware. `token` None admits everybody who can connect."""
+    """ASGI middleware that checks the token and the Host header. Without a `token`, it accepts every
+    request."""
 
     def __init__(self, app: ASGIApp, *, token: str | None = None) -> None:
         self._app = app
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Admit and pass on, or answer."""
+        """Pass the request to the application, or refuse it."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
@@ -63,9 +64,11 @@ class TokenMiddleware:
         if self._token is None:
             return None
         if _host(headers.get("host", "")) not in LOOPBACK:
-            return failure(InputError("this address serves its own machine only", place="Host"), 403)
+            return failure(
+                InputError("this address accepts only requests from its own machine", place="Host"), 403
+            )
         if scope["path"].startswith("/v1") and not _same(headers.get("authorization", ""), self._token):
-            hint = "Send `Authorization: Bearer TOKEN`; the token is in control.json in the home folder."
+            hint = "Send `Authorization: Bearer TOKEN`; the token is in HOME/control.json."
             return failure(InputError("the token is missing or wrong", place="Authorization", hint=hint), 401)
         return None
 
@@ -86,16 +89,20 @@ def _same(header: str, token: str) -> bool:
 
 
 def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
-    """The application. With `token`, every /v1 request needs it as a bearer and a loopback Host.
+    """The application. With `token`, every /v1 request needs the token as a bearer, and a loopback Host
+    header.
 
-    Without, whoever can connect may do everything: for a Unix socket that only its owner can open.
+    Without a token, every client that can connect is allowed, as on a Unix socket that only its owner can
+    open.
     """
     app = FastAPI(
         title="Gridmill", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None
     )
     app.state.grid = grid
     app.include_router(make_routes())
-    app.add_api_route("/healthz", _health, methods=["GET"], tags=["control"], summary="Whether it answers")
+    app.add_api_route(
+        "/healthz", _health, methods=["GET"], tags=["control"], summary="Check that the server answers"
+    )
     app.add_api_route("/docs", _docs, methods=["GET"], include_in_schema=False)
     answer_errors(app)
     app.add_middleware(QuickReads, grid=grid)
@@ -105,7 +112,8 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
 
 
 def _openapi(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The document, with what FastAPI does not know of: bodies with unknown fields are refused."""
+    """The OpenAPI document of FastAPI, completed with the rule that bodies with unknown fields are
+    refused."""
     document = make()
     schemas: dict[str, Any] = document["components"]["schemas"]
     operations = [one for path in document["paths"].values() for one in path.values()]
@@ -123,7 +131,7 @@ def _openapi(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _named(part: object) -> set[str]:
-    """The schemas that a part of the document refers to."""
+    """The names of schemas to which a part of the document refers."""
     if isinstance(part, dict):
         own = {str(part["$ref"]).rpartition("/")[2]} if "$ref" in part else set[str]()
         return own.union(*map(_named, part.values()))
@@ -135,7 +143,7 @@ def _health() -> dict[str, str]:
 
 
 def _docs(request: Request) -> HTMLResponse:
-    """The API as one page without scripts or anything fetched from elsewhere."""
+    """The API as one page, without scripts and without external resources."""
     source = files("gridmill.api").joinpath("docs.html.j2").read_text()
     template = Environment(autoescape=True).from_string(source)
     return page(template.render(api=request.app.openapi()))

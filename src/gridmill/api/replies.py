@@ -1,7 +1,7 @@
 """Common code of the REST routes: access to the grid, names in paths, JSON replies, unknown fields.
 
-A request with a field that the call does not have is refused; otherwise a misspelt field would be ignored
-silently.
+A request with a field that the call does not have is refused, as otherwise a misspelt field would be
+ignored silently.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,13 +20,13 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.ports.grid import Grid
 
-Hint: TypeAlias = Any  # a type expression; typing has no type for them
+Hint: TypeAlias = Any  # a type expression, for which typing has no type
 Unknown: TypeAlias = tuple[tuple[str | int, ...], tuple[str, ...]]
 """The place of an unknown field, and the names that are known at that place."""
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Raise InputError, naming the field, for a query parameter or a field of the body that nothing reads."""
+    """Raise InputError for a query parameter or a field of the body that the call does not have."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return
@@ -42,7 +42,7 @@ async def refuse_unknown(request: Request) -> None:
 
 def _refusal(path: tuple[str | int, ...], names: tuple[str, ...]) -> InputError:
     *_, name = path
-    message = f"It takes {', '.join(names)}." if names else "It takes none."
+    message = f"The fields are {', '.join(names)}." if names else "The call has no fields."
     return InputError(
         f"there is no field {str(name)!r} here{did_you_mean(str(name), names)}",
         place=".".join(map(str, path)),
@@ -54,11 +54,12 @@ async def _json(request: Request) -> object:
     try:
         return await request.json()
     except (JSONDecodeError, UnicodeDecodeError, RecursionError):
-        return None  # FastAPI refuses it
+        return None  # FastAPI refuses invalid JSON
 
 
 def _body_hint(route: APIRoute) -> Hint | None:
-    """The type of the whole body; a mapping of names to types where several make it up. None: no JSON."""
+    """The type of the body, or a mapping of names to types if the body has several arguments; None if the
+    body is not JSON."""
     parts = {part.alias: part.field_info.annotation for part in route.dependant.body_params}
     if not parts or bytes in parts.values():
         return None
@@ -66,7 +67,7 @@ def _body_hint(route: APIRoute) -> Hint | None:
 
 
 def unknown_fields(value: object, hint: Hint) -> Iterator[Unknown]:
-    """Fields in JSON that its type does not have, in the order in which they stand."""
+    """The fields of a JSON value that its type does not have, in the order of the value."""
     match value:
         case dict():
             yield from _in_object(value, hint)
@@ -96,7 +97,7 @@ def _of_fields(value: Mapping[str, object], known: Mapping[str, Hint]) -> Iterat
 
 
 def _fewest(value: Mapping[str, object], alternatives: Iterable[Hint]) -> list[Unknown]:
-    """Of a union: as the alternative reads it that knows most of the fields."""
+    """The unknown fields for a union: those for the alternative that knows most of the fields."""
     objects = [one for one in alternatives if is_dataclass(one) or get_args(one)]
     return min((list(_in_object(value, one)) for one in objects), key=len, default=[])
 
@@ -107,7 +108,7 @@ def _inside(path: tuple[str | int, ...], item: object, hint: Hint) -> Iterator[U
 
 
 def _item(hint: Hint) -> Hint:
-    """What a list holds: the first argument of the first type that is not a mapping."""
+    """The type of a list's items: the first argument of the first type that is not a mapping."""
     if get_origin(hint) is not None and _class(hint) is tuple:
         return get_args(hint)[0]
     return next((_item(one) for one in get_args(hint) if get_args(one)), None)
@@ -126,7 +127,8 @@ def _fields(noun: type) -> Mapping[str, Hint]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBody:
-    """The body of every error: `code` is stable, `message` says what, `place` where, `hint` what to do."""
+    """The body of every error: a stable `code`, the `message`, the `place` of the error, and a `hint` what to
+    do."""
 
     code: str
     message: str
@@ -154,7 +156,7 @@ def make_router() -> APIRouter:
 
 
 def reply(noun: object) -> Response:
-    """A noun as the codec writes it."""
+    """A record in the JSON of the codec."""
     return Response(encode(noun), media_type="application/json")
 
 
@@ -164,20 +166,21 @@ _PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""Pages have no scripts and load nothing: what is written into one by a job cannot do either."""
+"""The policy of all pages: no scripts and no external resources, so that output of jobs in a page has no
+effect."""
 
 
 def page(html: str) -> HTMLResponse:
-    """A page for a browser, which loads and runs nothing."""
+    """A page for a browser, with the policy of all pages."""
     return HTMLResponse(html, headers=_PAGE_HEADERS)
 
 
 def check_name(given: str, name: str, *, field: str) -> None:
-    """Raise InputError unless the noun in the body, by that field, is the one that the path names."""
+    """Raise InputError if the field of the body and the name in the path differ."""
     if given != name:
-        raise InputError(f"the body's {field} is {given!r}, the path's {name!r}", place=f"body.{field}")
+        raise InputError(f"{field} is {given!r} in the body, but {name!r} in the path", place=f"body.{field}")
 
 
 def done() -> Response:
-    """Nothing to say."""
+    """An empty answer."""
     return Response(status_code=204)

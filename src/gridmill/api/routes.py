@@ -1,8 +1,8 @@
 """The REST routes, generated from the table of use cases with the types of the Grid's methods.
 
-A route reads the arguments as the row defines, calls the Grid and encodes the answer with the codec. The
-exceptions are listed here by name: an answer that is wrapped in an object, and a body whose name the path
-replaces.
+A route reads the arguments that the row defines, calls the Grid and encodes the answer with the codec. The
+exceptions are listed in this module by name: an answer that is wrapped in an object, and a body whose name
+the path replaces.
 """
 
 import time
@@ -27,23 +27,25 @@ from gridmill.ports.usecase import ArgumentLimits, Hint, ResponseForm, UseCase
 from gridmill.ports.usecases import USE_CASES
 
 LONG_POLLS = 256
-"""Followers served at once, each in its own thread, so that they never block other calls."""
+"""The number of long polls that are served at once, each in its own thread, so that they never block other
+calls."""
 SLICE_SECONDS = 1.0
-"""How often a long poll checks whether its client is still connected and whether the server is to stop."""
+"""The interval at which a long poll checks that its client is connected and the server is not stopping, in
+seconds."""
 
 Endpoint = Callable[..., Any]
-"""The function that the web framework calls with the values that it reads by the function's signature."""
+"""The function of a route. The web framework calls it with the values that its signature declares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundlePresence:
-    """Whether a bundle is there."""
+    """The answer to the question whether a bundle exists."""
 
     present: bool
 
 
 def make_routes() -> APIRouter:
-    """The routes of all use cases, and of paths that have moved."""
+    """The routes of all use cases, and of paths that were renamed."""
     router = make_router()
     for row in USE_CASES.values():
         _add(router, row)
@@ -67,7 +69,7 @@ def _add(router: APIRouter, row: UseCase) -> None:
 
 
 def _endpoint(row: UseCase) -> Endpoint:
-    """The function of a row, with the signature by which a request is read."""
+    """The function of a row, with a signature from which the web framework reads requests."""
     endpoint = partial(_stream if row.form is ResponseForm.STREAM else _answer, row)
     given = (_parameter("request", Request), _parameter("grid", TheGrid))
     vars(endpoint)["__signature__"] = Signature([*given, *_parameters(row)])
@@ -75,7 +77,7 @@ def _endpoint(row: UseCase) -> Endpoint:
 
 
 def _parameters(row: UseCase) -> Iterator[Parameter]:
-    """The parameters that a request carries, by their names in it."""
+    """The parameters of a request, by their names in the request."""
     for place in row.places:
         yield _parameter(place.sent, Annotated[str, Path(**_words(place.limits))])
     for name, sent in row.queries.items():
@@ -97,7 +99,7 @@ def _words(limits: ArgumentLimits) -> dict[str, Any]:
 
 
 def _answer(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response:  # noqa: ANN401  as the row has it
-    """Call the use case; answer with what it gives."""
+    """Call the use case, and answer with its result."""
     answer = getattr(grid, row.name)(**_arguments(row, sent))
     if row.gives is NoneType:
         return done()
@@ -107,7 +109,7 @@ def _answer(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response
 
 
 def _arguments(row: UseCase, sent: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments from what was sent. Raises InputError where path and body name different things."""
+    """The arguments from a request. Raises InputError if path and body have different names."""
     result = {name: sent[wire] for name, wire in row.queries.items()} | {
         name: sent[name] for name in row.body
     }
@@ -120,7 +122,7 @@ def _arguments(row: UseCase, sent: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def _stream(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response:  # noqa: ANN401  as the row has it
-    """Call the use case again and again until it gives something or the time to wait is over."""
+    """Call the use case repeatedly until it has items, or until the time to wait is over."""
     arguments = dict(_arguments(row, sent))
     until = time.monotonic() + arguments["wait_seconds"]
     while True:
@@ -148,7 +150,7 @@ async def _over(request: Request) -> bool:
 def _backfill_pipeline(
     grid: TheGrid, name: Name, backfill: Backfill, values: Annotated[dict[str, str] | None, Body()] = None
 ) -> Response:
-    """The name in the path is the pipeline's; that in the body is not looked at."""
+    """Take the pipeline's name from the path and ignore the name in the body."""
     return reply(grid.backfill_pipeline(replace(backfill, name=name), values or {}))
 
 
@@ -168,7 +170,7 @@ _DESCRIPTIONS = {
     (
         ResponseForm.LIST,
         "cursor",
-    ): "`next_cursor` of the page before, with the same other arguments. Without it: the first page.",
+    ): "`next_cursor` of the previous page, with the same other arguments. Default: the first page.",
     (
         ResponseForm.STREAM,
         "limit",
@@ -176,11 +178,11 @@ _DESCRIPTIONS = {
     (
         ResponseForm.STREAM,
         "after",
-    ): "The `id` of the last item that you have. Without it: from the first one.",
-    (ResponseForm.STREAM, "wait_seconds"): "How long to wait if there is no item yet.",
+    ): "The `id` of your last item. Default: from the first item.",
+    (ResponseForm.STREAM, "wait_seconds"): "Seconds to wait if there is no item yet.",
 }
-"""What arguments that all lists, or all streams, have in common are for."""
+"""Descriptions of the arguments that all lists or all streams have."""
 _BY_HAND: Mapping[str, Endpoint] = {"backfill_pipeline": _backfill_pipeline}
 _WRAPPER = {"has_bundle": BundlePresence}
 _CLASSES: Mapping[Hint, type[Response]] = {NoneType: Response, str: HTMLResponse}
-"""Response classes of answers that are not JSON."""
+"""The response classes of answers that are not JSON."""

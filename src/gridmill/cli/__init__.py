@@ -2,4 +2,5 @@
 
 import gc
 
-gc.set_threshold(20_000, 20, 20)  # imports make many objects and no garbage: a tenth of the start-up saved
+# imports create many objects and no garbage; without the collector the start is 10 % faster
+gc.set_threshold(20_000, 20, 20)

@@ -15,7 +15,7 @@ from gridmill.domain.amounts import show_factor, show_seconds
 _LAWS = {
     ScalingLawKind.AMDAHL: "Amdahl's law",
     ScalingLawKind.USL: "the Universal Scalability Law",
-    ScalingLawKind.QUEUE: "workers that queue for something that only one can have at a time",
+    ScalingLawKind.QUEUE: "workers that wait for a resource that only one of them can use at a time",
 }
 
 
@@ -57,18 +57,18 @@ def _advice_lines(found: Advice) -> Iterator[RenderableType]:
         yield Text(sentence)
     yield Text(f"law: {law_text(found)}")
     yield Text(f"workers or CPUs: {found.vertical}")
-    yield Text(f"worth paying for: {_workers(found.worth)}: {found.rule}", style="dim")
+    yield Text(f"recommended: {_workers(found.worth)}: {found.rule}", style="dim")
     for sentence in found.unknown:
-        yield Text(f"not known yet: {sentence}")
+        yield Text(f"unknown: {sentence}")
     for probe in found.probes:
         took = f", about {show_seconds(probe.expected_seconds)}" if probe.expected_seconds else ""
-        yield Text(f"would tell: {_workers(probe.workers)} on {probe.share:.0%} of the data{took}")
+        yield Text(f"probe to run: {_workers(probe.workers)} on {probe.share:.0%} of the data{took}")
     if found.probes:
-        yield Text(f"`gridmill advise {found.job} --probe` runs these")
+        yield Text(f"`gridmill advise {found.job} --probe` runs these probes")
 
 
 def law_text(found: Advice) -> str:
-    """The law with its numbers."""
+    """The name of the fitted scaling law, with its parameters."""
     coherence = f", each pair of workers costs {found.law.coherence:.2%}" if found.law.coherence else ""
     return (
         f"{_LAWS[found.law.kind]}, serial share {found.law.serial:.1%}{coherence}"
@@ -80,7 +80,7 @@ def law_text(found: Advice) -> str:
 
 def _row(line: WorkerForecast, found: Advice) -> tuple[str, ...]:
     measured = [one for one in found.measured if one.workers == line.workers]
-    notes = ["worth paying for"] if line.workers == found.worth else []
+    notes = ["recommended"] if line.workers == found.worth else []
     notes += [_measured(measured)] if measured else []
     between = "" if line.workers == 1 else f"{line.low:.1f}-{line.high:.1f}"
     return (

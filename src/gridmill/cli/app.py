@@ -54,7 +54,7 @@ COMMANDS = {
     "report": ("gridmill.cli.run:report", "Write the report of a run."),
     "schema": ("gridmill.cli.plan:schema", "Print the JSON Schema of pipeline files."),
     "up": ("gridmill.cli.up:up", "Start the control node with its REST API, or a farm."),
-    "down": ("gridmill.cli.up:down", "End the control node."),
+    "down": ("gridmill.cli.up:down", "Stop the control node."),
     "farm": ("gridmill.cli.farm:farm", "Manage the tenants of the farm on this machine."),
     "join": ("gridmill.cli.join:join", "Make this machine a provider node of a grid."),
     "doctor": ("gridmill.cli.doctor:doctor", "Check this machine: Python, folders, limits, packages."),
@@ -63,7 +63,8 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """Knows every command's name and one line; loads a command when it is resolved."""
+    """The group of all commands. It stores the name and the help line of each command, and imports the
+    command's module when the command is resolved."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  Typer's own
         super().__init__(**settings)
@@ -71,7 +72,7 @@ class LazyGroup(TyperGroup):
             self.add_command(TyperCommand(name, help=line, rich_markup_mode=None))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  Typer's own
-        """The real command instead of its stub."""
+        """Return the command itself instead of its stub."""
         args = as_one(args)
         refuse_renamed(args)
         name, stub, rest = super().resolve_command(ctx, args)
@@ -96,7 +97,7 @@ def as_one(words: list[str]) -> list[str]:
 
 
 def load(name: str) -> Any:  # noqa: ANN401  Typer's own
-    """The command of that name."""
+    """Import and return the command with that name."""
     module, _, function = COMMANDS[name][0].partition(":")
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     single.command(name, epilog=shown(name))(getattr(import_module(module), function))

@@ -1,4 +1,4 @@
-"""The commands `backup` and `restore`: pipelines with everything they made, as one file."""
+"""The commands `backup` and `restore`: pipelines with all their results, as one file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,5 +37,5 @@ def restore(
         moved = client.restore(file)
     if json:
         return emit(moved)
-    already = f"; {moved.already_present} were there already" if moved.already_present else ""
+    already = f"; {moved.already_present} existed already" if moved.already_present else ""
     return print(f"{show_count(len(moved.versions), 'version')} restored from {file}{already}")

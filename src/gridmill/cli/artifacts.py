@@ -87,7 +87,7 @@ def diff(
 def _diff_lines(found: VersionDiff) -> Iterator[RenderableType]:
     yield Text(f"{found.before} -> {found.after}", style="bold")
     if not found.differences:
-        yield Text("their records are alike")
+        yield Text("their records are equal")
     for part, some in groupby(found.differences, key=lambda one: one.part):
         yield _table(part, list(some))
     if found.rows is not None:
@@ -97,7 +97,7 @@ def _diff_lines(found: VersionDiff) -> Iterator[RenderableType]:
             f"{rows.changed:,} changed"
         )
     else:
-        yield Text(f"rows were not compared: {found.rows_why}", style="dim")
+        yield Text(f"rows are not compared: {found.rows_why}", style="dim")
 
 
 def _table(part: str, some: list[Difference]) -> RenderableType:
@@ -115,7 +115,7 @@ def _row(one: Difference) -> tuple[str, ...]:
 
 
 def _texts(before: str, after: str) -> tuple[str, str]:
-    """Both, from shortly before where they begin to differ when they are too long for a cell."""
+    """Both texts; if they are too long for a cell, starting shortly before the first difference."""
     if max(len(before), len(after)) <= _LONGEST:
         return before, after
     same = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
@@ -150,7 +150,7 @@ def _cut(text: str) -> str:
 
 
 def _step(one: Difference) -> str:
-    """How far a number moved, in percent."""
+    """The relative change of a number, in percent."""
     old, new = one.before, one.after
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new))
     return f"{(new - old) / abs(old):+.1%}" if numbers and old else ""
@@ -186,18 +186,18 @@ def _comparison_text(found: ModelComparison) -> Iterator[RenderableType]:
     if found.metrics:
         yield Text()
         yield table("metric", *heads, rows=[_metric(found.models, one) for one in found.metrics])
-        yield Text("* the best of them", style="dim")
+        yield Text("* the best version", style="dim")
     if found.settings:
         yield Text()
         yield table("setting", *heads, rows=[_setting(one) for one in found.settings])
     else:
-        yield Text("\ntheir settings are alike", style="dim")
+        yield Text("\ntheir settings are equal", style="dim")
     for warning in found.warnings:
         yield Text(warning, style="yellow")
 
 
 def _heads(models: Sequence[ComparedModel]) -> list[str]:
-    """`@3` where all are versions of one model, else whole ids."""
+    """`@3` if all are versions of one model, else the full ids."""
     several = len({model.id.partition("@")[0] for model in models}) > 1
     return [model.id if several else f"@{model.id.partition('@')[2]}" for model in models]
 
@@ -231,7 +231,7 @@ def _metric(models: Sequence[ComparedModel], one: ComparedMetric) -> tuple[objec
 
 
 def _setting(one: ComparedSetting) -> tuple[object, ...]:
-    """Of lists (features) how many there are, and what not all of them have."""
+    """For lists (features): the length of the list, and the entries that not all versions have."""
     lists = [set(value) for value in one.values if isinstance(value, list | tuple)]
     shared = set[Any]().union(*lists).intersection(*lists)
     return (one.name, *(_comparison_cell(value, shared) for value in one.values))
@@ -240,6 +240,6 @@ def _setting(one: ComparedSetting) -> tuple[object, ...]:
 def _comparison_cell(value: Any, shared: set[Any]) -> str:  # noqa: ANN401  whatever a record tells
     if isinstance(value, list | tuple):
         own = ", ".join(str(one) for one in value if one not in shared)
-        value = f"{len(value)} in all{', with ' if own else ''}{own}"
+        value = f"{len(value)} in total{', with ' if own else ''}{own}"
     text = "" if value is None else show_number(value) if isinstance(value, float) else str(value)
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

@@ -80,17 +80,17 @@ def _print_backfill(view: BackfillView, as_json: bool) -> None:
     if as_json:
         return emit(view)
     print(f"backfill {view.name}: {backfill_summary(view)}")
-    return print_error(f"follow it with: gridmill show backfill {view.name}")
+    return print_error(f"to follow it: gridmill show backfill {view.name}")
 
 
 def stop_backfill(context: typer.Context, name: str, as_json: bool) -> None:
-    """Start no further chunk of it."""
+    """Stop a backfill: start no further chunk."""
     with session(context, embed=False) as client:
         view = client.stop_backfill(name)
     if as_json:
         return emit(view)
-    print(f"backfill {name} stopped: {backfill_summary(view)}; runs that are active go on")
-    return print_error(f"`gridmill start backfill {name}` goes on")
+    print(f"backfill {name} stopped: {backfill_summary(view)}; active runs continue")
+    return print_error(f"to continue it: gridmill start backfill {name}")
 
 
 def backfill_summary(view: BackfillView) -> str:

@@ -1,7 +1,7 @@
 """Shell completion of names, from the running control node or else from the records of the home.
 
-Completion runs when a key is pressed, so an answer comes at once or not at all. Nothing is started or
-created, and no error is shown.
+Completion runs when a key is pressed: it gives up after a fraction of a second, starts and creates nothing,
+and shows no error.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from gridmill.ports.host import Host
 
 _SECONDS = 1.0
-"""The longest wait for a control node or a database."""
+"""The longest wait for a control node or a database, in seconds."""
 _RECENT = 50
 
 
 class NameLookup(Protocol):
-    """Where names are looked up."""
+    """A source of names for the completion."""
 
     def listed(self, noun: Noun) -> Iterable[Any]:
-        """All of a noun, runs newest first."""
+        """The names of all records of a noun; of runs the newest first."""
 
     def jobs(self, run: str) -> Iterable[str]:
         """Names of the jobs of a run."""
 
 
 class GridNames:
-    """Names that a control node knows."""
+    """Names from a running control node."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -57,7 +57,8 @@ class GridNames:
 
 
 class StoreNames:
-    """Names in the records of a home. A control node, even one that only reads, takes too long to import."""
+    """Names from the records of a home. To import a control node, even a read-only one, would take too
+    long."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -78,7 +79,7 @@ class StoreNames:
 
 
 _CLASSES: Mapping[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Stored)}
-"""The class of the records of each noun that is no version."""
+"""The record class of each noun that is not a version."""
 
 
 def _is_of(version: Artifact, noun: Noun) -> bool:
@@ -124,7 +125,7 @@ def complete_files(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_versions(context: typer.Context, incomplete: str) -> list[str]:
-    """What jobs made: `PIPELINE/JOB`, and with an `@` its versions."""
+    """Versions: `PIPELINE/JOB`, and after an `@` the numbers and aliases of its versions."""
     return _starting(incomplete, _ask(context, lambda known: _versions(known, Noun.ARTIFACT, incomplete)))
 
 
@@ -134,7 +135,7 @@ def complete_models(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the noun that was given; of a job, a run and then its jobs."""
+    """Names of the given noun; for the noun `job` a run and then the names of its jobs."""
     noun, words = context.params.get("noun") or context.params.get("what"), context.params.get("name")
     given = [words] if isinstance(words, str) else list(words or ())
     with contextlib.suppress(Exception):
@@ -162,7 +163,7 @@ def _pipelines(known: NameLookup) -> list[str]:
 
 
 def _versions(known: NameLookup, noun: Noun, incomplete: str) -> Iterable[str]:
-    """Names, and versions only once a name is whole: there may be thousands."""
+    """Names; versions only after the complete name and an `@`, as there may be thousands of versions."""
     listings = known.listed(noun)
     return (one.id for one in listings) if "@" in incomplete else dict.fromkeys(one.name for one in listings)
 
@@ -185,7 +186,7 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 def _ask(context: typer.Context, question: Callable[[NameLookup], Iterable[str]]) -> list[str]:
-    """The answer; none where there is no grid, or where it takes too long."""
+    """The matching names; no names if there is no grid or if the lookup takes too long."""
     root = context.find_root()
     with contextlib.suppress(Exception), _for_a_moment():
         given: Invocation = root.obj
@@ -209,7 +210,7 @@ def _name_lookup(host: "Host", settings: Settings, url: str | None) -> NameLooku
 
 @contextlib.contextmanager
 def _for_a_moment() -> Iterator[None]:
-    """Raises TimeoutError in what takes longer."""
+    """A context that raises TimeoutError if its body takes longer."""
 
     def stop(*_: object) -> None:
         raise TimeoutError

@@ -47,9 +47,12 @@ def set_aliases(
     expected: int | None,
     as_json: bool,
 ) -> None:
-    """Set them all; the first that cannot be set ends it."""
+    """Set all given aliases in order; an error stops at the first alias that cannot be set."""
     if not aliases and best_by is None:
-        raise InputError("say what to set", hint="--alias prod=3, or --best-by METRIC.")
+        raise InputError(
+            "no alias and no metric is given",
+            hint="Pass an alias (`--alias prod=3`) or a metric (`--best-by validation_auc`).",
+        )
     wanted = [(alias, number, "") for alias, number in (read_alias(name, text) for text in aliases)]
     wanted += [(BEST, None, best_by)] if best_by is not None else []
     with session(context) as client:
@@ -64,13 +67,14 @@ def set_aliases(
 
 
 def read_alias(name: str, text: str) -> tuple[str, int | None]:
-    """`prod=3` (or `prod=PIPELINE/JOB@3`) as alias and number. Raises InputError."""
+    """Parse `prod=3` (or `prod=PIPELINE/JOB@3`) as alias and version number. Raises InputError."""
     alias, _, version = text.partition("=")
     of, number = split_reference(version)
     number = number if of == name else version
     if not number.isdecimal():
         raise InputError(
-            f"{text!r} sets no alias", hint=f"Write NAME=VERSION with a version's number: {alias}=3."
+            f"{text!r} is not of the form NAME=NUMBER",
+            hint=f"Write NAME=NUMBER, for example: --alias {alias}=3",
         )
     return alias, int(number)
 
@@ -84,11 +88,11 @@ _USAGE = "gridmill alter sink PIPELINE/JOB add|remove source|constraint|metric|o
 
 
 def read_change(words: Sequence[str]) -> SinkChange:
-    """A change from the words after the sink's name: what sort of part may be said in the plural, as files
-    have it. Raises InputError that says how it is written."""
+    """Parse a change of a sink from the words after its name. The part may be plural, as in pipeline files.
+    Raises InputError with the usage."""
     named = words[1].removesuffix("s") if len(words) == 3 else ""
     if words[:1] not in [[verb] for verb in AlterVerb] or named not in list(SinkPart):
-        raise InputError("say what to add or remove", hint=_USAGE)
+        raise InputError(f"{' '.join(words) or 'nothing'!r} is not a change of a sink", hint=_USAGE)
     verb, part, text = AlterVerb(words[0]), SinkPart(named), words[2]
     if verb == AlterVerb.REMOVE and not text.lstrip().startswith("{"):
         return SinkChange(verb=verb, part=part, key=text)
@@ -100,29 +104,32 @@ def read_change(words: Sequence[str]) -> SinkChange:
         case SinkPart.METRIC:
             name, equals, sql = text.partition("=")
             if not (name.strip() and equals and sql.strip()):
-                raise InputError(f"{text!r} is no metric", hint="Write NAME=SQL: revenue=sum(price).")
+                raise InputError(
+                    f"{text!r} is not of the form NAME=SQL",
+                    hint="Write NAME=SQL, for example: revenue=sum(price)",
+                )
             return change_of(verb, sql.strip(), metric=name.strip())
     return change_of(verb, text)
 
 
 def alter_sink(client: Client, name: str, words: Sequence[str], *, as_json: bool) -> None:
-    """Make the change, and say what is altered then."""
+    """Change the sink, and print all parts that are altered."""
     after = client.grid.alter_sink(name, read_change(words))
     if as_json:
         return emit(after)
-    print(f"{name}: altered for the runs that start from now on")
+    print(f"{name}: altered for all runs that start from now on")
     print_alterations(client, name)
 
 
 def print_alterations(client: Client, name: str) -> None:
-    """What is altered of a sink, a line each."""
+    """The altered parts of a sink, one line for each."""
     for one in client.list_alterations(name):
         for change in one.changes:
             print(f"altered: {change}")
 
 
 def status_sinks(client: Client, name: str | None, *, as_json: bool) -> None:
-    """One line for each source of each sink (or of the one of that name). Raises NotFoundError."""
+    """Print one line for each source of each sink, or of the named sink. Raises NotFoundError."""
     tasks = client.list_load_tasks(name)
     if as_json:
         return emit(tasks)
@@ -152,7 +159,7 @@ def _row(task: LoadTask) -> tuple[object, ...]:
 
 
 class Configurable(StrEnum):
-    """What can be configured."""
+    """The kinds of records that `configure` can change."""
 
     RESOURCE = "resource"
     MODEL = "model"
@@ -184,7 +191,9 @@ Name = Annotated[
 ]
 Rows = Annotated[
     str | None,
-    typer.Option(help="Rows that its jobs read, for example 250k or 1M. Gridmill chooses the size from it."),
+    typer.Option(
+        help="Rows that its jobs read, for example 250k or 1M. Gridmill computes the size from this number."
+    ),
 ]
 Columns = Annotated[int | None, typer.Option(min=1, help="Columns that its jobs read.")]
 Cpus = Annotated[
@@ -280,7 +289,10 @@ def configure(
     if what != Configurable.RESOURCE:
         return set_aliases(context, name, alias or [], best_by, expect, json)
     if type is None:
-        raise InputError("say which jobs the resource serves", hint=f"--type is one of {', '.join(JobKind)}.")
+        raise InputError(
+            "the type of the resource's jobs is not given",
+            hint=f"Pass --type with one of: {', '.join(JobKind)}.",
+        )
     with session(context) as client:
         done = client.configure_resource(
             name,
@@ -333,14 +345,17 @@ def alter(
             return alter_sink(client, name, change or [], as_json=json)
     if what in (Configurable.MODEL, Configurable.DATASET):
         raise InputError(
-            f"a {what} version never changes", hint=f"`gridmill configure {what}` moves its aliases."
+            f"a version of a {what} cannot be altered",
+            hint=f"Versions never change. To set an alias: gridmill configure {what} NAME --alias prod=3",
         )
     if what != Configurable.RESOURCE:
-        raise InputError(f"a {what} is not altered", hint=f"`gridmill configure {what} {name}` changes it.")
+        raise InputError(
+            f"a {what} cannot be altered", hint=f"To change it: gridmill configure {what} {name} ..."
+        )
     if change:
         raise InputError(
-            f"of a resource nothing can be {'removed' if change[0] == 'remove' else 'added'}",
-            hint=f"Its settings are options: gridmill alter resource {name} --memory 12GiB",
+            f"nothing can be {'removed from' if change[0] == 'remove' else 'added to'} a resource",
+            hint=f"Change its settings with options: gridmill alter resource {name} --memory 12GiB",
         )
     given: dict[str, Any] = {
         "cpus": cpus,
@@ -359,14 +374,14 @@ def alter(
         changes = {field: value for field, value in given.items() if value is not None}
         if not changes:
             raise InputError(
-                "nothing to change was given", hint="`gridmill alter --help` lists what there is."
+                "no setting to change is given", hint="`gridmill alter --help` lists the options."
             )
         done = client.alter_resource(name, **changes)
     return _print_resource(done, json)
 
 
 def _settings(client: Client, name: str, words: list[str] | None) -> dict[str, str] | None:
-    """Those it has with the new ones; what is set to nothing is no longer set."""
+    """The current settings, updated with the new ones; a setting with an empty value is removed."""
     if not words:
         return None
     before: Resource = find_noun(client.grid, Noun.RESOURCE, name)

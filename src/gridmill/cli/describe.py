@@ -1,7 +1,7 @@
 """`show` as text: a record of any kind in a few lines and tables; `--json` has all fields.
 
-It includes schedules, backfills (one line each, and one with its chunks), and the rows that a sink rejected:
-how many, why, and the first of them.
+It includes schedules, backfills (a list of all, or one with its chunks), and the rows that a sink rejected:
+their number, the reasons, and the first rows.
 """
 
 import re
@@ -41,7 +41,7 @@ from gridmill.errors import InputError
 
 
 def schedule_facts(view: ScheduleView) -> Sequence[tuple[str, object]]:
-    """When a pipeline runs by itself, and what came of it."""
+    """The schedule of a pipeline, and the numbers of runs that it started."""
     one = view.schedule
     return [
         ("when", one.spec.text),
@@ -56,18 +56,21 @@ def schedule_facts(view: ScheduleView) -> Sequence[tuple[str, object]]:
 
 
 def show_rejects(found: object, *, as_json: bool) -> None:
-    """A sink's rejected rows. Raises InputError for what is no sink."""
+    """Print the rejected rows of a sink. Raises InputError if the name is not that of a sink."""
     if not isinstance(found, Artifact) or found.kind != ArtifactKind.SINK:
-        raise InputError("only sinks reject rows", hint="gridmill show sink PIPELINE/JOB --rejects")
+        raise InputError("only sinks have rejected rows", hint="gridmill show sink PIPELINE/JOB --rejects")
     rejects = rejects_of(found)
     if as_json:
         return emit(rejects)
-    print(rejects_line(found) or f"{found.id}: no row is rejected")
+    print(rejects_line(found) or f"{found.id}: no rejected rows")
     if rejects:
         show(table("place", "reasons", "record", rows=[_row(row) for row in rejects["sample"]]))
         rest = rejects["rows"] - len(rejects["sample"])
         more = f"and {rest:,} more, " if rest else ""
-        print(f"{more}all in the Delta table {rejects['uri']} at version {rejects['table_version']}")
+        print(
+            f"{more}all rejected rows are in the Delta table {rejects['uri']} at version "
+            f"{rejects['table_version']}"
+        )
 
 
 def _row(row: Mapping[str, Any]) -> tuple[object, ...]:
@@ -110,18 +113,18 @@ def _parts(view: BackfillView) -> Iterator[RenderableType]:
     rows = [(chunk.begins, chunk.ends, chunk.state, chunk.run, chunk.message) for chunk in view.chunks]
     yield table("from", "to", "state", "run", "", rows=rows)
     if any(view.counts.get(state) for state in (ChunkState.FAILED, ChunkState.STOPPED)):
-        yield Text(f"`gridmill start backfill {view.name}` tries again what failed")
+        yield Text(f"to repeat the failed chunks: gridmill start backfill {view.name}")
 
 
 _SPLITS = ("train", "folds", "validation", "test")
 _LISTED = 40
-"""Columns that are listed; --json has all."""
+"""The largest number of columns in a list; --json has all."""
 
 Facts = Sequence[tuple[str, object]]
 
 
 def describe(noun: object) -> RenderableType:
-    """Any noun that can be shown by itself."""
+    """Print one record of any kind."""
     match noun:
         case VersionView():
             return Group(*_version(noun))
@@ -224,7 +227,7 @@ def _given(value: Given) -> str:
 
 
 def _built_in(one: Artifact) -> str:
-    """Whose code made it, where it was none of the pipeline's and the version tells."""
+    """The code that made the version, if it is not the pipeline's own code and the version records it."""
     gridmill = _mapping(one, "packages").get("gridmill")
     return f"built into Gridmill {gridmill}" if gridmill else ""
 
@@ -258,7 +261,7 @@ def _model(view: VersionView) -> Iterator[RenderableType]:
                 f"{model_details['sequence']} rows of the entity" if model_details.get("sequence") else "",
             ),
             ("settings", settings),
-            ("waited for data", f"{waited:.1%} of the time it learned" if waited is not None else ""),
+            ("waited for data", f"{waited:.1%} of the training time" if waited is not None else ""),
             ("seed", model_details.get("seed")),
             ("dataset", model_details.get("dataset")),
             ("learned from", f"{rows['train']:,} train rows" if rows.get("train") else ""),
@@ -293,12 +296,13 @@ def _breakdowns(one: Artifact) -> Iterator[RenderableType]:
 
 
 def graph_words(told: Mapping[str, Any]) -> str:
-    """Whether there is a graph to use elsewhere, and what it was compared by; nothing of older versions."""
+    """Whether the model has an ONNX graph, and with which rows the graph was checked; empty for older
+    versions."""
     if "files" not in told:
         return ""
     if "model.onnx" not in told["files"]:
-        own = "it predicts by its own code" if told.get("predict") else ""
-        return f"none: {own or 'a graph of one of its models was not made by this Gridmill'}"
+        own = "it predicts with its own code" if told.get("predict") else ""
+        return f"none: {own or 'this version of Gridmill did not create the graph of one of its models'}"
     check = told.get("file_check") or {}
     if "edge_rows" not in check:
         return "imported"
@@ -307,7 +311,7 @@ def graph_words(told: Mapping[str, Any]) -> str:
 
 
 def metric_table(values: Mapping[str, float]) -> RenderableType:
-    """Metrics with a column per split; those of no split beside them."""
+    """Metrics with one column for each split; metrics without a split in a column of their own."""
     splits = [split for split in _SPLITS if any(name.startswith(f"{split}_") for name in values)]
     plain = {name: value for name, value in values.items() if not name.startswith(tuple(_SPLITS))}
     names = dict.fromkeys(name.partition("_")[2] for name in values if name not in plain)
@@ -321,13 +325,13 @@ _WIDEST_VALUE = 40
 
 
 def _in_cell(value: object) -> str:
-    """The value without what says little: times to the minute, the beginning of long texts."""
+    """The value in short form: times to the minute, the beginning of long texts."""
     text = _TIME.sub(r"\1 \2", scalar(value))
     return text if len(text) <= _WIDEST_VALUE else f"{text[: _WIDEST_VALUE - 1]}…"
 
 
 def _columns(one: Artifact) -> RenderableType:
-    """Columns with what is known of their values."""
+    """Columns with the statistics of their values."""
     facts = _mapping(one, "columns")
     rows = [_column_row(column, facts.get(column.name) or {}) for column in one.output.columns[:_LISTED]]
     head = ("column", "type", *(("missing", "distinct", "min", "mean", "max") if facts else ()))
@@ -344,11 +348,17 @@ def _distributions(one: Artifact) -> Iterator[RenderableType]:
     lines = column_lines(one)
     if lines:
         yield Text("\ndistributions of the training rows", style="bold")
-        head = ("column", "values", "missing", "5 %, 50 %, 95 %, or most frequent", "with the label")
+        head = (
+            "column",
+            "values",
+            "missing",
+            "5 %, 50 %, 95 %, or most frequent",
+            "with the label",
+        )
         yield FittedTable(head, [_distribution_row(line) for line in lines], folded=head[3:])
         left_out = columns_left_out(one)
         if left_out:
-            yield Text(f"... and {left_out} more columns, without statistics here", style="dim")
+            yield Text(f"... and {left_out} more columns without statistics", style="dim")
 
 
 def _distribution_row(line: ColumnStatistics) -> tuple[object, ...]:
@@ -402,7 +412,7 @@ def _job(view: JobView) -> Iterator[RenderableType]:
         )
     if view.attempts:
         yield Text("\nattempts", style="bold")
-        head = ("attempt", "state", "on", "given", "wall in its pod", "cpu", "peak memory", "")
+        head = ("attempt", "state", "on", "given", "wall time in its pod", "cpu", "peak memory", "")
         yield table(*head, rows=[_attempt_row(one) for one in view.attempts])
     if view.ranks:
         yield Text("\nother ranks", style="bold")
@@ -481,7 +491,7 @@ def _resource_facts(one: Resource) -> Facts:
 
 def _project_facts(one: ProjectView) -> Facts:
     cpus, memory, gpus = in_use(one)
-    used = f"{one.used_share:.0%} of what all projects used, {show_seconds(one.used_seconds)} of places"
+    used = f"{one.used_share:.0%} of the usage of all projects, {show_seconds(one.used_seconds)} of job time"
     return [
         ("share", f"{one.project.share:g}"),
         ("used", used),

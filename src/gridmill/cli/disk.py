@@ -15,7 +15,7 @@ from gridmill.sdk.client import Client
 
 
 class GroupBy(StrEnum):
-    """How `du` adds up."""
+    """The groups for which `du` adds up sizes."""
 
     KIND = "kind"
     JOB = "job"
@@ -83,13 +83,16 @@ def clean(
         rows = [(one.kind, one.name, show_bytes(one.size_bytes), one.why) for one in removed_items]
         show(table("", "", "size", "", rows=rows))
     size = show_bytes(sum(one.size_bytes for one in removed_items))
-    print(f"{show_count(len(removed_items), 'thing')} {'would go' if dry_run else 'went'}, {size}")
+    print(f"{show_count(len(removed_items), 'item')} {'would be deleted' if dry_run else 'deleted'}, {size}")
     if not dry_run:
-        more = f"{show_bytes(freed)} more free than before" if freed > 0 else "no more free than before"
-        print(f"the disk has {more} (as the file system says, with what jobs wrote meanwhile)")
+        more = f"{show_bytes(freed)} more" if freed > 0 else "no more"
+        print(
+            f"the disk has {more} free space than before (measured by the file system, which includes "
+            "files that jobs wrote meanwhile)"
+        )
     return None
 
 
 def _free_bytes(client: Client) -> int:
-    """Of the disks of home and root."""
+    """The free bytes of the disks of home and storage root."""
     return sum(space.free_bytes for space in client.control().disks)

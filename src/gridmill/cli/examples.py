@@ -1,6 +1,6 @@
 """Examples of each command, which its help shows.
 
-The nouns in them, such as the pipeline `weather`, must exist.
+The examples work as soon as the records in them, such as the pipeline `weather`, exist.
 """
 
 from collections.abc import Mapping
@@ -58,10 +58,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "doctor": ("doctor", "doctor --json"),
     "version": ("version", "version --json"),
 }
-"""Arguments of `gridmill`, as a shell reads them."""
+"""Examples for each command: the arguments of `gridmill` in the syntax of a shell."""
 
 
 def shown(command: str) -> str:
-    """The examples as they end the help of a command."""
+    """The examples as text at the end of a command's help."""
     lines = [f"  gridmill {line}" for line in EXAMPLES[command]]
     return "\b\n" + "\n".join(["Examples:", *lines])

@@ -59,24 +59,31 @@ def export(
             {"version": loaded.id, "path": str(Path(to).absolute()), "rows": rows, "size_bytes": size}
         )
     what = (
-        f"{show_count(rows, 'row')} of {loaded.id}" if loaded.kind != "model" else f"the graph of {loaded.id}"
+        f"{show_count(rows, 'row')} of {loaded.id}"
+        if loaded.kind != "model"
+        else f"the ONNX graph of {loaded.id}"
     )
     print_error(f"{what} in {to}, {show_bytes(size)}")
 
 
 def _one(versions: list[str], to: str, output: str) -> str:
-    """The version to be written. Raises InputError for the former meaning of `export`, which is `backup`."""
+    """The version to write. Raises InputError for the former usage of `export`, which is now `backup`."""
     if output:
         again = f"gridmill backup {' '.join(versions)} -o {output}"
         raise InputError(
-            "archives of pipelines are written by `gridmill backup`, not by `export`",
+            "`gridmill backup` writes archives of pipelines, not `gridmill export`",
             hint=f"Write `{again}`.",
         )
     if len(versions) > 1:
-        raise InputError("`export` writes one version", hint="Repeat it for each of them.")
+        raise InputError(
+            "`gridmill export` writes only one version at a time",
+            hint="Run the command once for each version.",
+        )
     if not to:
         name = versions[0].partition("@")[0].rpartition("/")[2]
-        raise InputError("say where to write it", hint=f"--to {name}.csv, {name}.parquet, ..., or --to -")
+        raise InputError(
+            "the option --to is missing", hint=f"--to {name}.csv, {name}.parquet, ..., or --to -"
+        )
     return versions[0]
 
 

@@ -23,7 +23,7 @@ from gridmill.settings import Settings
 
 
 class FarmAction(StrEnum):
-    """What is done."""
+    """The actions of `gridmill farm`."""
 
     INVITE = "invite"
     TENANTS = "tenants"
@@ -33,7 +33,10 @@ class FarmAction(StrEnum):
 
 def farm(
     context: typer.Context,
-    action: Annotated[FarmAction, typer.Argument(metavar="invite|tenants|rotate|revoke", help="What to do.")],
+    action: Annotated[
+        FarmAction,
+        typer.Argument(metavar="invite|tenants|rotate|revoke", help="Action."),
+    ],
     name: Annotated[
         str,
         typer.Argument(metavar="[NAME]", help="Name of the tenant to rotate or revoke.", show_default=False),
@@ -52,19 +55,21 @@ def farm(
 
 
 def notes(address: str, one_user: str) -> list[str]:
-    """What whoever starts a farm may not expect of it; `one_user` says why it serves one tenant only."""
+    """Limits of this farm that its administrator should know: it listens on loopback only, or it serves one
+    tenant only, for the reason `one_user`."""
     host, port = read_address(address)
     alone = (
-        f"{host} is this machine alone: from elsewhere it is joined with "
-        f"`--controller ssh://USER@{socket.gethostname()}/{address}`, or start it with "
-        f"`--listen ADDRESS:{port}`, an address of this machine that tenants reach"
+        f"{host} is reachable only from this machine. From another machine, join with "
+        f"`--controller ssh://USER@{socket.gethostname()}/{address}`, or start the farm with "
+        f"`--listen ADDRESS:{port}` and an address of this machine that tenants can reach"
     )
-    one = f"it serves one tenant only: {one_user}"
+    one = f"this farm serves one tenant only: {one_user}"
     return [*([alone] if is_loopback(host) else []), *([one] if one_user else [])]
 
 
 def _check_name(action: FarmAction, name: str) -> None:
-    """Raises InputError where a tenant is to be named and is not, and the other way round."""
+    """Raises InputError if the action needs the name of a tenant and has none, or has a name and needs
+    none."""
     names_one = action in (FarmAction.ROTATE, FarmAction.REVOKE)
     if names_one and not name:
         raise InputError(
@@ -73,8 +78,8 @@ def _check_name(action: FarmAction, name: str) -> None:
         )
     if name and not names_one:
         raise InputError(
-            f"`gridmill farm {action.value}` names no tenant",
-            hint="Leave the name out: a tenant has the name of its machine and a mark of its home.",
+            f"`gridmill farm {action.value}` takes no name of a tenant",
+            hint="Omit the name: a tenant is named after its machine and its home.",
         )
 
 
@@ -84,7 +89,7 @@ def _act(desk: TenantRecords, action: FarmAction, name: str, json: bool) -> None
     if action == FarmAction.REVOKE:
         desk.revoke(name)
         print_error(
-            f"tenant {name} is revoked; its pods end, and what it had here goes, while the farm is up"
+            f"tenant {name} is revoked; while the farm runs, it stops the tenant's pods and deletes its data"
         )
         return emit({"revoked": name}) if json else None
     for note in notes(desk.listening.address, ""):
@@ -97,7 +102,7 @@ def _list(lines: Sequence[TenantView], json: bool) -> None:
     if json:
         return emit(lines)
     if not lines:
-        return print_error("no tenant has joined; `gridmill farm invite` prints a line for one")
+        return print_error("no tenant has joined; to invite one: gridmill farm invite")
     rows = [
         (
             line.name,
@@ -124,7 +129,7 @@ def _when(time: float) -> str:
 
 
 def join_line(known: FarmAddress, secret: str) -> str:
-    """What is pasted at home."""
+    """The command line that a tenant pastes at home."""
     message = f"--controller {known.address} --join {known.fingerprint}:{secret}"
     return f"gridmill add cluster {known.name} {message}"
 
@@ -137,7 +142,7 @@ _SERVED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.RAY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmOptions:
-    """What `up --light` was told."""
+    """The options of `up --light`."""
 
     listen: str
     site: str
@@ -150,18 +155,20 @@ class FarmOptions:
 
 
 def read_place(text: str, settings: dict[str, str], host: Host) -> Site:
-    """KIND or KIND:ADDRESS. Raises InputError, also for settings that cannot be, UnavailableError."""
+    """Parse KIND or KIND:ADDRESS. Raises InputError, also for invalid settings, and UnavailableError."""
     kind, _, address = text.partition(":")
     kinds = {one.value: one for one in _SERVED}
     if kind not in kinds:
         raise InputError(
-            f"a farm has no site of kind {kind!r}", hint=f"There are: {', '.join(kinds)}.", place="--site"
+            f"a farm cannot run jobs at a site of kind {kind!r}",
+            hint=f"The kinds are {', '.join(kinds)}.",
+            place="--site",
         )
     if kind == SiteKind.RAY and not address:
         raise InputError(
-            "a Ray cluster has an address",
-            hint="Write ray:HOST:6379 of the head where this machine is a node of it, or"
-            " ray:ray://HOST:10001.",
+            "the address of the Ray cluster is missing",
+            hint="Write --site ray:HOST:6379 if this machine is a node of the cluster, else"
+            " --site ray:ray://HOST:10001.",
             place="--site",
         )
     place = Site(name="farm", kind=kinds[kind], address=address or None, settings=settings)
@@ -170,7 +177,7 @@ def read_place(text: str, settings: dict[str, str], host: Host) -> Site:
 
 
 def run_until_interrupted(host: Host, settings: Settings, told: FarmOptions, json: bool) -> None:
-    """Until Ctrl-C. Raises InputError, UnavailableError, HomeInUseError."""
+    """Run the farm until Ctrl-C. Raises InputError, UnavailableError, HomeInUseError."""
     address = read_address(told.listen, place="--listen")
     place = read_place(told.site, told.settings, host)
     quota = _read("--quota", parse_bytes, told.quota)
@@ -184,11 +191,11 @@ def run_until_interrupted(host: Host, settings: Settings, told: FarmOptions, jso
         with InterruptHandler() as interrupts:
             while not interrupts.requested:
                 time.sleep(_LOOK_SECONDS)
-    print_error("farm down; jobs that run go on")
+    print_error("farm stopped; running jobs continue")
 
 
 def read_limit(place: str, text: str) -> int | None:
-    """Bytes; 0 is no limit, and nothing is the default. Raises InputError."""
+    """Parse a number of bytes; 0 is no limit, no value is the default. Raises InputError."""
     if not text:
         return None
     return 0 if text == "0" else _read(place, parse_bytes, text)
@@ -202,25 +209,27 @@ def _read(place: str, parse: Callable[[str], T], text: str) -> T:
 
 
 def reachable(address: str) -> str:
-    """HOST:PORT as others dial it: where all addresses of this machine are listened at, by its name."""
+    """HOST:PORT for other machines: if the farm listens on all addresses, HOST is the name of this
+    machine."""
     host, port = read_address(address)
     return f"{socket.gethostname()}:{port}" if host in _EVERYWHERE else address
 
 
 def _announce(served: ServedFarm, settings: Settings, name: str, json: bool) -> None:
-    """The first time with a join line; later ones come from `gridmill farm invite`."""
+    """Print the farm's address; with a join line if no tenant has joined yet (later: `gridmill farm
+    invite`)."""
     place, fingerprint = reachable(served.address), served.fingerprint
     address = FarmAddress(name=name, address=place, fingerprint=fingerprint)
     served.announce(address)
-    print_error(f"farm up at {place}, home {settings.home}")
+    print_error(f"farm running at {place}, home {settings.home}")
     for note in notes(place, served.one_user):
         print_error(note)
     if joined := served.count_tenants():
-        more = "" if served.one_user else "; `gridmill farm invite` prints a line for another one"
+        more = "" if served.one_user else "; to invite another one: gridmill farm invite"
         print_error(f"{show_count(joined, 'tenant')}{more}")
         return emit({"address": place, "fingerprint": fingerprint}) if json else None
     line = join_line(address, served.invite())
-    print_error("Within an hour, once, at home:")
+    print_error("At home, run this line within an hour (it is valid once):")
     return (
         emit({"address": place, "fingerprint": fingerprint, "join": line})
         if json

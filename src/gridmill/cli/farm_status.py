@@ -11,7 +11,7 @@ from gridmill.domain.views import FarmView
 
 
 def farm_line(view: FarmView) -> str:
-    """`gpu-farm: 3 of 4 GPUs free; nobody waits; ...`."""
+    """One line: `gpu-farm: 3 of 4 GPUs free; no deployment waits; ...`."""
     parts = [view.problem] if view.status is None else _load_lines(view.status)
     return f"{view.site}: {'; '.join(filter(None, (*parts, route_text(view.route))))}"
 
@@ -20,7 +20,7 @@ def _load_lines(look: FarmStatus) -> list[str]:
     cpus = sum(node.capacity.cpus for node in look.nodes)
     busy = sum(status.busy_cpus for status in look.utilization.values())
     load = f"{busy:.0f} of {cpus:.0f} CPUs busy" if look.utilization else f"{cpus:.0f} CPUs"
-    disk = f", disk has {show_bytes(look.disk_free_bytes)} left" if look.disk_free_bytes else ""
+    disk = f", {show_bytes(look.disk_free_bytes)} free on disk" if look.disk_free_bytes else ""
     if look.disk_limit_bytes:
         disk += f", {show_bytes(look.disk_use_bytes)} of {show_bytes(look.disk_limit_bytes)} for files in use"
     staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} staged{disk}"
@@ -37,9 +37,9 @@ def _gpus(look: FarmStatus) -> str:
 
 def _line(look: FarmStatus) -> str:
     if not look.waiting:
-        return "nobody waits"
+        return "no deployment waits"
     own = [_place(one) for one in look.queue]
-    return f"{show_count(look.waiting, 'deployment')} waiting there" + (f" ({', '.join(own)})" if own else "")
+    return f"{show_count(look.waiting, 'deployment')} waiting" + (f" ({', '.join(own)})" if own else "")
 
 
 def _place(one: QueuedDeployment) -> str:
@@ -48,16 +48,16 @@ def _place(one: QueuedDeployment) -> str:
 
 
 def route_text(way: Route | None) -> str:
-    """`80 MiB/s there, 92 MiB/s back, round trip 2 ms`."""
+    """The measured rates: `upload 80 MiB/s, download 92 MiB/s, round trip 2 ms`."""
     if way is None:
-        return "the way there is not measured yet"
+        return "transfer rates are not measured yet"
     trip = way.round_trip_seconds
     texts = [*_rate_texts(TransferRates(upload=way.upload, download=way.download)), *_others(way)]
     return ", ".join(texts if trip is None else [*texts, f"round trip {show_seconds(trip)}"])
 
 
 def _rate_texts(paces: TransferRates) -> list[str]:
-    return [_rate_text(paces.upload, "there"), _rate_text(paces.download, "back")]
+    return [_rate_text(paces.upload, "upload"), _rate_text(paces.download, "download")]
 
 
 def _others(way: Route) -> list[str]:
@@ -67,14 +67,18 @@ def _others(way: Route) -> list[str]:
 def _rate_text(pace: TransferRate | None, direction: str) -> str:
     if pace is None:
         return f"{direction} not measured yet"
-    return f"{show_bytes(pace.bytes_per_second)}/s {direction}" + ("" if pace.transfers else " by a probe")
+    return f"{direction} {show_bytes(pace.bytes_per_second)}/s" + ("" if pace.transfers else " (probe)")
 
 
 def transfers_text(carriage: AttemptTransfers) -> str:
-    """`75 MiB there in 7.5 s (25% was there), 1 MiB back in 500 ms`."""
+    """The transfers of an attempt: `75 MiB uploaded in 7.5 s (25% present already), 1 MiB downloaded in 500
+    ms`."""
     share = carriage.upload.reused_share
-    message = f" ({share:.0%} was there)" if share else ""
-    return f"{_transfer_text(carriage.upload, 'there')}{message}, {_transfer_text(carriage.download, 'back')}"
+    message = f" ({share:.0%} present already)" if share else ""
+    return (
+        f"{_transfer_text(carriage.upload, 'uploaded')}{message}, "
+        f"{_transfer_text(carriage.download, 'downloaded')}"
+    )
 
 
 def _transfer_text(one: Transfer, direction: str) -> str:
@@ -83,7 +87,7 @@ def _transfer_text(one: Transfer, direction: str) -> str:
 
 
 def gpu_slot_texts(seats: Sequence[GpuSlot]) -> list[str]:
-    """`0 trainer-1`, `1 free`, `2 taken`; of one that is shared `0 trainer-1, 3 x free`."""
+    """The use of each GPU: `0 trainer-1`, `1 free`, `2 taken`; of a shared GPU `0 trainer-1, 3 x free`."""
     gpus: dict[int, Counter[str]] = {}
     for seat in seats:
         who = seat.deployment or ("taken" if seat.taken else "free")

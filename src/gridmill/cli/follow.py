@@ -17,23 +17,23 @@ from gridmill.sdk.runs import Tick
 
 _LOOK_SECONDS = 0.25
 _BUILDING_SECONDS = 2.0
-"""The shortest time between two lines on the progress of an environment."""
+"""The shortest time between two lines on the progress of an environment, in seconds."""
 
 
 class StateChangeLines:
-    """A line for each change of state, on standard error."""
+    """Prints one line for each change of state to standard error."""
 
     def __enter__(self) -> Callable[[Tick], None]:
         return self.show
 
     def __exit__(self, *ending: object) -> None:
-        """Nothing to put back."""
+        """Nothing to restore: lines leave the terminal unchanged."""
 
     def __init__(self) -> None:
         self._building: dict[str, tuple[float, str]] = {}
 
     def _show_building(self, view: RunView) -> None:
-        """How far the environments of jobs are, now and then."""
+        """Print the progress of jobs' environments, at most one line per interval."""
         for job in filter(is_building, view.jobs):
             now, note = time.monotonic(), str(job.progress.get("note") or "")
             at, before = self._building.get(job.job.id, (-_BUILDING_SECONDS, ""))
@@ -42,7 +42,7 @@ class StateChangeLines:
                 print_error(f"{time.strftime('%H:%M:%S')} {job.job.job.name}: {note}")
 
     def show(self, tick: Tick) -> None:
-        """Say what changed; a wait that is over already, and has nothing to say, is not worth a line."""
+        """Print the change of state. A wait without a reason that has ended already gets no line."""
         jobs = {view.job.id: view for view in tick.view.jobs}
         for event in (event for event in tick.events if event.type == "state"):
             job, state = jobs.get(str(event.body.get("id"))), str(event.body.get("state"))
@@ -50,7 +50,7 @@ class StateChangeLines:
             if job and not message and (state == JobState.BLOCKED or _is_over(job, state)):
                 continue
             if not job and state in (JobState.WAITING, JobState.BLOCKED) and not message:
-                continue  # a part, which is placed soon, or one of many jobs
+                continue  # a part starts soon, and one line for each of many jobs would hide the others
             clock = time.strftime("%H:%M:%S", time.localtime(event.time))
             print_error(
                 f"{clock} {job_line(job, state, message) if job else _run_line(event, state, message)}"
@@ -63,12 +63,13 @@ def _is_over(job: JobView, state: str) -> bool:
 
 
 def _run_line(event: Event, state: str, message: str) -> str:
-    what = str(event.body.get("id") or "").partition("/")[2] or event.run_id  # a part, or the run
+    # an event of a part, or of the run
+    what = str(event.body.get("id") or "").partition("/")[2] or event.run_id
     return f"{what}: {state}" + (f" ({message})" if message not in ("", state) else "")
 
 
 def display() -> AbstractContextManager[Callable[[Tick], None]]:
-    """What suits where standard error goes."""
+    """Return the live table if standard error is a terminal, else lines."""
     if not sys.stderr.isatty():
         return StateChangeLines()
     from gridmill.cli.live import LiveTable
@@ -85,7 +86,7 @@ def follow(
     quiet: bool = False,
     on_tick: Callable[[], None] = lambda: None,
 ) -> RunView:
-    """Show the run until it ends; stop it when asked to. The run as it ended."""
+    """Show the run until it ends, and stop it on Ctrl-C. Return the ended run."""
     shown: AbstractContextManager[Callable[[Tick], None]] = nullcontext(_ignore) if quiet else display()
     stopping = False
     with shown as show:
@@ -93,7 +94,7 @@ def follow(
             try:
                 show(tick)
             except OSError as error:
-                if error.errno != errno.EIO:  # a terminal that is gone, before its SIGHUP has arrived
+                if error.errno != errno.EIO:  # the terminal was closed, and its SIGHUP has not arrived yet
                     raise
                 interrupts.lose_terminal()
             on_tick()

@@ -22,7 +22,7 @@ _BAR = 12
 
 
 def amounts(given: Amounts, most_cpus: float | None = None) -> str:
-    """`2 CPUs, 1.5 GiB, 1 GPU`; `1-2 CPUs, ...` of what gets more where it is alone."""
+    """Amounts as text: `2 CPUs, 1.5 GiB, 1 GPU`; `1-2 CPUs, ...` if a job alone in its pod gets more CPUs."""
     cpus, most = f"{given.cpus:g}", max(given.cpus, most_cpus or 0.0)
     if most > given.cpus:
         cpus = f"{cpus}-{most:g}"
@@ -33,7 +33,7 @@ def amounts(given: Amounts, most_cpus: float | None = None) -> str:
 
 
 def in_use(view: ProjectView) -> tuple[str, str, str]:
-    """CPUs, memory and GPUs that a project has at once: `2 of 16`, where its quota bounds them."""
+    """CPUs, memory and GPUs that a project uses now; with a quota: `2 of 16`."""
     project = view.project
     memory = "" if project.memory_bytes is None else f" of {show_bytes(project.memory_bytes)}"
     cpus = "" if project.cpus is None else f" of {project.cpus:g}"
@@ -47,7 +47,7 @@ def scalar(value: object) -> str:
 
 
 def whose(run: Run) -> str:
-    """`project vision`; empty for the project of those that name none."""
+    """`project vision`; empty for the default project."""
     return "" if run.project == DEFAULT else f"project {run.project}"
 
 
@@ -57,11 +57,11 @@ def moment(at: float | None) -> str:
 
 
 MOST_SHOWN = 0.99
-"""The highest progress shown for a running job: it is not finished, so 100 % is never shown."""
+"""The highest progress shown for a running job: a job that has not ended never shows 100 %."""
 
 
 def progress(view: JobView) -> str:
-    """A bar with percent, or how much was done, and the job's own note."""
+    """The progress of a job: a bar with percent, or the amount done with its unit, and the job's own note."""
     if view.job.state != JobState.RUNNING:
         return ""
     done, total = view.progress.get("done"), view.progress.get("total")
@@ -78,7 +78,7 @@ def progress(view: JobView) -> str:
 
 
 def elapsed(view: JobView, now: float) -> str:
-    """How long the job has run or ran."""
+    """The time that the job has run, or ran."""
     started = view.job.started
     if started is None or view.job.state in (JobState.WAITING, JobState.BLOCKED):
         return ""
@@ -86,7 +86,7 @@ def elapsed(view: JobView, now: float) -> str:
 
 
 def memory(view: JobView) -> str:
-    """`peak of size`; while it runs, the size."""
+    """The memory as `peak of size`; while the job runs, only its size."""
     attempt = newest(view)
     if attempt is None:
         return ""
@@ -97,18 +97,18 @@ def memory(view: JobView) -> str:
 
 
 def newest(view: JobView) -> Attempt | None:
-    """The newest attempt."""
+    """The newest attempt of the job, or None."""
     return view.attempts[-1] if view.attempts else None
 
 
 def place(view: JobView) -> str:
-    """The deployment it runs or ran on; before that its resource."""
+    """The deployment of the newest attempt; before the first attempt the job's resource."""
     attempt = newest(view)
     return attempt.deployment_id if attempt is not None else view.job.resource
 
 
 def remark(view: JobView) -> str:
-    """What it waits for and why, or how it ended."""
+    """The reason for which the job waits, or the message with which it ended."""
     message = "" if view.job.message == view.job.state else view.job.message
     return message if view.job.state in FINISHED_JOBS else view.why or message
 
@@ -118,7 +118,7 @@ NODES = ("node", "state", "exit code", "time", "said last")
 
 
 def node_rows(view: JobView) -> list[tuple[str, ...]]:
-    """What a command did on each node: a line for each of NODES; none for other jobs."""
+    """The state of a command on each node, one row for each node; no rows for other jobs."""
     return [] if view.job.job.each is None else [_node_row(part) for part in view.parts]
 
 
@@ -130,7 +130,7 @@ def _node_row(part: PartView) -> tuple[str, ...]:
 
 
 def latest_metric(view: JobView) -> str:
-    """Of a job that runs its newest metrics, two at most; else those that say most."""
+    """The newest metrics of a running job, two at most; of an ended job the most important metrics."""
     if view.job.state in FINISHED_JOBS:
         return headline(view.metrics)
     return metrics(dict(list(view.metrics.items())[-2:]))
@@ -141,14 +141,14 @@ JOBS = ("job", "state", "on", "progress", "time", "memory", "")
 
 
 def job_row(view: JobView, now: float) -> tuple[str, ...]:
-    """How a job stands, its newest metrics last, after what it waits for."""
+    """The cells of one job: state, place, progress, and in the last cell the reason or its newest metrics."""
     remarks = "; ".join(filter(None, (remark(view), latest_metric(view))))
     cells = (view.job.job.name, state_of(view), place(view), progress(view))
     return (*cells, elapsed(view, now), memory(view), remarks)
 
 
 def counts(view: RunView) -> str:
-    """`12 of 20 jobs done, 3 running, 5 waiting`."""
+    """The number of jobs in each state: `12 of 20 jobs done, 3 running, 5 waiting`."""
     states = Counter(view.states)
     done = sum(states[state] for state in DONE_JOBS)
     rest = [f"{states[state]} {state}" for state in URGENCY if states[state] and state not in DONE_JOBS]
@@ -156,26 +156,26 @@ def counts(view: RunView) -> str:
 
 
 def left_out_line(view: RunView, shown: int) -> str:
-    """`... and 4,900 more jobs`, with the command that lists them; empty where all are shown."""
+    """`... and 4,900 more jobs`, with the command that lists them; empty if all are shown."""
     more = sum(view.states.values()) - shown
     listed = f" (`gridmill list jobs {view.run.id}`)" if view.left_out else ""
     return f"... and {more:,} more jobs{listed}" if more else ""
 
 
 def critical_line(view: RunView, now: float) -> str:
-    """`critical path: load 3 s, train 40 s; may take longer: plot by 12 s`; empty without branches."""
+    """`critical path: load 3 s, train 40 s; slack: plot 12 s`; empty without branches."""
     critical = critical_path([job.job for job in view.jobs], now)
     if view.left_out or not critical.branches:
         return ""
     names = {job.job.id: job.job.job.name for job in view.jobs}
-    spare = [f"{names[key]} by {show_seconds(slack)}" for key, slack in critical.slack.items() if slack > 0]
+    spare = [f"{names[key]} {show_seconds(slack)}" for key, slack in critical.slack.items() if slack > 0]
     steps = [
         f"{names[key]} {show_seconds(critical.seconds[key])}"
         for key in critical.path
         if critical.seconds[key]
     ]
-    unsure = "" if critical.known else " (as far as times are known)"
-    return f"critical path: {', '.join(steps)}{unsure}; may take longer: {', '.join(spare[:5])}"
+    unsure = "" if critical.known else " (some times are unknown)"
+    return f"critical path: {', '.join(steps)}{unsure}; slack: {', '.join(spare[:5])}"
 
 
 def job_line(view: JobView, state: str, message: str) -> str:
@@ -196,17 +196,17 @@ def job_line(view: JobView, state: str, message: str) -> str:
 
 
 _REASON = 100
-"""Characters of a reason that are shown in a line; `show job` shows all of it."""
+"""The largest number of characters of a reason in a line; `show job` shows the whole reason."""
 
 
 def short_reason(reason: str) -> str:
-    """The reason, cut where it is long."""
+    """The reason, cut if it is too long for a line."""
     return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
 
 
 def reason_lines(view: RunView, most: int) -> Iterator[str]:
-    """Why each job of a run was executed or restored: jobs with the same reason share a line; of more than
-    `most` lines the rest is counted."""
+    """The reason for which each job of a run was executed or restored. Jobs with the same reason share a
+    line. After `most` lines, a line counts the remaining jobs."""
     shared: dict[tuple[str, str], list[str]] = {}
     for job in (one.job for one in view.jobs if one.job.reason):
         unchanged = job.state == JobState.UNCHANGED
@@ -225,7 +225,7 @@ def reason_lines(view: RunView, most: int) -> Iterator[str]:
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as lines of text, its columns two spaces apart."""
+    """A table as lines of text, with two spaces between columns."""
     lines = [head, *rows]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     padded = (
@@ -236,23 +236,23 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns of a screen; a wide character (Chinese, say) takes two."""
+    """The width in columns of a terminal; a wide character, such as a Chinese one, takes two."""
     return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
 
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")
-"""Characters that a terminal obeys instead of showing them: C0 and C1 controls but for tab and newline, and
-those that change the direction of text."""
+"""Characters that control a terminal: C0 and C1 controls except tab and newline, and characters that change
+the direction of text."""
 
 
 def visible(text: str, form: str = "\\x{:02x}") -> str:
-    """The text with control characters as escapes: what a job wrote cannot change a terminal. A carriage
-    return at the end of a line is left out."""
+    """The text with control characters as escapes, so that output of jobs cannot control the terminal. A
+    carriage return at the end of a line is removed."""
     if text.isprintable():
         return text
     return _OBEYED.sub(lambda found: form.format(ord(found[0])), text.replace("\r\n", "\n"))
 
 
 def for_terminal(text: str, stream: TextIO) -> str:
-    """The text as it may be written to that stream: `visible` on a terminal, elsewhere as it is."""
+    """The text to write to the stream: `visible` on a terminal, unchanged elsewhere."""
     return visible(text) if stream.isatty() else text

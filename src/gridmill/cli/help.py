@@ -1,4 +1,5 @@
-"""Finds the stored help text of a command line, which is what Typer prints, without loading Typer.
+"""Finds the stored help text of a command line. It is the text that Typer prints, without the time to load
+Typer.
 
 `python docs/generate.py` writes the texts from the commands.
 """
@@ -7,13 +8,15 @@ import os
 from collections.abc import Mapping, Sequence
 
 WIDTH = 80
-"""The texts hold for terminals that have at least so many columns: Typer makes no lines longer than that."""
+"""The least width of a terminal for which the texts are valid: Typer makes no longer lines."""
 
-_FOLDER = os.path.join(os.path.dirname(__file__), "help")  # without pathlib, which takes a third of the time
+# without pathlib, whose import would take a third of the time
+_FOLDER = os.path.join(os.path.dirname(__file__), "help")
 
 
 def stored_help(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """The text for `--help` or `COMMAND --help`. None: Typer has to answer."""
+    """The text for `--help` or `COMMAND --help`; None if there is no stored text and Typer must print the
+    help."""
     name = "gridmill" if len(words) == 1 else words[0] if len(words) == 2 else ""
     if not name.isalpha() or words[-1] not in ("-h", "--help") or _columns(environment) < WIDTH:
         return None
@@ -25,7 +28,7 @@ def stored_help(words: Sequence[str], environment: Mapping[str, str]) -> str | N
 
 
 def _columns(environment: Mapping[str, str]) -> int:
-    """As shutil.get_terminal_size, which Typer calls."""
+    """The number of columns of the terminal, computed as by shutil.get_terminal_size, which Typer calls."""
     try:
         return int(environment.get("COLUMNS", "0")) or os.get_terminal_size(1).columns or WIDTH
     except (OSError, ValueError):

@@ -38,10 +38,10 @@ jobs:
     sink:
       source: data/rentals.csv
       columns: {day: date, rentals: integer}     # the types of the others are inferred
-      constraints:                               # rows that break one are put aside, and counted
+      constraints:                               # rows that violate one are rejected and counted
         - {column: rentals, min: 0, required: true}
 
-  # A dataset makes features and a label. No feature sees anything from after its row's time.
+  # A dataset builds features and a label. A feature only uses data from before its row's time.
   features:
     dataset:
       basis: {table: rentals, time: day, entity: [station]}
@@ -54,17 +54,17 @@ jobs:
       label: {column: rentals, steps: 1}         # the next day's rentals
       split: {validation: 0.15, test: 0.15}      # the last days are held out
 
-  # Trainings learn models. Each is measured on the held-out days.
+  # A training fits a model, which is then evaluated on the held-out days.
   baseline:
-    training: {dataset: features, model: naive}  # repeats the last value: what a model has to beat
+    training: {dataset: features, model: naive}  # repeats the last value: the baseline for other models
   trees:
     training: {dataset: features, model: gbdt, trees: "${trees}"}
 
-  # A prediction takes the best of its models, and writes one row for each day that was held out for the test.
+  # A prediction applies the best of its models, and writes one row for each day of the test split.
   forecast:
     prediction: {dataset: features, models: [baseline, trees]}
 
-  # A command is any program. It reads the results of the jobs in `needs`; its files go to $GRIDMILL_OUTPUT.
+  # A command runs any program. It reads the results of the jobs in `needs`, and writes to $GRIDMILL_OUTPUT.
   note:
     needs: [forecast]
     command: |
@@ -74,7 +74,7 @@ jobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitResult:
-    """What `--json` prints: the pipeline's name, and the files that were written."""
+    """The result that `--json` prints: the pipeline's name and the written files."""
 
     pipeline: str
     files: tuple[str, ...]
@@ -99,12 +99,12 @@ def init(
 
 
 def write_example(folder: Path) -> None:
-    """The pipeline and its data. Raises ConflictError where one of them is there, StorageError."""
+    """Write the pipeline and its data. Raises ConflictError if one of the files exists, StorageError."""
     existing = [name for name in (PIPELINE, DATA) if (folder / name).exists()]
     if existing:
         raise ConflictError(
             f"{', '.join(existing)} exist{'s' * (len(existing) == 1)} already",
-            hint="Name another folder: gridmill init FOLDER.",
+            hint="Write into another folder: gridmill init FOLDER",
             place=str(folder),
         )
     try:
@@ -114,16 +114,16 @@ def write_example(folder: Path) -> None:
         with (folder / PIPELINE).open("x") as file:
             file.write(_TEXT.replace("NAME", name_of(folder)))
     except OSError as error:
-        raise StorageError(f"cannot be written: {error.strerror}", place=str(folder)) from error
+        raise StorageError(f"the example cannot be written: {error.strerror}", place=str(folder)) from error
 
 
 def name_of(folder: Path) -> str:
-    """The pipeline's name: that of its folder, as far as it can be one."""
+    """The pipeline's name: the name of its folder without the characters that a name must not have."""
     return re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-_") or "rentals"
 
 
 def rows() -> Iterator[str]:
-    """The lines of the data, the same each time."""
+    """The lines of the example data, which are the same in each call."""
     draw, first = Random(7), date(2024, 3, 1)
     yield "day,station,temperature,rain,rentals"
     for number in range(_DAYS):

@@ -21,7 +21,7 @@ _TOKEN = "GRIDMILL_TOKEN"
 _LOOK_SECONDS = 1.0
 _GIVEN_SHARE = 0.8
 _LEAST_BYTES = 256 * MIB
-"""The smallest size of a job: a machine that offers less memory takes no job."""
+"""The smallest size of a job, in bytes: a machine that offers less memory gets no job."""
 
 
 def join(
@@ -31,7 +31,9 @@ def join(
     ],
     token: Annotated[
         str,
-        typer.Option(help=f"The grid's token; better in {_TOKEN}, or `-` to read it from standard input."),
+        typer.Option(
+            help=f"Token of the grid. Better set it in {_TOKEN}, or pass `-` to read it from standard input."
+        ),
     ] = "",
     cpus: Annotated[float | None, typer.Option(min=1, help="CPUs to lend. Default: all.")] = None,
     memory: Annotated[
@@ -89,7 +91,7 @@ def _print_state(told: dict[str, str]) -> None:
 
 
 class Membership:
-    """This machine's place in the grid: taken and given up."""
+    """The membership of this machine in the grid: it joins and leaves."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class Membership:
 
     @property
     def is_active(self) -> bool:
-        """Whether this machine is a node now."""
+        """True while this machine is a node of the grid."""
         return self._node is not None and self._node.up
 
     def enter(self, beat: Callable[[], None]) -> None:
@@ -137,15 +139,16 @@ class Membership:
         self.print_state({"state": "joined the grid", "at": self._address})
 
     def _to_give(self) -> int:
-        """Of a machine that has an owner, no more than the owner leaves just now."""
+        """The memory to lend, in bytes. If the machine has an owner, at most the memory that the owner leaves
+        now."""
         if not self._behind:
             return self._memory
         machine = self.machine
         return spare_bytes(self._memory, memory_bytes=machine.memory_bytes(), used_bytes=machine.used_bytes())
 
     def leave(self, why: str = "") -> None:
-        """Take the node from the grid, then end what is left of its jobs. With `why`, say that it is the
-        owner's again as soon as it is no node. May be repeated."""
+        """Remove the node from the grid, then end its remaining jobs. With `why`, print that the machine is
+        given back to its owner, as soon as it is no longer a node. Can be repeated."""
         node, self._node = self._node, None
         if node is None:
             return
@@ -156,30 +159,30 @@ class Membership:
 
 
 class JoinRetryLimit:
-    """How long a grid that cannot be reached is tried again before it was joined once: `seconds` from the
-    first time that it failed."""
+    """The limit for retries of the first join: `seconds` from the first failure to reach the grid."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: float | None = None
 
     def after(self, error: UnavailableError, now: float) -> str:
-        """What to say while it is tried again. Raises UnavailableError, the last, when that is over."""
+        """The message for a retry. Raises the last UnavailableError when the time is over."""
         self._since = now if self._since is None else self._since
         if now < self._since + self._seconds:
-            return f"{error.message}; trying again for {show_seconds(self._seconds)}"
-        tried = f", also not when tried again for {show_seconds(self._seconds)}" if self._seconds else ""
+            return f"{error.message}; retrying for {show_seconds(self._seconds)}"
+        tried = f" within {show_seconds(self._seconds)}" if self._seconds else ""
         raise UnavailableError(
             f"the grid could not be joined{tried}: {error.message}", hint=error.hint
         ) from error
 
 
 class OwnerIsBackError(Exception):
-    """There was a sign of the machine's owner while the machine was about to join."""
+    """The machine's owner came back while the machine was joining the grid."""
 
 
 class OwnerWatch:
-    """Looks for the owner of a machine, and decides when the machine is lent. Without rules it always is."""
+    """Watches for the owner of a machine, and decides when the machine is lent. Without rules, the machine is
+    always lent."""
 
     def __init__(self, machine: Provider, rules: IdleRules | None) -> None:
         self._machine, self._rules = machine, rules
@@ -187,20 +190,21 @@ class OwnerWatch:
         self._lent_at: float | None = None
 
     def why_blind(self) -> str:
-        """Why not all can be seen; empty: it can, or need not."""
+        """The reason why signs of the owner may be missed; empty if all can be seen, or if there are no
+        rules."""
         if self._rules is None:
             return ""
         self._machine.seconds_since_input()
         return self._machine.why_blind()
 
     def is_back(self) -> str:
-        """The sign of the owner of a machine that is lent; empty: there is none. Takes a second, or no time
-        without rules."""
+        """The sign of the owner of a lent machine; empty if there is none. Takes a second, or no time without
+        rules."""
         return "" if self._rules is None else self.look(is_lent=True)[1]
 
     def look(self, *, is_lent: bool) -> tuple[bool, str]:
-        """Whether the machine is to be lent, and why not. Takes a second, unless it always is and `is_lent`
-        is False."""
+        """Whether to lend the machine, and the reason if not. Takes a second, unless there are no rules and
+        `is_lent` is False."""
         if self._rules is None:
             if is_lent:
                 time.sleep(_LOOK_SECONDS)
@@ -227,10 +231,10 @@ class OwnerWatch:
 def _stay_joined(
     membership: Membership, rules: IdleRules | None, interrupts: InterruptHandler, patience: JoinRetryLimit
 ) -> None:
-    """Until Ctrl-C. A grid that is away for a while is joined again."""
+    """Keep the machine joined until Ctrl-C. If the grid was unreachable, join it again."""
     watch = OwnerWatch(membership.machine, rules)
     if why_blind := watch.why_blind():
-        membership.print_state({"state": "not all is seen", "why": why_blind})
+        membership.print_state({"state": "the owner may not be seen", "why": why_blind})
     message = ""
     while not interrupts.requested:
         wanted, why = watch.look(is_lent=membership.is_active)
@@ -240,7 +244,7 @@ def _stay_joined(
         if not wanted and membership.is_active:
             membership.leave(why)
         elif why and why.partition(";")[0] != message:
-            membership.print_state({"state": "not given", "why": why})
+            membership.print_state({"state": "not lent", "why": why})
         message = why.partition(";")[0]
 
 
@@ -251,8 +255,8 @@ def _entered(
     patience: JoinRetryLimit,
     told: str,
 ) -> str:
-    """What was told last. A grid that is away is waited for: as long as `patience` has it, or for ever where
-    it was joined once. Raises InputError, UnavailableError."""
+    """Join the grid, and return the last printed message. If the grid is unreachable, retry: within the limit
+    of `patience`, or without limit if the grid was joined before. Raises InputError, UnavailableError."""
     try:
         membership.enter(lambda: _exit_if_unwanted(watch, interrupts))
     except OwnerIsBackError as back:
@@ -261,7 +265,7 @@ def _entered(
     except UnavailableError as error:
         why = error.message if membership.joined else patience.after(error, time.monotonic())
         if told != why:
-            membership.print_state({"state": "the grid is away", "why": why})
+            membership.print_state({"state": "the grid is unreachable", "why": why})
         time.sleep(_LOOK_SECONDS)
         return why
     return ""
@@ -276,56 +280,61 @@ def _exit_if_unwanted(watch: OwnerWatch, interrupts: InterruptHandler) -> None:
 
 
 def read_cpus(given: float | None, has: int) -> int | None:
-    """CPUs that are given of those that the machine has. Raises InputError for more, and for half ones: Ray
-    counts whole ones."""
-    if given is not None and not (given <= has and given == int(given)):  # nor what is no number
+    """The number of CPUs to lend. Raises InputError if the machine has fewer, and for fractions, as Ray
+    counts whole CPUs."""
+    if given is not None and not (given <= has and given == int(given)):  # this form also refuses NaN
         raise InputError(
-            f"--cpus {given:g} cannot be given: this machine has {show_count(has, 'CPU')}",
-            hint="Give whole ones; without --cpus it is all of them.",
+            f"--cpus {given:g} cannot be lent: this machine has {show_count(has, 'CPU')}",
+            hint="Pass a whole number of CPUs. Without --cpus, all CPUs are lent.",
         )
     return None if given is None else int(given)
 
 
 def read_memory(given: str | None, has: int) -> int:
-    """Bytes that are given of what the machine has. Raises InputError for more than that."""
+    """The bytes of memory to lend. Raises InputError if the machine has less, or if no job fits."""
     wanted = parse_bytes(given) if given else int(has * _GIVEN_SHARE)
     if not 0 < wanted <= has:
         raise InputError(
-            f"--memory {given} cannot be given: this machine has {show_bytes(has)}",
-            hint="Leave some to the system: without --memory it is 80 %.",
+            f"--memory {given} cannot be lent: this machine has {show_bytes(has)}",
+            hint="Leave memory for the system. Without --memory, 80 % is lent.",
         )
     if given and wanted < _LEAST_BYTES:
         raise InputError(
-            f"--memory {given} is {show_bytes(wanted)}, which no job fits in",
-            hint=f"Give {show_bytes(_LEAST_BYTES)} or more, with its unit: 8GiB.",
+            f"--memory {given} is {show_bytes(wanted)}: no job fits into it",
+            hint=f"Pass at least {show_bytes(_LEAST_BYTES)}, with a unit, for example --memory 8GiB.",
         )
     return wanted
 
 
 def head_address(text: str) -> str:
-    """HOST:PORT of a grid's head; without a port the one that `gridmill up --ray HOST` takes. Raises
-    InputError."""
+    """HOST:PORT of a grid's head; the default port is that of `gridmill up --ray HOST`. Raises InputError."""
     host, port = read_address(text, port=GRID_PORT)
     if not port:
-        raise InputError(f"{text!r}: nobody is at port 0", hint=f"Without a port it is {GRID_PORT}.")
+        raise InputError(
+            f"{text!r}: 0 is not a port of a grid", hint=f"Leave the port out: the default is {GRID_PORT}."
+        )
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def read_rules(idle_only: bool, idle_after: str, hours: str | None) -> IdleRules | None:
-    """None where the machine is always given. Raises InputError."""
+    """The rules for lending; None if the machine is always lent. Raises InputError."""
     rules = IdleRules(after_seconds=parse_seconds(idle_after), hours=read_hours(hours))
     if hours is not None and not idle_only:
-        raise InputError("--hours goes with --idle-only", hint="Without it the machine is given all day.")
+        raise InputError(
+            "--hours needs --idle-only", hint="Add --idle-only. Without it, the machine is lent all day."
+        )
     return rules if idle_only else None
 
 
 def read_hours(text: str | None) -> tuple[int, int] | None:
-    """FROM-TO, full hours. Raises InputError."""
+    """Parse FROM-TO in full hours. Raises InputError."""
     if text is None:
         return None
     begin, _, end = text.partition("-")
     if not (begin.isdigit() and end.isdigit() and int(begin) < 24 and int(end) <= 24):
-        raise InputError(f"--hours {text!r} is not FROM-TO", hint="Write for example 19-07.")
+        raise InputError(
+            f"--hours {text!r} is not FROM-TO", hint="Write full hours, for example --hours 19-07."
+        )
     return int(begin), int(end) % 24
 
 

@@ -14,7 +14,7 @@ _LINES_BESIDE_JOBS = 4
 
 
 class LiveTable:
-    """A table on the terminal that is drawn anew with each tick."""
+    """A table on the terminal that is redrawn at each tick."""
 
     def __init__(self, screen: Console | None = None) -> None:
         self._screen = screen or console(error=True)
@@ -28,6 +28,6 @@ class LiveTable:
         self._live.__exit__(None, None, None)
 
     def show(self, tick: Tick) -> None:
-        """Draw."""
+        """Draw the table in place of the last one."""
         most = max(3, self._screen.height - _LINES_BESIDE_JOBS)
         self._live.update(run_table(tick.view, time.time(), most=most), refresh=True)

@@ -1,4 +1,4 @@
-"""The command `logs`: shows what jobs wrote, or follows it."""
+"""The command `logs`: prints the logs of jobs, or follows them."""
 
 import sys
 from collections import deque
@@ -87,7 +87,8 @@ def logs(
 def _earlier(
     client: Client, view: RunView, job: str | None, tail: int | None, search: str
 ) -> Iterator[LogEntry]:
-    """Entries of the runs that made the versions of unchanged jobs, after a line that names the run."""
+    """For unchanged jobs, the log entries of the runs that made their versions, after a line that names the
+    run."""
     for unchanged in _jobs(client, view, job, JobState.UNCHANGED):
         name = unchanged.job.job.name
         if unchanged.artifacts:
@@ -96,23 +97,22 @@ def _earlier(
                 entries = client.log_entries(maker, name, tail=tail, search=search)
                 first = next(entries, None)
             except NotFoundError:
-                print_error(
-                    f"{name} is unchanged; run {maker}, which made its version, is not recorded any more"
-                )
+                print_error(f"{name} is unchanged; run {maker}, which made its version, was removed")
                 continue
-            written = "this is its log" if first else "it wrote nothing, or its log was deleted"
+            written = "its log follows" if first else "the job wrote nothing in it, or the log was deleted"
             print_error(f"{name} is unchanged; run {maker} made its version: {written}")
             yield from () if first is None else chain((first,), entries)
 
 
 def _print_failures(client: Client, view: RunView, job: str | None) -> None:
-    """What Gridmill itself has to say of jobs that failed: they may have written nothing."""
+    """Print Gridmill's own messages about failed jobs, which may have written nothing to their logs."""
     for failed in _jobs(client, view, job, JobState.FAILED):
         print_error(f"{failed.job.job.name} failed: {reason(failed, newest(failed))}")
 
 
 def _jobs(client: Client, view: RunView, job: str | None, state: JobState) -> Iterator[JobView]:
-    """The jobs in that state: the named one, or all of the run. Asks for none if the view counts none."""
+    """The jobs in the given state: the named job, or all jobs of the run. If the view counts none, the
+    control node is not called."""
     if not view.states.get(state):
         return
     if job is None:
@@ -131,8 +131,8 @@ def _print_as_they_come(entries: Iterable[LogEntry], *, prefixed: bool) -> None:
 
 
 def _print_lines(lines: Iterable[LogLine], *, prefixed: bool) -> None:
-    """Lines of jobs on standard output, in one write: there may be millions. What Gridmill says of the log
-    goes to standard error."""
+    """Print lines of jobs to standard output in one write, as there may be millions, and Gridmill's own notes
+    to standard error."""
     texts = list[str]()
     for line in lines:
         if line.note:
@@ -146,7 +146,7 @@ def _print_lines(lines: Iterable[LogLine], *, prefixed: bool) -> None:
 
 
 def _with_lines(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
-    """Without entries that only say how far a search looked."""
+    """The entries without those that only report the progress of a search."""
     return (entry for entry in entries if entry.text or entry.dropped_bytes)
 
 

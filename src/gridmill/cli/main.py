@@ -22,7 +22,8 @@ def run(given: Sequence[str], invocation: Invocation) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads; exit must not flush
+        # the reader of the pipe has ended: a flush at the exit would fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:  # noqa: BLE001  the outermost handler
         sys.exit(_explain(_defect(error), as_json="--json" in given))
@@ -46,13 +47,14 @@ def _explain(error: GridmillError, *, as_json: bool) -> int:
 
 
 def _defect(error: Exception) -> InternalError:
-    """What went wrong goes to a file; the user is told which."""
-    import tempfile  # these load a dozen modules that hardly any command needs
+    """Write the traceback to a file, and print the path of the file."""
+    import tempfile  # these imports load a dozen modules that hardly any command needs
     import time
     import traceback
 
     text = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sys.argv}\n{''.join(traceback.format_exception(error))}\n"
-    home = Path(os.environ.get("GRIDMILL_HOME") or Path.home() / ".gridmill")  # settings may be what is wrong
+    # the settings themselves may be invalid
+    home = Path(os.environ.get("GRIDMILL_HOME") or Path.home() / ".gridmill")
     for folder in (home, Path(tempfile.gettempdir())):
         path = folder / "gridmill-errors.log"
         try:
@@ -61,6 +63,7 @@ def _defect(error: Exception) -> InternalError:
         except OSError:
             continue
         return InternalError(
-            f"this is a defect of Gridmill ({type(error).__name__})", hint=f"Please report it with {path}."
+            f"this is an internal error of Gridmill ({type(error).__name__})",
+            hint=f"Please report the error with the file {path}.",
         )
-    return InternalError(f"this is a defect of Gridmill: {error!r}")
+    return InternalError(f"this is an internal error of Gridmill: {error!r}")

@@ -32,17 +32,18 @@ Force = Annotated[bool, typer.Option("--force", help="Execute unchanged jobs as 
 
 
 def read_set(words: Sequence[str]) -> dict[str, str]:
-    """Parameters from `key=value` words. Raises InputError for a word without a value, and a key twice."""
+    """Parse parameters from `key=value` words. Raises InputError for a word without a value, and for a
+    repeated key."""
     values: dict[str, str] = {}
     for word in words:
         key, sign, value = word.partition("=")
         key = key.strip()
         if not sign:
-            raise InputError(f"--set {word!r} has no value", hint="Write --set key=value.")
+            raise InputError(f"--set {word!r} has no value", hint=f"Write --set {word}=VALUE")
         if key in values:
             raise InputError(
                 f"--set {key} is given twice: {values[key]!r} and {value!r}",
-                hint=f"Give it once; a list is written --set '{key}=[a, b]'.",
+                hint=f"Pass it once. For a list, write --set '{key}=[a, b]'",
             )
         values[key] = value
     return values

@@ -42,7 +42,7 @@ def plan(context: typer.Context, file: File, set: Set = None, json: Json = False
 
 
 def show_plan(made: DryRun) -> None:
-    """A table, then the reasons."""
+    """Print a table, then the reasons."""
     screen = console()
     head = ("step", "job", "kind", "needs", "resource", "size", "workers", "from", "to", "")
     rows = [_row(job) for job in made.jobs]
@@ -61,25 +61,25 @@ def show_plan(made: DryRun) -> None:
             )
     if made.conflict:
         screen.print(f"the run would be refused: {made.conflict}", markup=False)
-    took = "not known yet" if made.expected_seconds is None else show_seconds(made.expected_seconds)
+    took = "unknown time" if made.expected_seconds is None else show_seconds(made.expected_seconds)
     for job in made.jobs:
         if job.problem:
             screen.print(f"{job.job} cannot run: {job.problem}", markup=False)
         elif job.doubt:
             screen.print(f"{job.job} may fail: {job.doubt}", markup=False)
         if job.request and not job.unchanged:
-            screen.print(f"{job.job}: site {job.site} is asked: {job.request}", markup=False)
+            screen.print(f"{job.job}: request to site {job.site}: {job.request}", markup=False)
         if job.unchecked:
             screen.print(f"{job.job}: not checked {job.unchecked}", markup=False)
         for line in job.inferred:
             screen.print(f"{job.job}: {line}", markup=False)
     for line in made.unchecked:
         screen.print(f"not checked against data: {line}", markup=False)
-    screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most at once")
+    screen.print(f"expected: {took}, {show_bytes(made.peak_memory_bytes)} of memory at most")
 
 
 def place_lines(job: PlannedJob) -> tuple[str, ...]:
-    """Where it goes and why, and what is carried there and back."""
+    """The resource of a job with the reason for the choice, and the data to transfer."""
     if job.unchanged:
         return ()
     alone = ResourceAlternative(
@@ -95,7 +95,7 @@ def place_lines(job: PlannedJob) -> tuple[str, ...]:
 
 def _row(job: PlannedJob) -> tuple[str, ...]:
     remark = (
-        "cannot run" if job.problem else ("unchanged: will not run" if job.unchanged else REMARKS[job.when])
+        "cannot run" if job.problem else ("unchanged: is skipped" if job.unchanged else REMARKS[job.when])
     )
     return (
         str(job.wave),
@@ -129,12 +129,12 @@ def apply(
 
 
 def _restored(pipeline: Pipeline) -> Iterator[str]:
-    """Which jobs may be skipped when nothing changed, and which execute in every run."""
+    """The jobs that are skipped if nothing changed, and the jobs that execute in every run."""
     scheduled = bool(pipeline.schedules)
     why = {job.name: job.why_executed(scheduled=scheduled) for job in pipeline.jobs}
     may_be = [name for name, reason in why.items() if not reason]
     if may_be:
-        yield f"skipped when nothing changed: {', '.join(may_be)}"
+        yield f"skipped if nothing changed: {', '.join(may_be)}"
     for reason in dict.fromkeys(filter(None, why.values())):
         yield f"always executed: {', '.join(name for name in why if why[name] == reason)}: {reason}"
 
@@ -156,7 +156,7 @@ def _kept(noun: Kept) -> str:
 
 def schema(json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = True) -> None:
     """Print the JSON Schema of pipeline files, for editors."""
-    from gridmill.declarations import json_schema  # and with it YAML and Pydantic
+    from gridmill.declarations import json_schema  # this import loads YAML and Pydantic
 
     made: Any = json_schema()
     print(json_text.dumps(made, indent=2))

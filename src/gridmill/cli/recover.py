@@ -1,4 +1,4 @@
-"""The command `recover`: makes lost records again from what lies in the storage root."""
+"""The command `recover`: restores lost records from the files in the storage root."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -21,9 +21,9 @@ def recover(
 ) -> None:
     """Restore versions, aliases, lineage and declarations that the store of this home lost.
 
-    They are made again from the manifests and copies in the storage root, and from what can be read of a
-    damaged store, which is kept beside the new one. Nothing is deleted, and what the store has is not
-    changed: the command can be repeated. It needs the control node to be down (`gridmill down`).
+    The sources are the manifests and copies in the storage root, and the readable part of a damaged store,
+    which is kept beside the new one. Nothing is deleted, and existing records are not changed: the command
+    can be repeated. The control node must be stopped (`gridmill down`).
     """
     report = host_of(context).recover(settings_of(context), dry_run=dry_run)
     if json:
@@ -37,14 +37,14 @@ def _lines(report: RecoveryReport) -> Iterator[str]:
     would = "would be " if report.dry_run else ""
     yield report.found
     if report.kept_at:
-        yield f"it is kept as {report.kept_at}"
+        yield f"the damaged store is kept as {report.kept_at}"
     for noun, count in report.salvaged.items():
-        yield f"read from it: {show_count(count, 'record')} of class {noun}"
+        yield f"read from the damaged store: {show_count(count, 'record')} of class {noun}"
     yield from _some([f"{would}restored: {name}" for name in report.restored])
-    yield f"{show_count(len(report.restored), 'record')} {would}restored; {report.present:,} were there"
+    yield f"{show_count(len(report.restored), 'record')} {would}restored; {report.present:,} existed already"
     yield from _some([f"NOT restored: {what}: {why}" for what, why in report.problems])
     for what in report.lost:
-        yield f"nothing has but the store: {what}"
+        yield f"only stored in the lost store: {what}"
 
 
 def _some(lines: list[str]) -> Iterator[str]:

@@ -54,8 +54,8 @@ def remove(
         return _remove_versions(context, kind, name, force, dry_run, json)
     if force or dry_run:
         raise InputError(
-            "--force is for versions, --dry-run for versions and runs",
-            hint=f"`gridmill remove {kind} {name}`",
+            "--force works only with versions, --dry-run only with versions and runs",
+            hint=f"Without these options: gridmill remove {kind} {name}",
         )
     with session(context) as client:
         remove_noun(client.grid, kind, name)
@@ -71,7 +71,7 @@ def _remove_run(context: typer.Context, name: str, dry_run: bool, as_json: bool)
     parts = (show_count(plan.jobs, "job"), show_count(plan.attempts, "attempt"), show_bytes(plan.size_bytes))
     print(f"run {plan.run} {verb}: {parts[0]}, {parts[1]}, {parts[2]} of files, and its logs")
     if plan.versions:
-        print(f"the versions that it made stay: {', '.join(plan.versions)}")
+        print(f"versions of the run that are kept: {', '.join(plan.versions)}")
 
 
 def _remove_versions(
@@ -80,7 +80,8 @@ def _remove_versions(
     with session(context, reading=dry_run) as client:
         plan = client.remove_artifact(name, dry_run=True)
         if kind != Noun.ARTIFACT:
-            find_noun(client.grid, kind, plan.versions[0])  # of that kind, or an error
+            # raises an error if the version is of another kind
+            find_noun(client.grid, kind, plan.versions[0])
         if not dry_run:
             plan = client.remove_artifact(name, force=force)
     if as_json:
@@ -91,12 +92,12 @@ def _remove_versions(
 def _removal_lines(plan: RemovalPreview, verb: str) -> list[str]:
     listed = ", ".join(reversed(plan.versions))
     if plan.already_removed:
-        return [f"removed before: {listed}"]
+        return [f"removed already: {listed}"]
     lines = [f"{show_count(len(plan.versions), 'version')} {verb}, {show_bytes(plan.size_bytes)}: {listed}"]
     if plan.aliases:
-        lines.append(f"named by {', '.join(plan.aliases)}")
+        lines.append(f"aliases that refer to them: {', '.join(plan.aliases)}")
     if plan.used_by:
-        lines.append(f"made from them: {', '.join(plan.used_by)}")
+        lines.append(f"versions that were made from them: {', '.join(plan.used_by)}")
     if plan.running:
         lines.append(f"active runs that may use them: {', '.join(plan.running)}")
     return lines

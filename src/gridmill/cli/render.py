@@ -32,7 +32,8 @@ _LEFT_OUT = ("memory", "on", "time", "progress")
 
 
 def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
-    """A run as it stands. With more than `most` jobs the least urgent ones are left out, and counted."""
+    """The current state of a run. With more than `most` jobs, the least urgent ones are counted instead of
+    shown."""
     shown = view.jobs
     if most is not None and len(shown) > most:
         keep = sorted(shown, key=lambda job: URGENCY.index(job.job.state))[:most]
@@ -58,7 +59,7 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
 
 
 def node_tables(view: RunView) -> list[Table]:
-    """For each command that runs on every node, what it did there."""
+    """For each command that runs on every node, a table of its state on each node."""
     return [
         table(*NODES, rows=rows, title=f"{job.job.job.name} on each node")
         for job in view.jobs
@@ -71,7 +72,7 @@ _SHOWN = 12
 
 
 def details(noun: object) -> Table:
-    """Any noun as a list of its fields that say something."""
+    """Any record as a list of its fields that are not empty."""
     made = Table(box=None, show_header=False, pad_edge=False)
     made.add_column(style="bold")
     made.add_column(overflow="fold")

@@ -1,6 +1,6 @@
 """The commands `run`, `start`, `resume`, `stop` and `report`.
 
-A finished run is summarised: table, best model and report, or the jobs that failed and why.
+After the run, a summary shows a table, the best model and the report, or the failed jobs with the reasons.
 """
 
 import os
@@ -59,7 +59,7 @@ _REASONS = 20
 
 
 def summarise(client: Client, view: RunView) -> None:
-    """Print it to standard output; the report is written where it can be."""
+    """Print a summary of the run to standard output, and write the report if it can be written."""
     show_table(HEAD, [_row(job) for job in view.jobs], folded=("metrics",), left_out=_LEFT_OUT)
     if view.left_out:
         print(left_out_line(view, len(view.jobs)))
@@ -82,13 +82,13 @@ def summarise(client: Client, view: RunView) -> None:
         explain(client, view, job)
     more = view.states.get(JobState.FAILED, 0) - _FAILED_SHOWN
     if more > 0:
-        print(f"\nand {more} more: gridmill show run {view.run.id}")
+        print(f"\nand {more} more failed jobs: gridmill show run {view.run.id}")
     if view.run.state != RunState.SUCCEEDED:
         print_sentence(next_step(view))
     try:
         print(f"report: {client.report(view.run.id)}", flush=True)
     except GridmillError as error:
-        print_error(f"there is no report: {error}")
+        print_error(f"the report cannot be written: {error}")
 
 
 def _row(view: JobView) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def _row(view: JobView) -> tuple[str, ...]:
 
 
 def explain(client: Client, view: RunView, failed: JobView) -> None:
-    """A failed job: what happened, the end of its log, what to do, and where there is more."""
+    """Print a failed job: the error, the end of its log, a hint, and the command that prints its log."""
     name, attempt = failed.job.job.name, at_fault(failed)
     typer.secho(f"\n{name} failed", bold=True, fg=typer.colors.RED, nl=False)
     print_sentence(f": {reason(failed, attempt)}")
@@ -140,7 +140,7 @@ RunName = Annotated[
 
 
 class Startable(StrEnum):
-    """What can be started."""
+    """The kinds of records that `start` can start."""
 
     RUN = "run"
     SCHEDULE = "schedule"
@@ -169,7 +169,7 @@ def run(
         if pipeline.schedules and not is_name(file):
             texts = ", ".join(spec.text for spec in pipeline.schedules.values())
             print_error(
-                f"this runs it once: its schedule ({texts}) needs `gridmill up` and "
+                f"this command runs the pipeline once; its schedule ({texts}) needs `gridmill up` and "
                 f"`gridmill apply -f {file}`"
             )
         jobs = tuple(only or ())
@@ -182,7 +182,8 @@ def run(
 
 
 def _import_ahead() -> None:
-    """What reads pipelines is imported while the control node starts, which is waited for."""
+    """Import the reader of pipeline files while the control node starts, so that both wait at the same
+    time."""
     Thread(target=import_module, args=("gridmill.declarations",), daemon=True).start()
 
 
@@ -207,12 +208,12 @@ def start(
     backfill`).
     """
     if noun == Startable.BACKFILL:
-        raise InputError("options of a backfill stand behind it", hint=f"gridmill start backfill {what} ...")
+        raise InputError("`start` has no options of a backfill", hint=f"gridmill start backfill {what} ...")
     if noun == Startable.RUN:
         return run(context, what, set, force, only, adopt, detach, json)
     with session(context) as client:
         view = client.start_schedule(str(what))
-    return emit(view) if json else print(f"schedule {view.name} goes on")
+    return emit(view) if json else print(f"schedule {view.name} resumed")
 
 
 def resume(context: typer.Context, run: RunName, detach: Detach = False, json: Json = False) -> None:
@@ -238,37 +239,37 @@ def stop(
         ),
     ] = None,
     all: Annotated[
-        bool, typer.Option("--all", help="Without a name: stop all runs and end the control node.")
+        bool, typer.Option("--all", help="Without a name: stop all runs and the control node.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Stop a run or one of its jobs, pause a schedule, or stop a backfill.
 
-    It is no error if the run has ended already. Without a name, the command ends the control node (see
-    `gridmill down`).
+    If the run has ended already, the command succeeds. Without a name, the command stops the control node
+    (see `gridmill down`).
     """
     if not words:
         return down(context, all, json)
     if all:
-        raise InputError("--all is for the control node, without a name", hint="gridmill stop --all")
+        raise InputError("--all stops all runs and takes no name", hint="gridmill stop --all")
     if words[0] == Startable.BACKFILL and len(words) == 2:
         return stop_backfill(context, words[1], json)
     if words[0] == Startable.SCHEDULE and len(words) == 2:
         return _pause(context, words[1], json)
     names = words[1:] if words[0] == "run" else words
     if not 1 <= len(names) <= 2:
-        raise InputError("say which run, and perhaps which job", hint="gridmill stop RUN [JOB]")
+        raise InputError("expected a run, or a run and a job", hint="gridmill stop RUN [JOB]")
     with session(context) as client:
         view = client.stop(names[0], names[1] if len(names) == 2 else None)
         if view.run.state == RunState.STOPPING and client.control().embedded:
-            view = client.wait(view.run.id)  # nobody else may see it to its end
+            view = client.wait(view.run.id)  # the control node ends with its last client, perhaps this one
     return emit(view) if json else print(f"{view.run.id} {view.run.state}")
 
 
 def _pause(context: typer.Context, name: str, as_json: bool) -> None:
     with session(context) as client:
         view = client.stop_schedule(name)
-    emit(view) if as_json else print(f"schedule {name} paused; runs that are active go on")
+    emit(view) if as_json else print(f"schedule {name} paused; active runs continue")
 
 
 Follow = Callable[..., RunView]
@@ -288,7 +289,7 @@ def _run(
             return _started(begin(client, wait=False), as_json)
         with InterruptHandler() as interrupts:
             after = client.newest_event(client.status(again).run.id) if again else ""
-            view = begin(client, wait=True)  # what shows it is imported while the first pod comes up
+            view = begin(client, wait=True)  # the display is imported while the first pod starts
             view = _to_the_end(client, view, interrupts, after)
             client.release()
             interrupted = interrupts.requested
@@ -300,7 +301,7 @@ def _started(view: RunView, as_json: bool) -> None:
     if as_json:
         return emit(view)
     print(view.run.id)
-    return print_error(f"started; follow it with: gridmill status {view.run.id} --watch")
+    return print_error(f"started; to follow it: gridmill status {view.run.id} --watch")
 
 
 def _to_the_end(client: Client, view: RunView, interrupts: InterruptHandler, after: str) -> RunView:
@@ -308,12 +309,12 @@ def _to_the_end(client: Client, view: RunView, interrupts: InterruptHandler, aft
         return follow(client, view.run.id, interrupts, after=after)
     except KeyboardInterrupt:
         print_error(
-            f"quit at once; its jobs may still be ending. `gridmill resume {view.run.id}` continues it."
+            "quit without waiting; jobs of the run may still be stopping. To continue it: gridmill "
+            f"resume {view.run.id}"
         )
         sys.stdout.flush()
-        os._exit(
-            TABLE[InterruptedRunError.code].exit_code
-        )  # closing would wait for what was not to be waited for
+        # closing the client would wait for the run, which the second Ctrl-C must not do
+        os._exit(TABLE[InterruptedRunError.code].exit_code)
 
 
 def _leave(view: RunView, *, interrupted: bool) -> None:

@@ -37,7 +37,7 @@ _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InterruptHandler:
-    """Within it, `requested` turns true at the first signal; the second raises KeyboardInterrupt."""
+    """A context in which the first signal sets `requested`, and the second raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -62,7 +62,7 @@ class InterruptHandler:
         self.requested = True
 
     def lose_terminal(self) -> None:
-        """The terminal is gone: writing to it fails, and the run must still be stopped in good order."""
+        """Handle a closed terminal: writing to it fails, and the run must still stop cleanly."""
         self.requested = True
         nobody = os.open(os.devnull, os.O_WRONLY)
         for terminal in self._terminals:
@@ -90,12 +90,12 @@ TIMES: Mapping[str, frozenset[str]] = {
     "TenantView": frozenset({"added", "last_contact"}),
     "PartReport": frozenset({"began", "ended"}),
 }
-"""The fields of each record class that are Unix times. (Keyed by name, so that the class need not be
-imported.)"""
+"""The fields of each record class that are Unix times. The keys are class names, so that no class is
+imported."""
 
 
 def with_times(value: Any) -> Any:  # noqa: ANN401  any part of a noun
-    """The value as dicts, lists and scalars, with its times as text; a time that is not known is null."""
+    """The value as dicts, lists and scalars, with its times as ISO 8601 text; an unknown time is null."""
     if is_dataclass(value):
         times = TIMES.get(type(value).__name__, frozenset())
         values = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
@@ -114,7 +114,8 @@ def _time(value: Any) -> Any:  # noqa: ANN401  as with_times
 
 
 def written(seconds: float) -> str:
-    """`2026-11-25T18:54:10.123Z`: all have the same length, so texts are ordered as the times are."""
+    """ISO 8601 text: `2026-11-25T18:54:10.123Z`. All have the same length, so texts sort as their times
+    do."""
     moment = datetime.fromtimestamp(round(seconds, 3), UTC)
     return f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{moment.microsecond // 1000:03}Z"
 
@@ -127,9 +128,9 @@ _WIDE = 220
 
 @contextmanager
 def session(context: typer.Context, *, embed: bool = True, reading: bool = False) -> Iterator[Client]:
-    """A client for the command, closed at its end; a `reading` one starts no control node.
+    """A client for the command, closed at the end of the context; with `reading` it starts no control node.
 
-    Tests pass theirs to `main`.
+    Tests pass their own client to `main`.
     """
     given = invocation(context)
     if given.client is not None:
@@ -140,42 +141,42 @@ def session(context: typer.Context, *, embed: bool = True, reading: bool = False
 
 
 def require_permanent_node(client: Client) -> None:
-    """Raises UnavailableError where the control node ends with its clients: nobody would see to what they
-    leave."""
+    """Raises UnavailableError if the control node ends with its clients: their detached runs would not
+    continue."""
     if client.control().embedded:
         raise UnavailableError(
-            "the control node that is up ends with the commands that use it",
-            hint="Start one that stays with `gridmill up`: it takes over, and their runs go on.",
+            "the running control node ends with the commands that use it",
+            hint="Start a permanent control node: gridmill up. It takes over, and active runs continue.",
         )
 
 
 def settings_of(context: typer.Context) -> Settings:
-    """The settings of the home that the command is for."""
+    """The settings of the home on which the command works."""
     given = invocation(context)
     return home_settings(given.home) if given.client is None else given.client.settings
 
 
 def host_of(context: typer.Context) -> "Host":
-    """What serves, joins and checks for the command."""
+    """The host, with whose factories the command serves, joins and checks."""
     return invocation(context).host
 
 
 def emit(noun: object) -> None:
-    """One JSON document (a line) on standard output; its times are ISO 8601."""
+    """Print one JSON document (a line) to standard output; its times are ISO 8601."""
     text = encode(with_times(noun)).decode()
     if sys.stdout.isatty():
-        text = visible(text, "\\u{:04x}")  # JSON's form
+        text = visible(text, "\\u{:04x}")  # the escape that JSON readers decode
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def print_error(text: str) -> None:
-    """A message on standard error."""
+    """Print a message to standard error."""
     print(for_terminal(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def console(*, error: bool = False) -> "Console":
-    """Where tables go: standard output (or error), in colour on a terminal only."""
+    """The console for tables on standard output (or error), with colours on a terminal only."""
     stream = sys.stderr if error else sys.stdout
     make: type[Console] = import_module("rich.console").Console
     return make(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
@@ -188,9 +189,9 @@ def show_table(
     folded: Collection[str] = (),
     left_out: Sequence[str] = (),
 ) -> None:
-    """Print a table to standard output; where it is no screen, as plain text (what draws on screens takes
-    a tenth of a second to import). A narrow screen folds the columns `folded`, and does without those
-    `left_out` where it must."""
+    """Print a table to standard output; if it is not a terminal, as plain text, without the 0.1 s to import
+    the library for screens. A narrow screen folds the columns `folded`, and hides columns `left_out` if
+    necessary."""
     if sys.stdout.isatty():
         from gridmill.cli.tables import FittedTable
 
@@ -199,7 +200,7 @@ def show_table(
 
 
 def print_sentence(text: str, indent: str = "") -> None:
-    """Print a sentence to standard output; on a screen it is folded between words, never within a path."""
+    """Print a sentence to standard output; on a terminal it is folded between words, never within a path."""
     if sys.stdout.isatty():
         width = max(20, get_terminal_size().columns)
         for line in visible(text).split("\n"):

@@ -49,9 +49,9 @@ from gridmill.sdk.lookup import (
 )
 
 RECENT = 50
-"""Runs and versions that a table shows if no number is given."""
+"""The number of runs and versions that a table shows by default."""
 _MOST_COUNTED = 1000
-"""How many of those that are left out are counted."""
+"""The largest number of omitted records that is counted exactly."""
 
 STATES: dict[Noun, type[StrEnum]] = {
     Noun.RUN: RunState,
@@ -71,21 +71,21 @@ _MEANT = {
     "canceled": RunState.STOPPED,
     "killed": RunState.STOPPED,
 }
-"""Terms of other tools for the states of runs."""
+"""Names that other tools use for the states of runs."""
 
 
 def count(grid: Grid, noun: Noun) -> int:
-    """How many of a noun there are."""
+    """The number of records of a noun."""
     return len(list_nouns(grid, noun))
 
 
 def read_states(noun: Noun | None, words: Sequence[str]) -> tuple[Any, ...]:
-    """The states of that noun that the words name, commas between them too. Raises InputError."""
+    """Parse states of a noun; a word may hold several, separated by commas. Raises InputError."""
     if not words:
         return ()
     kind = STATES.get(noun) if noun is not None else None
     if kind is None:
-        raise InputError(f"--state is for {' and '.join(map(plural, STATES))}")
+        raise InputError(f"--state works only with {' and '.join(map(plural, STATES))}")
     return tuple(_read(kind, word.strip().lower()) for one in words for word in one.split(","))
 
 
@@ -108,12 +108,12 @@ def listed(
     limit: int | None,
     run: str | None = None,
 ) -> tuple[tuple[Any, ...], str]:
-    """Those to show, and a line about those that are left out. Raises InputError."""
+    """The records to show, and a line about the omitted ones. Raises InputError."""
     records: Iterator[Any]
     if noun == Noun.RUN:
         records = iter(Listing(partial(grid.runs, pipeline=pipeline, states=states)))
     elif pipeline is not None:
-        raise InputError("--pipeline is for runs")
+        raise InputError("--pipeline works only with runs")
     elif run is not None:
         records = iter(Listing(partial(grid.jobs, find_run(grid, run).run.id, states=states)))
     else:
@@ -126,18 +126,18 @@ def listed(
 def _left_out(noun: Noun, shown: int, more: int) -> str:
     total = f"more than {shown + _MOST_COUNTED:,}" if more > _MOST_COUNTED else f"{shown + more:,}"
     which = "newest" if noun == Noun.RUN or noun in ARTIFACTS else "first"
-    return f"these are the {which} {shown:,} of {total} {plural(noun)}; `--all` shows all of them"
+    return f"showing the {which} {shown:,} of {total} {plural(noun)}; `--all` shows all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineWithRun:
-    """A pipeline with its newest run; None where it was applied and never run, or its runs were deleted."""
+    """A pipeline with its newest run; None if it was never run, or if its runs were deleted."""
 
     pipeline: Pipeline
     last: Run | None
 
     def fields(self) -> dict[str, Any]:
-        """The pipeline as JSON has it, with its file and the id of its last run."""
+        """The fields of the JSON output: those of the pipeline, its file and the id of its last run."""
         path = self.pipeline.path
         more = {"file": None if path is None else str(path), "last_run": self.last and self.last.id}
         return {**to_builtins(self.pipeline), **more}
@@ -149,7 +149,7 @@ def last_run(grid: Grid, pipeline: str) -> Run | None:
 
 
 def pipeline_row(known: PipelineWithRun) -> tuple[object, ...]:
-    """A pipeline's cells."""
+    """The cells of a pipeline."""
     one, last = known.pipeline, known.last
     ran = "" if last is None else f"{last.id} {last.state}, {moment(last.created)}"
     return (
@@ -166,13 +166,13 @@ Trial = Mapping[str, Any]
 
 
 def show_trials(found: object, *, as_json: bool) -> None:
-    """Print the trials, the best first. Raises InputError for what no search has made."""
+    """Print the trials, the best first. Raises InputError if no search made the version."""
     if not isinstance(found, Artifact) or found.kind != ArtifactKind.MODEL:
-        raise InputError("--trials is for models", hint="gridmill show model PIPELINE/JOB --trials")
+        raise InputError("--trials works only with models", hint="gridmill show model PIPELINE/JOB --trials")
     search = found.output.details.get("search")
     if not search:
         raise InputError(
-            f"{found.id} was trained without a search", hint="`search` in a training tries several settings."
+            f"{found.id} was trained without a search", hint="Trainings with `search` have trials."
         )
     trials = ranked(search["trials"], higher=search["metric"] in HIGHER_IS_BETTER)
     if as_json:
@@ -183,7 +183,7 @@ def show_trials(found: object, *, as_json: bool) -> None:
 
 
 def ranked(trials: Sequence[Trial], *, higher: bool) -> list[Trial]:
-    """The best first; those without a value last, in the order of their numbers."""
+    """The trials, the best first; trials without a value last, in the order of their numbers."""
 
     def place(trial: Trial) -> tuple[bool, float, int]:
         value = trial["value"]
@@ -235,7 +235,7 @@ def show(
     """Show one noun with its details."""
     kind = read_noun(noun)
     if not name and kind != Noun.CONTROL:
-        raise InputError(f"say which {kind}", hint=f"`gridmill list {kind}` shows them.")
+        raise InputError(f"the name of the {kind} is missing", hint=f"To list them: gridmill list {kind}")
     with session(context, embed=kind != Noun.CONTROL, reading=True) as client:
         found = find_noun(client.grid, kind, "/".join(name or ()))
         described = client.version(found.id) if isinstance(found, Artifact) else found
@@ -265,7 +265,7 @@ def list_all(
     ] = None,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="Of jobs: the run, or a pipeline for its newest."),
+        typer.Argument(metavar="[RUN]", help="For jobs: a run, or a pipeline (its newest run)."),
     ] = None,
     state: Annotated[
         list[str] | None,
@@ -299,7 +299,7 @@ def list_all(
     if all and limit is not None:
         raise InputError("--all and --limit exclude each other")
     if (run is not None) != (noun is not None and read_noun(noun) == Noun.JOB):
-        raise InputError("jobs are listed of one run", hint="gridmill list jobs RUN")
+        raise InputError("the run whose jobs to list is missing", hint="gridmill list jobs RUN")
     states = read_states(None if noun is None else read_noun(noun), state or ())
     with session(context, reading=True) as client:
         if noun is None:
@@ -341,8 +341,8 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
 
 
 def list_table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> FittedTable:
-    """A list for a screen: all columns but the first are folded between words, and a narrow screen does
-    without the least needed ones."""
+    """A list for a screen. All columns except the first are folded between words, and a narrow screen hides
+    the least important ones."""
     return FittedTable(head, rows, folded=head[1:], left_out=_LEFT_OUT)
 
 
@@ -358,7 +358,7 @@ def _names(grid: Grid, versions: Sequence[Artifact]) -> Mapping[str, str]:
 def names_of(
     versions: Sequence[Artifact], aliases: Sequence[Alias], latest: frozenset[str]
 ) -> Mapping[str, str]:
-    """Each version's id and the names that stand for it: `latest, prod`. `latest` are the ids of the latest
+    """The id of each version and its aliases: `latest, prod`. The argument `latest` has the ids of the latest
     versions."""
     names: dict[str, list[str]] = {}
     by_name: dict[str, list[Artifact]] = {}
@@ -408,7 +408,7 @@ def _project_row(view: ProjectView) -> tuple[object, ...]:
 
 
 def schedule_row(view: ScheduleView) -> tuple[object, ...]:
-    """A schedule's cells."""
+    """The cells of a schedule."""
     kept = view.schedule
     following = moment(view.next[0]) if view.next else ""
     counts = (kept.runs, kept.unchanged, kept.skipped)

@@ -1,4 +1,4 @@
-"""The commands `add` and `nodes`: add a site or a farm, a named place where resources can be brought up."""
+"""The commands `add` and `nodes`: add a site or a farm, and show provider nodes."""
 
 import sys
 from enum import StrEnum
@@ -21,7 +21,7 @@ from gridmill.settings import Settings
 
 
 class Addable(StrEnum):
-    """What can be added."""
+    """The kinds of records that `add` can add."""
 
     SITE = "site"
     CLUSTER = "cluster"
@@ -84,14 +84,14 @@ def add(
         str,
         typer.Option(
             metavar="FINGERPRINT:SECRET",
-            help="Of a cluster: as `gridmill up --light` there says it; better in GRIDMILL_TOKEN, or `-` to "
+            help="For a cluster: the join line of the farm. Better set it in GRIDMILL_TOKEN, or pass `-` to "
             "read it from standard input.",
             show_default=False,
         ),
     ] = "",
     json: Json = False,
 ) -> None:
-    """Add a site, at which resources can be configured and jobs can run. Gridmill opens it at once."""
+    """Add a site, at which jobs can run, or join a farm. Gridmill connects to it at once."""
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
     if what == Addable.CLUSTER:
         host = host_of(context)
@@ -104,15 +104,17 @@ def add(
 
 
 def _kind(kind: SiteKind | None, controller: str | None, line: str) -> SiteKind:
-    """Raises InputError where there is none, and for what only a cluster has."""
+    """The kind of a site. Raises InputError if it is missing, and for options of a cluster."""
     if controller is not None or line:
         raise InputError(
-            "only a cluster has a controller that is joined",
+            "only a cluster has a controller and a join line",
             place="--controller" if controller is not None else "--join",
-            hint="`gridmill add cluster NAME --controller HOST:PORT --join ...`",
+            hint="gridmill add cluster NAME --controller HOST:PORT --join ...",
         )
     if kind is None:
-        raise InputError("a site has a kind", place="--kind", hint="--kind ray, --kind slurm ...")
+        raise InputError(
+            "the kind of the site is missing", place="--kind", hint="Pass --kind slurm or --kind ray."
+        )
     return kind
 
 
@@ -124,18 +126,18 @@ def _cluster(
     address: str | None,
     settings: dict[str, str],
 ) -> Site:
-    """The site, as far as it can be known to be right before the farm is asked. Raises InputError."""
+    """The site, checked as far as possible without a connection to the farm. Raises InputError."""
     if controller is None:
         raise InputError(
-            "where its farm listens is not said",
+            "the address of the farm is missing",
             place="--controller",
-            hint="Paste the whole line that `gridmill farm invite` on the farm prints.",
+            hint="Run `gridmill farm invite` on the farm, and paste the whole line that it prints.",
         )
     if kind not in (None, SiteKind.CLUSTER) or address is not None:
         raise InputError(
-            "a cluster is of no other kind, and --controller is its address",
+            "a cluster has no --kind, and its address is --controller",
             place="--address" if address is not None else "--kind",
-            hint="Leave it out, or add a `site`.",
+            hint="Leave the option out, or add a site: gridmill add site NAME --kind ray --address HOST:PORT",
         )
     check_name("site", name)
     site = Site(name=name, kind=SiteKind.CLUSTER, address=controller, settings=settings)
@@ -144,14 +146,15 @@ def _cluster(
 
 
 def _joined(host: Host, settings: Settings, client: Client, site: Site, line: str) -> Site:
-    """Become a source of the farm, unless this home is one already and no line is given. A join line holds
-    once, so all that can be wrong is looked at before. What is there already keeps its settings."""
+    """Join the farm as a tenant, unless this home is one already and no join line is given. A join line is
+    valid once, so everything else is checked first. An existing site keeps its settings."""
     existing = next((one for one in client.list_sites() if one.name == site.name), None)
     if existing is not None and (existing.kind, existing.address) != (site.kind, site.address):
         raise ConflictError(
-            f"there is a site {site.name!r} already, of kind {existing.kind}"
+            f"site {site.name!r} exists already, of kind {existing.kind}"
             + (f", at {existing.address}" if existing.address else ""),
-            hint="Take another name; `gridmill configure site NAME --address HOST:PORT` moves a cluster.",
+            hint="Choose another name, or change the address: gridmill configure site {site.name} "
+            "--address HOST:PORT",
         )
     answer = _line_of_input() if line == "-" else line or settings.token
     host.join_farm(settings, site.name, site.address or "", answer)
@@ -159,13 +162,13 @@ def _joined(host: Host, settings: Settings, client: Client, site: Site, line: st
 
 
 def _line_of_input() -> str:
-    """Raises InputError where nothing comes."""
+    """Read the join line from standard input. Raises InputError if it is empty."""
     line = sys.stdin.readline().strip()
     if not line:
         raise InputError(
-            "standard input is empty, and `--join -` reads the join line from there",
+            "`--join -` reads the join line from standard input, which is empty",
             place="--join",
-            hint="`gridmill farm invite` on the farm prints a line; what follows its --join is read.",
+            hint="Run `gridmill farm invite` on the farm, and pass the part of its line after --join.",
         )
     return line
 
@@ -184,7 +187,7 @@ def nodes(context: typer.Context, json: Json = False) -> None:
 
 def _node_row(view: NodeView) -> tuple[object, ...]:
     look = view.utilization
-    # what its owner wants may be more than it gets
+    # an owner may want more than the machine has: the share is at most 100 %
     owners_cpus = min(look.owner_cpus, look.busy_cpus) if look else 0.0
     busy, owners = (f"{look.busy_cpus:.1f}", f"{owners_cpus:.1f}") if look else ("?", "?")
     gpus = _gpu_words(look) if look else []
@@ -193,7 +196,7 @@ def _node_row(view: NodeView) -> tuple[object, ...]:
 
 
 def _gpu_words(look: NodeUtilization) -> list[str]:
-    """What the driver says of each, and whose a farm's are."""
+    """Each GPU with its measured usage, and at a farm the deployment that uses it."""
     seen = [f"{one.model} {one.used_bytes / GIB:.0f}/{one.memory_bytes / GIB:.0f} GiB" for one in look.gpus]
     seats = gpu_slot_texts(look.seats)
     if len(seats) != len(seen):
@@ -202,38 +205,41 @@ def _gpu_words(look: NodeUtilization) -> list[str]:
 
 
 def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:
-    """NAME=VALUE words as a mapping. Raises InputError."""
+    """Parse NAME=VALUE words into a mapping. Raises InputError."""
     result: dict[str, str] = {}
     for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
-            raise InputError(f"--set {word!r} is not NAME=VALUE")
+            raise InputError(f"--set {word!r} is not of the form NAME=VALUE")
         if name.strip() in result:
             raise InputError(
                 f"--set {name.strip()} is given twice: {result[name.strip()]!r} and {value!r}",
-                hint="Give it once.",
+                hint="Pass each name once.",
             )
         result[name.strip()] = value
     return result
 
 
 def bucket_settings(export: str | None, shared: str | None, endpoint: str | None) -> dict[str, str]:
-    """Those that were given."""
+    """The settings of the given bucket options."""
     given = {"export": export, "shared": shared, "endpoint": endpoint}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def print_site(site: Site, as_json: bool) -> None:
-    """The site and what is there."""
+    """Print the site and its provider nodes."""
     if as_json:
         return emit(site)
     print(f"site {site.name} ({site.kind}): {show_count(len(site.nodes), 'node')}")
     rows = [(node.name, amounts(node.capacity)) for node in site.nodes]
-    return console().print(table("node", "gives", rows=rows))
+    return console().print(table("node", "capacity", rows=rows))
 
 
 def warn_unreachable(client: Client, name: str) -> None:
-    """Whether it could not be tried: nobody answers there now."""
+    """Print a warning if the site is unreachable, so that its new settings are not tested."""
     problem = next((one.problem for one in client.list_farms() if one.site == name), "")
     if problem:
-        tell(f"{name}: {problem}; what was set was not tried there, and holds from when it does")
+        tell(
+            f"{name}: {problem}; the new settings are stored but not tested, and apply as soon as the "
+            "site is reachable"
+        )

@@ -51,7 +51,7 @@ def status(
     next check. If no control node is running, the state of the grid is read from the records of the home.
     """
     if watch and run is None:
-        raise InputError("say which run to watch", hint="`gridmill list runs` shows them.")
+        raise InputError("the run to watch is missing", hint="Pass a run; to list all: gridmill list runs")
     if run is None and _nothing_yet(context):
         return _print_no_home(context, json)
     with session(context, embed=not watch, reading=True) as client:
@@ -79,7 +79,7 @@ def _grid(client: Client, as_json: bool) -> None:
     print_sentence(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
     print_sentence(
         f"{show_count(control.active_runs, 'active run')}: {show_count(control.running_jobs, 'job')} running"
-        f", {control.waiting_jobs} waiting; {show_count(control.deployments, 'deployment')} up"
+        f", {control.waiting_jobs} waiting; {show_count(control.deployments, 'deployment')} running"
     )
     for one in control.clients:
         if one.pid != os.getpid():
@@ -104,15 +104,15 @@ def _attends(client: ClientView) -> str:
 
 
 def _records(client: Client, runs: Sequence[Run], problems: Sequence[str], as_json: bool) -> None:
-    """What is known without a control node."""
+    """Print the state that the records show without a control node."""
     if as_json:
         return emit({"control": None, "runs": runs, "problems": problems})
-    print(f"no control node is up for {client.settings.home} (`gridmill up` starts one)")
+    print(f"no control node is running for {client.settings.home}; to start one: gridmill up")
     for trouble in problems:
         print_sentence(trouble)
     if any(run.state not in FINISHED_RUNS for run in runs):
-        print("runs that are not finished go on when one is up, or with `gridmill resume RUN`")
-    return show(run_list(runs)) if runs else print("nothing has run yet")
+        print("unfinished runs continue when a control node starts, or with: gridmill resume RUN")
+    return show(run_list(runs)) if runs else print("no runs yet")
 
 
 def _nothing_yet(context: typer.Context) -> bool:
@@ -130,8 +130,8 @@ def _print_no_home(context: typer.Context, as_json: bool) -> None:
         return emit({"control": None, "runs": ()})
     home = settings_of(context).home
     if is_farm(home):
-        return print(f"{home} is a farm's: `gridmill farm tenants` says who uses it")
-    return print(f"no control node is up for {home}, and nothing has run there yet")
+        return print(f"{home} is the home of a farm; to list its tenants: gridmill farm tenants")
+    return print(f"no control node is running for {home}, and it has no runs yet")
 
 
 def _watch(client: Client, run: str, as_json: bool) -> None:

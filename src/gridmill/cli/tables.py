@@ -10,7 +10,7 @@ from rich.text import Text
 from gridmill.cli.format import visible
 
 _NEVER_FOLDED = ("job", "node", "state")
-"""Columns that are never wrapped if there is room for them, like the first one of each table."""
+"""Columns that are not wrapped if there is room for them. The first column of each table is one of them."""
 _GAP = 2
 
 COLOURS: Mapping[str, str] = {
@@ -29,8 +29,8 @@ COLOURS: Mapping[str, str] = {
 
 
 def table(*columns: str, rows: Iterable[Sequence[object]] = (), title: str | None = None) -> Table:
-    """A plain table; cells are text, states are coloured. On a narrow screen the widest columns are folded;
-    nothing is cut, least of all a name."""
+    """A plain table. Cells are text, states are coloured. On a narrow screen the widest columns are folded;
+    nothing is cut."""
     made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     for index, column in enumerate(columns):
         made.add_column(column, overflow="fold", no_wrap=index == 0 or column in _NEVER_FOLDED)
@@ -48,7 +48,7 @@ def _cell(value: object, *, one_line: bool = False) -> Text:
 
 
 class FittedTable:
-    """A table no wider than the screen on which it is shown, in which no word is broken.
+    """A table that is at most as wide as the screen, in which no word is broken.
 
     The `folded` columns are folded between their words. Empty columns are hidden; if the table is still too
     wide, those `left_out` are, the least needed first. The widest folded column has at least `comfort`
@@ -70,7 +70,7 @@ class FittedTable:
         self._comfort, self._one_line = comfort, one_line
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Rich asks for it."""
+        """Return the parts of the table to Rich, which calls this method."""
         shown = [at for at in range(len(self._head)) if any(row[at] for row in self._rows)]
         for name in self._left_out:
             if self._wanted_width(shown) > options.max_width:
@@ -81,9 +81,8 @@ class FittedTable:
         for at, column in zip(shown, made.columns, strict=True):
             more = max(0, min(self._whole(at) - self._needed(at), spare))
             spare -= more
-            squeezed = (
-                crowded and self._head[at] in self._folded
-            )  # Rich takes what is missing from these alone
+            # Rich narrows only these columns if the table is too wide
+            squeezed = crowded and self._head[at] in self._folded
             column.no_wrap, column.width = False, None if squeezed else self._needed(at) + more
         for row in self._rows:
             made.add_row(*(_cell(row[at], one_line=self._one_line) for at in shown))
@@ -93,11 +92,11 @@ class FittedTable:
         return (self._head[at], *(row[at] for row in self._rows))
 
     def _whole(self, at: int) -> int:
-        """The width of the column with no cell folded."""
+        """The width of the column without folding."""
         return max(map(cell_len, self._texts(at)))
 
     def _needed(self, at: int) -> int:
-        """The smallest width of the column: that of its longest word, where it may be folded."""
+        """The smallest width of the column; if it may be folded, the width of its longest word."""
         if self._head[at] not in self._folded:
             return self._whole(at)
         return max(cell_len(word) for text in self._texts(at) for word in text.split() or [""])

@@ -1,4 +1,4 @@
-"""The commands `up` and `down`: run the control node in the foreground, and stop that of a home.
+"""The commands `up` and `down`: run the control node of a home in the foreground, and stop it.
 
 It listens on the home's Unix socket and on a loopback port.
 """
@@ -25,7 +25,7 @@ from gridmill.settings import Settings
 
 _LOOK_SECONDS = 0.2
 _HOST = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*")
-"""A name, an IPv4 or an IPv6 address; no port."""
+"""A host name, an IPv4 or an IPv6 address, without a port."""
 _QUOTA, _RETAIN, _NAME = "50GiB", "7d", "gpu-farm"
 
 
@@ -114,7 +114,7 @@ def up(
     name: Annotated[str, typer.Option(help="With --light: the name of the farm in the join line.")] = _NAME,
     json: Json = False,
 ) -> None:
-    """Start the control node in the foreground. Ctrl-C ends it.
+    """Start the control node in the foreground. Ctrl-C stops it.
 
     Jobs and pods continue without the control node, and its next start finds them again. If commands of this
     home share a control node, that one ends and its runs continue here. With --ray, this machine is the head
@@ -155,7 +155,7 @@ def up(
                 "control": served.control,
             }
         ) if json else None
-        print_error(f"control node up, home {settings.home}")
+        print_error(f"control node running, home {settings.home}")
         if served.url:
             print_error(
                 f"REST API {served.url}/v1, docs {served.url}/docs, token in {settings.home / 'control.json'}"
@@ -166,75 +166,80 @@ def up(
             while not (interrupts.requested or served.ending):
                 time.sleep(_LOOK_SECONDS)
         served.check_own()
-    return print_error("control node down; jobs that run go on")
+    return print_error("control node stopped; running jobs continue")
 
 
 def _read_head(host: Host, at: str) -> tuple[str, int]:
-    """Where the head is to listen. Raises InputError where that is not on this machine, UnavailableError
-    without Ray."""
+    """The address on which the head listens. Raises InputError if the address is not one of this machine,
+    UnavailableError if Ray is not installed."""
     name, number = read_host(at, port=GRID_PORT, place="--ray")
     host.check_head(name)
     return name, number
 
 
 def _print_join_command(gathered: LooseGrid) -> None:
-    """What to type on the other machines."""
+    """Print the command to run on the other machines."""
     nodes = show_count(len(gathered.site.nodes), "node")
-    print_error(f"site grid: {nodes}; its token is in {gathered.token}. On each further machine:")
+    print_error(f"site grid: {nodes}; its token is in {gathered.token}. On each other machine, run:")
     print_error(f"  GRIDMILL_TOKEN=... gridmill join {gathered.site.address}")
 
 
 def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object, ...]) -> None:
-    """Raises InputError for options of the one together with the other."""
+    """Raises InputError if options of a farm and of a control node are mixed."""
     if light and any(control):
         raise InputError(
-            "--store, --take-over and --ray do not go with --light",
-            hint="A farm keeps no runs, and has a site of its own: --site says which.",
+            "--store, --take-over and --ray cannot be combined with --light",
+            hint="A farm stores no runs. Its site is set by --site, for example: gridmill up --light "
+            "--site slurm",
         )
     if not light and any(farm):
         raise InputError(
             "--site, --set, --quota, --retain, --tenant-disk, --tenant-files, --bucket-host and --name "
-            "go with --light",
-            hint="A control node takes its sites from `gridmill add site`.",
+            "need --light",
+            hint="Add --light for a farm. To add a site to a control node: gridmill add site NAME "
+            "--kind slurm",
         )
 
 
 def with_shares(settings: Settings, gpu_shares: int | None) -> Settings:
-    """The settings with that many jobs to a GPU, if it is said."""
+    """The settings with the given number of shares of each GPU, if there is one."""
     return settings if gpu_shares is None else replace(settings, gpu_shares=gpu_shares)
 
 
 def with_bucket_hosts(settings: Settings, hosts: Sequence[str]) -> Settings:
-    """The settings with these hosts too. Raises InputError for what is no host."""
+    """The settings with these bucket hosts added. Raises InputError for an invalid host."""
     for host in hosts:
         if not _HOST.fullmatch(host):
-            hint = "Only the name or address: minio, 10.1.0.9."
-            raise InputError(f"{host!r} is no host", hint=hint, place="--bucket-host")
+            hint = "Write only the name or the address, for example --bucket-host minio."
+            raise InputError(f"{host!r} is not a host", hint=hint, place="--bucket-host")
     return replace(settings, bucket_hosts=(*settings.bucket_hosts, *map(str.lower, hosts)))
 
 
 def with_store(settings: Settings, url: str) -> Settings:
-    """The settings with that store, if one is given. Raises InputError: everybody sees a command's words."""
+    """The settings with the given store, if there is one. Raises InputError if it has a password, as every
+    user of the machine can read command lines."""
     if "@" in url and ":" in url.partition("://")[2].partition("@")[0]:
         raise InputError(
-            "--store carries a password, which everybody on this machine can see",
-            hint="Leave it out and set PGPASSWORD, write it into ~/.pgpass, or set GRIDMILL_STORE instead.",
+            "--store contains a password, which every user of this machine can see",
+            hint="Remove the password and set PGPASSWORD, write it into ~/.pgpass, or set "
+            "GRIDMILL_STORE instead of --store.",
         )
     return replace(settings, store=url) if url else settings
 
 
 def read_address(listen: str) -> tuple[str, int] | None:
-    """HOST and PORT on this machine; None for `off`. Raises InputError."""
+    """Parse HOST:PORT of this machine; None for `off`. Raises InputError."""
     if listen == "off":
         return None
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise InputError(f"{listen!r} is not HOST:PORT", hint="Write for example 127.0.0.1:8700.")
+        raise InputError(f"{listen!r} is not HOST:PORT", hint="Write for example --listen 127.0.0.1:8700.")
     if not is_loopback(host):
         raise InputError(
-            f"{host} is not this machine alone: off loopback a control node needs TLS and tokens per user, "
-            "which are not built yet",
+            f"{host} is not a loopback address: on other addresses a control node would need TLS and "
+            "tokens per "
+            "user, which are not implemented",
             hint="Listen on 127.0.0.1 and reach it through an SSH tunnel (ssh -L 8700:127.0.0.1:8700 HOST).",
         )
     return host, int(port)
@@ -248,16 +253,14 @@ def down(
     context: typer.Context,
     all: Annotated[
         bool,
-        typer.Option(
-            "--all", help="Stop the runs that it works for first; `gridmill resume` continues them."
-        ),
+        typer.Option("--all", help="First stop its active runs; `gridmill resume RUN` continues one."),
     ] = False,
     json: Json = False,
 ) -> None:
-    """End the control node.
+    """Stop the control node.
 
-    If it works for runs, the command names them and fails, unless --all is given. To leave the jobs of
-    `gridmill up` running, end that process with Ctrl-C or SIGTERM instead.
+    If it has active runs, the command names them and fails, unless --all is given. To leave the jobs of
+    `gridmill up` running, stop that process with Ctrl-C or SIGTERM instead.
     """
     try:
         with session(context, embed=False) as client:
@@ -269,9 +272,9 @@ def down(
     except UnavailableError as error:
         if json:
             return emit({"ended": None, "stopped": ()})
-        return print(f"nothing to end: {error.message}")
+        return print(f"nothing to stop: {error.message}")
     if json:
         return emit({"ended": control.pid if ended else None, "stopped": runs})
-    print_error(f"stopped: {', '.join(runs)}; `gridmill resume RUN` continues one") if runs else None
-    message = "has ended" if ended else "is ending"
+    print_error(f"stopped: {', '.join(runs)}; to continue one: gridmill resume RUN") if runs else None
+    message = "has stopped" if ended else "is stopping"
     return print(f"the control node of {control.home} (process {control.pid}) {message}")

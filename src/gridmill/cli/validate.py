@@ -20,8 +20,8 @@ _MANY = " problems\n  "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationProblem:
-    """What is wrong: at `place` (`FILE:LINE: FIELD`), in which pipeline and job (empty: the file itself).
-    `certain`: a run would fail with it; else it may, as only a part of the data was looked at."""
+    """A problem at `place` (`FILE:LINE: FIELD`) in a pipeline and a job; both are empty for the file itself.
+    If it is `certain`, a run would fail; else a run may fail, as only a part of the data was checked."""
 
     message: str
     place: str
@@ -33,8 +33,8 @@ class ValidationProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
-    """What `--json` prints. `unchecked` are the jobs that were not checked against data, each with the reason
-    (`PIPELINE/JOB: WHY`)."""
+    """The result that `--json` prints. `unchecked` has the jobs that were not checked against data, with the
+    reason (`PIPELINE/JOB: WHY`)."""
 
     file: str
     valid: bool
@@ -62,8 +62,9 @@ def validate(
 
 
 def look(file: Path, values: Mapping[str, str], host: Host) -> ValidationResult:
-    """Everything that is wrong with a file and its data. Never raises for what is wrong in it."""
-    from gridmill.declarations import read_declarations as read  # and with it YAML and Pydantic
+    """Check a file and its data, and return all problems. A problem of the file or its data raises no
+    error."""
+    from gridmill.declarations import read_declarations as read  # this import loads YAML and Pydantic
 
     try:
         nouns: tuple[Any, ...] = read(file, set_values=values, awaiting=True)
@@ -96,7 +97,7 @@ def _checked(pipeline: Pipeline, host: Host) -> PreflightResult:
 
 
 def _of_file(error: PipelineError) -> Iterator[ValidationProblem]:
-    """The problems of a file that cannot be read, each of its own."""
+    """The problems of a file that cannot be read, as separate problems."""
     head, many, listed = error.message.partition(_MANY)
     if not many or not head.isdigit():
         yield ValidationProblem(message=error.message, place=error.place, hint=error.hint)

@@ -1,4 +1,4 @@
-"""The command `verify`: checks that versions are unchanged since they were made."""
+"""The command `verify`: checks that the files of versions did not change after they were made."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -21,7 +21,8 @@ def verify(
         typer.Argument(
             metavar="[NAME]",
             autocompletion=complete_versions,
-            help="PIPELINE/JOB@N or @ALIAS, PIPELINE/JOB (all versions) or PIPELINE; none: all there are.",
+            help="PIPELINE/JOB@N or @ALIAS, PIPELINE/JOB (all its versions) or PIPELINE. Default: all "
+            "versions.",
             show_default=False,
         ),
     ] = "",
@@ -64,5 +65,5 @@ def _summary(found: tuple[VerificationResult, ...]) -> str:
     unknown = sum(not one.known for one in found)
     size = show_bytes(sum(one.size_bytes for one in found))
     message = f"{show_count(len(found), 'version')} verified, {size}: "
-    message += f"{wrong:,} not what they were" if wrong else "all are what they were"
-    return message + (f"; of {unknown:,} it is not known" if unknown else "")
+    message += f"{wrong:,} changed" if wrong else "all unchanged"
+    return message + (f"; {unknown:,} without stored hashes" if unknown else "")

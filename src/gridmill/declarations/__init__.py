@@ -17,6 +17,6 @@ __all__ = [
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of pipeline files."""
-    from gridmill.declarations import schema_export  # and with it Pydantic
+    from gridmill.declarations import schema_export  # this import loads Pydantic
 
     return schema_export.json_schema()

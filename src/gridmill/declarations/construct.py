@@ -37,7 +37,7 @@ _UNFIT = re.compile("[\\0\ud800-\udfff]")
 
 
 def construct(noun: type[T], given: Sequence[object], named: Mapping[str, object]) -> T:
-    """The noun of these arguments: fields by name, or one value where the noun has a short form.
+    """The record for these arguments: fields by name, or one value if the record has a short form.
 
     Raises PipelineError with all problems found, as for a file.
     """
@@ -53,7 +53,7 @@ def construct(noun: type[T], given: Sequence[object], named: Mapping[str, object
 
 
 def validated(noun: T) -> T:
-    """A noun that may have been changed by `dataclasses.replace`, validated again. Raises PipelineError."""
+    """Validate a record that may have been changed by `dataclasses.replace`. Raises PipelineError."""
     value = written(noun)
     document = YamlDocument(file=_called(type(noun), value), line=0, value=value)
     made = _validated(type(noun), document, [])
@@ -73,7 +73,8 @@ def _validated(noun: type[T], document: YamlDocument, problems: Sequence[Problem
 
 
 def _checked(pipeline: Pipeline) -> Pipeline:
-    """Raises PipelineError for what does not hold between jobs, or is not there in its folder."""
+    """Raises PipelineError for errors between jobs, and for files that are missing in the pipeline's
+    folder."""
     value = written(pipeline)
     document = YamlDocument(file=_called(Pipeline, value), line=0, value=value)
     open_fields = [one for job in pipeline.jobs for one in _open_matrix(job, ("jobs", job.name))]
@@ -90,7 +91,7 @@ def _validator(noun: type) -> SchemaValidator:
 
 
 def _raise(place: str, problems: Sequence[Problem]) -> None:
-    """One error for all, which names the noun and the field in the place of a file and a line."""
+    """One error for all problems, which names the record and the field instead of a file and a line."""
     if not problems:
         return
     if len(problems) == 1:
@@ -108,7 +109,7 @@ def _at(place: str, problem: Problem) -> str:
 
 
 def _called(noun: type, value: object) -> str:
-    """`Job 'train'`."""
+    """The record in messages: `Job 'train'`."""
     name = value.get("name") if isinstance(value, YamlMapping) and is_named(noun) else None
     return f"{noun.__name__} {str(name)!r}" if isinstance(name, str) else noun.__name__
 
@@ -118,7 +119,7 @@ def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object])
     if given and (short is None or len(given) > 1 or short.written in named):
         first = short.written if short else next(iter(parts(noun)))
         raise PipelineError(
-            "the fields are given by name",
+            "the fields must be passed by name",
             place=noun.__name__,
             hint=f"Write {noun.__name__}({first}=..., ...).",
         )
@@ -132,40 +133,40 @@ def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object])
             and not fields_of_noun[name].required
             and fields_of_noun[name].default is None
         ):
-            continue  # as if it were not given
+            continue  # the same as an argument that is not passed
         made.put(name, to_value(value, names=name in fields_of_noun and _are_named(fields_of_noun[name])))
     return made
 
 
 class _ConstructedMapping(YamlMapping):
-    """A mapping that no file has: it has no lines. `noun` is the one that it was written out from."""
+    """A mapping without lines, as it is from no file. `noun` is the record from which it was made."""
 
     def __init__(self, noun: object = None) -> None:
         super().__init__(0)
         self.noun = noun
 
     def put(self, name: str, value: Any) -> None:  # noqa: ANN401  a Value, or what cannot be one
-        """Set a field."""
+        """Set a field of the mapping."""
         self[name] = value
         self.lines[name] = 0
 
 
 def _are_named(part: FieldSchema) -> bool:
-    """Whether the part is several nouns by name."""
+    """True if the part is a mapping of records by name."""
     first = next(iter(get_args(part.hint)), None)
     return is_dataclass(first) and is_named(first)
 
 
-# from Python to the values of a file
+# --- from Python to the values of a file
 
 
 def to_value(value: object, *, names: bool = False, depth: int = 0) -> Any:  # noqa: ANN401  see _Given.put
-    """A Python value as a file would have it; what no file can have is left, and refused by who reads it.
+    """A Python value in the form of a file. A value that no file can have is kept, and the reader refuses it.
 
-    With `names` one noun, or a list of them, becomes a mapping by their names.
+    With `names`, a record or a list of records becomes a mapping by name.
     """
     if depth > _DEEPEST:
-        return "..."  # `_unfit` has refused it
+        return "..."  # `_unfit` has refused such a value
     if names:
         several = value if isinstance(value, list | tuple) else [value]
         if all(_has_name(one) for one in several):
@@ -200,7 +201,9 @@ def _by_name(nouns: Sequence[Any]) -> YamlMapping:
         value.pop("name")
         if name in made:
             raise PipelineError(
-                f"two are called `{name}`", place=type(noun).__name__, hint="Rename one of the two."
+                f"two records have the name `{name}`",
+                place=type(noun).__name__,
+                hint="Rename one of the two.",
             )
         made.put(name, value)
     return made
@@ -229,13 +232,14 @@ def _scalar(value: object) -> Any:  # noqa: ANN401  see _Given.put
             return value.isoformat()
         case PathLike():
             return fspath(value)
-    item = getattr(value, "item", None)  # NumPy's booleans
+    item = getattr(value, "item", None)  # the booleans of NumPy
     scalar = item() if callable(item) and getattr(value, "shape", None) == () else value
     return bool(scalar) if isinstance(scalar, bool) else scalar
 
 
 def _unfit(document: YamlDocument, value: object, path: FieldPath) -> Iterator[Problem]:
-    """What no file can hold: numbers that are none, characters that no record can hold, endless nesting."""
+    """The values that no file can have: infinite numbers, characters that no record can store, endless
+    nesting."""
     if len(path) > _DEEPEST:
         yield document.problem(path[:1], f"nested deeper than {_DEEPEST} levels")
     elif isinstance(value, YamlMapping):
@@ -254,15 +258,15 @@ def _unfit(document: YamlDocument, value: object, path: FieldPath) -> Iterator[P
 
 
 def _open_matrix(job: Job, path: FieldPath) -> list[Problem]:
-    """A matrix makes jobs where a file is read; in Python a loop does."""
+    """The problem of a matrix in Python: only a file can have one."""
     if not any(isinstance(value, tuple) for value in job.matrix.values()):
         return []
-    message = "a matrix makes several jobs of one in pipeline files only"
-    return [Problem(message=message, path=(*path, "matrix"), hint="Make the jobs in a loop.")]
+    message = "a matrix works only in pipeline files"
+    return [Problem(message=message, path=(*path, "matrix"), hint="In Python, create the jobs in a loop.")]
 
 
 def _folder(folder: object, place: str) -> str:
-    """The project's folder: where relative paths start, and the code that commands run in."""
+    """The project's folder, from which relative paths start, and in whose copy commands run."""
     if isinstance(folder, str | PathLike):
         path = FilePath(fspath(folder)).expanduser()
         if path.is_dir():
@@ -270,11 +274,11 @@ def _folder(folder: object, place: str) -> str:
     raise PipelineError(f"there is no folder {show_value(folder)}", place=f"{place}: folder")
 
 
-# from nouns to the values of a file
+# --- from records to the values of a file
 
 
 def written(noun: Any) -> YamlMapping:  # noqa: ANN401  a dataclass of gridmill.model
-    """A noun as a file would have it, without what is the default anyway."""
+    """A record in the form of a file, without fields that have their default."""
     made, fields_by_name = _ConstructedMapping(noun), {field.name: field for field in fields(noun)}
     for name, part in parts(cast(type, type(noun))).items():
         value = getattr(noun, part.field)

@@ -53,7 +53,7 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantViolation:
-    """`path` starts at the noun, in the words of the file."""
+    """A problem whose `path` starts at the record, with the names of the file."""
 
     message: str
     path: FieldPath = ()
@@ -61,13 +61,13 @@ class InvariantViolation:
 
 
 def flaws(noun: Noun) -> Iterator[InvariantViolation]:
-    """Everything that does not hold within the noun itself (nouns inside it were checked before)."""
+    """The problems of a record itself; records inside it were checked before."""
     amounts = list(_amounts(noun))
     yield from amounts
     yield from _exactly_one(noun)
     match noun:
         case Label(steps=int(steps)) if steps < 1:
-            yield InvariantViolation(message="`steps` must be 1 or more: 1 is the next row", path=("steps",))
+            yield InvariantViolation(message="`steps` must be at least 1; 1 is the next row", path=("steps",))
         case Split():
             yield from _split(noun)
     if not amounts:
@@ -75,7 +75,7 @@ def flaws(noun: Noun) -> Iterator[InvariantViolation]:
 
 
 def written(field: str) -> str:
-    """A field's name in YAML."""
+    """The name of a field in YAML."""
     return field.removesuffix("_seconds").removesuffix("_bytes").removesuffix("_months")
 
 
@@ -114,11 +114,12 @@ def _split(split: Split) -> Iterator[InvariantViolation]:
     shares = [share for share in (split.validation, split.test) if share is not None]
     if times and shares and split.by == SplitBy.TIME:
         yield InvariantViolation(
-            message="split either at times (`validation_from`, `test_from`) or by shares, not both"
+            message="give either times (`validation_from`, `test_from`) or shares (`validation`, "
+            "`test`), not both"
         )
     if any(not 0 < share < 1 for share in shares) or sum(shares) >= 1:
         yield InvariantViolation(
-            message="`validation` and `test` are shares between 0 and 1 that leave some rows to train on"
+            message="`validation` and `test` must be shares between 0 and 1, with a sum below 1"
         )
 
 
@@ -132,6 +133,7 @@ def _own_check(noun: Noun) -> Iterator[InvariantViolation]:
 
 
 def _below(place: str) -> FieldPath:
-    """The path below the noun: `training.search.parameters.trees` begins with what the noun is called."""
+    """The path below the record: the first part of `training.search.parameters.trees` is the record's own
+    name."""
     names = place.split(".") if place else []
     return tuple(written(name) for name in names[1:] or names)

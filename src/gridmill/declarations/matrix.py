@@ -8,29 +8,29 @@ from gridmill.declarations.problems import FieldPath, Problem
 from gridmill.declarations.yaml import Value, YamlDocument, YamlFloat, YamlInteger, YamlList, YamlMapping
 
 MOST_JOBS = 256
-"""The most jobs of one matrix."""
+"""The largest number of jobs of one matrix."""
 _UNFIT = re.compile(r"[^a-z0-9]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LISTS = ("models",)
-"""Fields of a job's kind that list jobs, besides `needs`."""
+"""The fields of each kind of job that name jobs, besides `needs`."""
 
 Single = str | YamlInteger | YamlFloat | bool
 Own = Mapping[str, Single]
-"""The values of one combination."""
+"""The values of one combination of a matrix."""
 
 
 def is_matrix(value: Value) -> bool:
-    """Whether a job's `matrix` can be expanded: what cannot is refused with the other fields."""
+    """True if a job's `matrix` can be expanded. Other values are refused with the errors of fields."""
     return isinstance(value, YamlMapping) and bool(value)
 
 
 def expand_jobs(
     document: YamlDocument, jobs: YamlMapping, matrices: Mapping[str, Value]
 ) -> tuple[dict[str, tuple[str, Value, Own]], list[Problem]]:
-    """All jobs by name, each with the name of its declaration and the values of its combination, and what is
-    wrong with a matrix.
+    """Return all jobs by name, each with the name of its declaration and the values of its combination, and
+    the problems of matrices.
 
-    Whoever needs a job with a matrix needs all of its jobs.
+    A job that needs a job with a matrix needs all its jobs.
     """
     problems: list[Problem] = []
     combinations = {
@@ -60,7 +60,7 @@ def _combinations(
     for name, value in matrix.items():
         values: list[Value] = list(value) if isinstance(value, YamlList) else [value]
         if not _NAME.fullmatch(name):
-            message = "a parameter's name is made of letters, digits, _ and -"
+            message = "a parameter's name can have only letters, digits, _ and -"
             problems.append(document.problem((*at, name), message))
         elif not values or not all(isinstance(one, Single) for one in values):
             message = f"`{name}` needs a list of texts, numbers, true or false"
@@ -71,8 +71,10 @@ def _combinations(
     for several in lists.values():
         count *= len(several)
     if count > MOST_JOBS:
-        message = f"that makes {count} jobs, more than {MOST_JOBS}"
-        problems.append(document.problem(at, message, "Shorten its lists, or make several pipelines."))
+        message = f"this matrix has {count} jobs; the limit is {MOST_JOBS}"
+        problems.append(
+            document.problem(at, message, "Shorten its lists, or split the jobs into several pipelines.")
+        )
         return [{name: several[0] for name, several in lists.items()}]
     return [dict(zip(lists, chosen, strict=True)) for chosen in product(*lists.values())]
 
@@ -80,25 +82,28 @@ def _combinations(
 def _names(
     document: YamlDocument, jobs: YamlMapping, job: str, of: list[dict[str, Single]], problems: list[Problem]
 ) -> list[str]:
-    """`train-eu-a`, in the order of the combinations."""
+    """The names of the jobs, such as `train-eu-a`, in the order of the combinations."""
     names = ["-".join([job, *(_word(value) for value in own.values())]) for own in of]
     for number, name in enumerate(names):
         if name in names[:number] or name in jobs:
-            message = f"two jobs would be called `{name}`"
-            hint = "Values differ in more than case and signs, and no other job has the name."
+            message = f"two jobs would have the name `{name}`"
+            hint = (
+                "Rename the other job, or use values that differ in letters or digits, not only in "
+                "case and signs."
+            )
             problems.append(document.problem(("jobs", job, "matrix"), message, hint))
             return [f"{job}-{number}" for number in range(len(names))]
     return names
 
 
 def _word(value: Single) -> str:
-    """A value as a part of a job's name."""
+    """The form of a value in a job's name."""
     text = str(value).lower() if isinstance(value, str | bool) else value.text.lower()
     return _UNFIT.sub("-", text).strip("-") or "x"
 
 
 def _with_all(job: Value, names: Mapping[str, list[str]]) -> Value:
-    """The job, which needs all jobs of a matrix where it needs the job that has it."""
+    """The job, in which the name of a job with a matrix is replaced by the names of all its jobs."""
     if not isinstance(job, YamlMapping):
         return job
     changed: dict[str, Value] = {}

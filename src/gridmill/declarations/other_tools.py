@@ -183,7 +183,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         **_each("gpus gpu device accelerators", _GPUS),
         **_each("image container docker", _IMAGE),
         **_each("data input from", "use `dataset`"),
-        **_each("env", "use `options` for what the script is to know"),
+        **_each("env", "use `options` for settings of the script"),
         **_each("requirements pip packages", "use `environment: requirements.txt`"),
     },
     PredictionSpec: {
@@ -205,7 +205,7 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         **_each("at time", "use `cron`"),
     },
 }
-"""By record class: the field of another tool, and the message that names ours."""
+"""By record class: the field of another tool, and the message with the field of Gridmill."""
 
 
 _GBDT = "use `gbdt` (gradient-boosted trees), or a `custom` model with `script: train.py`"
@@ -259,16 +259,16 @@ VALUES: Mapping[type[StrEnum], Mapping[str, str]] = {
         **_each("classifier classify binary multiclass logloss log_loss", "use `classification`"),
     },
 }
-"""By enum: the value of another tool, and the message that names ours."""
+"""By enum: the value of another tool, and the message with the value of Gridmill."""
 
 
 def pointer(noun: type, word: str) -> str:
-    """What is written in place of a field of another tool; empty where nothing is known of it."""
+    """The advice for a field of another tool; empty if the field is unknown."""
     return FIELDS.get(noun, {}).get(word.lower(), "")
 
 
 def value_pointer(enum: type[StrEnum], word: str) -> str:
-    """What is written in place of a value of another tool; empty where nothing is known of it."""
+    """The advice for a value of another tool; empty if the value is unknown."""
     pointers = VALUES.get(enum, {})
     return pointers.get(word.lower().replace(" ", "_"), "") or pointers.get(
         word.lower().replace("-", "_"), ""

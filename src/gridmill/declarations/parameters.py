@@ -33,11 +33,11 @@ from gridmill.domain.sql_statement import DUE, REFERENCE, Given, check_statement
 from gridmill.errors import InputError, PipelineError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_LITERAL = "Write $${ for a ${ that is meant for the shell."
+_LITERAL = "For a variable of the shell, write $${NAME}."
 _READ_BY_JOB = (("sink", "source"), ("training", "track"))
-"""Fields of a job in which `${env:NAME}` is allowed."""
+"""The fields of a job in which `${env:NAME}` is allowed."""
 _EXAMPLE = {"due": "2000-01-02T00:00:00+00:00", "due_before": "2000-01-01T00:00:00+00:00"}
-"""Example values of the times that only a schedule gives, to check a declaration with."""
+"""Example values of the times that only a schedule sets, with which declarations are checked."""
 _ENVIRONMENT = {"GRIDMILL_DUE": "due", "GRIDMILL_DUE_BEFORE": "due_before"}
 _VARIABLE = re.compile(r"\bGRIDMILL_DUE(?:_BEFORE)?\b")
 Single = str | YamlInteger | YamlFloat | bool
@@ -45,19 +45,19 @@ Word = Single | YamlList
 
 
 class _TextKind(StrEnum):
-    """What a text of a pipeline file is."""
+    """The kinds of text in a pipeline file."""
 
     TEXT = "text"
     SHELL = "shell"
-    SQL = "sql"  # for our own engine
-    QUERY = "query"  # for a database, which values are bound in
+    SQL = "sql"  # for Gridmill's own engine
+    QUERY = "query"  # for a database, with bound values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubstitutedDocument:
-    """`document` has every reference replaced, but for those in the queries of databases: `queries` has their
-    values by job and reference. `awaits` are the times of a schedule that it uses and was not given. `uses`
-    are the parameters that each job refers to, with their values."""
+    """A document with replaced references. References in queries of databases are not replaced: `queries` has
+    their values by job and reference. `awaits` are the used times of a schedule that have no value. `uses`
+    are the parameters to which each job refers, with their values."""
 
     document: YamlDocument
     problems: list[Problem]
@@ -69,9 +69,10 @@ class SubstitutedDocument:
 def fill_in(
     document: YamlDocument, given: Mapping[str, object], *, awaiting: bool = False
 ) -> SubstitutedDocument:
-    """The document with every reference replaced and its `parameters` as given, and what is wrong.
+    """Return the document with replaced references and its `parameters` with the given values, and the
+    problems.
 
-    With `awaiting`, times that a schedule gives may be missing.
+    With `awaiting`, times that a schedule sets may be missing.
     """
     filling = _Substitution(document, given, awaiting=awaiting)
     value = document.value
@@ -87,7 +88,7 @@ def fill_in(
 
 
 def with_values(pipeline: Pipeline, filled: SubstitutedDocument) -> tuple[Pipeline, list[Problem]]:
-    """The pipeline with the values of its queries, and what is wrong with them."""
+    """Return the pipeline with the values of its queries, and the problems of the values."""
     jobs, problems = list(pipeline.jobs), list[Problem]()
     for number, job in enumerate(jobs):
         values, source = filled.queries.get(job.name), job.sink.source if job.sink is not None else None
@@ -108,17 +109,22 @@ def with_values(pipeline: Pipeline, filled: SubstitutedDocument) -> tuple[Pipeli
 
 
 def _continuous(pipeline: Pipeline, filled: SubstitutedDocument) -> Iterator[Problem]:
-    """What runs whenever something is new has no due times."""
+    """The problem of a continuous schedule whose pipeline uses due times, which such a schedule does not
+    have."""
     at: dict[FieldPath, ScheduleSpec | None] = {("schedule",): pipeline.schedule}
     at |= {("jobs", job.name, "schedule"): job.schedule for job in pipeline.jobs}
     for path, spec in at.items():
         if spec is not None and spec.continuous is not None:
-            message = f"a continuous schedule has no due times, and `${{{filled.awaits[0]}}}` is used"
-            yield filled.document.problem(path, message, "Run it `every` so often, or by `cron`.")
+            message = (
+                f"a continuous schedule has no due times, but the pipeline uses `${{{filled.awaits[0]}}}`"
+            )
+            yield filled.document.problem(
+                path, message, "Use `schedule: {every: 1h}` or `schedule: {cron: ...}`."
+            )
 
 
 class _Substitution:
-    """Collects problems on the way."""
+    """Replaces references and collects problems."""
 
     def __init__(self, document: YamlDocument, given: Mapping[str, object], *, awaiting: bool) -> None:
         self.problems: list[Problem] = []
@@ -128,11 +134,11 @@ class _Substitution:
         self._document, self._awaiting = document, awaiting
         self._used: set[str] = set()
         self._times: dict[str, str] = {}
-        self._declared: dict[str, str] = {}  # which job of the file one of a matrix is
+        self._declared: dict[str, str] = {}  # the job of the file to which a job of a matrix belongs
         self._words = self._parameters(given)
 
     def whole(self, value: YamlMapping) -> YamlMapping:
-        """A pipeline's document."""
+        """Replace the references in the document of a pipeline."""
         filled = _copy(value, {})
         for key, item in value.items():
             if key == "jobs" and isinstance(item, YamlMapping):
@@ -170,10 +176,10 @@ class _Substitution:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    # values
+    # --- values
 
     def _parameters(self, given: Mapping[str, object]) -> dict[str, Word]:
-        """The declared parameters with `given` in place of their defaults."""
+        """The declared parameters, with the values of `given` instead of their defaults."""
         value = self._document.value
         declared = value.get("parameters") if isinstance(value, YamlMapping) else None
         words: dict[str, Word] = {}
@@ -206,14 +212,14 @@ class _Substitution:
         self._times[name] = text
 
     def _time(self, name: str, path: FieldPath) -> str | None:
-        """A time that a schedule gives."""
+        """The value of a time that a schedule sets."""
         self._used.add(name)
         if name not in self._times and self._awaiting:
             self.awaits.add(name)
             return _EXAMPLE[name]
         if name not in self._times:
-            message = f"`${{{name}}}` is a due time of a schedule, and no schedule starts this run"
-            self._note(path, message, f"Give it: --set {name}=2026-01-31T06:00:00+00:00")
+            message = f"`${{{name}}}` is a due time of a schedule, but no schedule starts this run"
+            self._note(path, message, f"Set it, for example: --set {name}=2026-01-31T06:00:00+00:00")
             return None
         return self._times[name]
 
@@ -222,7 +228,7 @@ class _Substitution:
             self.uses.setdefault(str(path[1]), {})[name] = _given(value)
 
     def _find(self, body: str, path: FieldPath, words: Mapping[str, Word]) -> Word | None:
-        """The value of `name` or `name:format`; None, with a problem noted, where there is none."""
+        """The value of `name` or `name:format`; None, with a problem, if there is no value."""
         name, _, form = body.partition(":")
         result = words[name] if name in words else self._time(name, path) if name in DUE else None
         if result is not None:
@@ -231,18 +237,20 @@ class _Substitution:
             return result
         if "%" not in form or not isinstance(result, str):
             message = f"`${{{body}}}`: there is no form {form!r}"
-            self._note(path, message, "There is `raw`, and for times a format such as %Y-%m-%d.")
+            self._note(path, message, "Use `raw`, or for times a format such as %Y-%m-%d.")
             return None
         try:
             return _zoned(result).strftime(form)
         except ValueError:
-            self._note(path, f"`${{{body}}}`: {result!r} is no time", "Write it as 2026-01-31T06:00.")
+            self._note(
+                path, f"`${{{body}}}`: {result!r} is not a time", "Write a time such as 2026-01-31T06:00."
+            )
             return None
 
-    # texts
+    # --- texts
 
     def fill(self, value: Value, path: FieldPath, words: Mapping[str, Word]) -> Value:
-        """The value with references replaced; those within `parameters` are refused."""
+        """The value with replaced references; references within `parameters` are refused."""
         match value:
             case YamlMapping():
                 return _copy(
@@ -259,7 +267,7 @@ class _Substitution:
         for number, item in enumerate(value):
             filled, line = self.fill(item, (*path, number), words), value.lines.get(number, value.line)
             several = filled if isinstance(filled, YamlList) and not isinstance(item, YamlList) else [filled]
-            for one in several:  # a list in a list of texts adds its items
+            for one in several:  # a reference to a list within a list of texts adds its items
                 items.lines[len(items)] = line
                 items.append(one)
         return items
@@ -296,7 +304,7 @@ class _Substitution:
         return self._query(text, str(path[1]), values, words)
 
     def _query(self, text: str, job: str, values: dict[str, Given], words: Mapping[str, Word]) -> str:
-        """The query as it is; its values are bound where it is executed."""
+        """The unchanged query; its values are bound where it is executed."""
         if not values:
             return text.replace("$${", "${")
         for body in list(values):
@@ -307,7 +315,7 @@ class _Substitution:
         return text
 
     def _raw(self, text: str, path: FieldPath, words: Mapping[str, Word]) -> str:
-        """The text with the raw forms pasted."""
+        """The text with the values of the raw forms inserted."""
 
         def paste(match: re.Match[str]) -> str:
             if match[1] is None or not match[1].endswith(":raw"):
@@ -324,8 +332,8 @@ class _Substitution:
         value = _shown(self._value(match, path, words))
         if isinstance(value, tuple):
             raise InputError(
-                f"`{match[0]}` is a list, and stands within a text",
-                hint="Let it stand alone: it adds its items.",
+                f"`{match[0]}` is a list and cannot be a part of a text",
+                hint="Make the reference the whole text: then the items of the list are added.",
             )
         return match[0] if value is None else value
 
@@ -334,16 +342,19 @@ class _Substitution:
         return name in words or name in DUE
 
     def _value(self, match: re.Match[str], path: FieldPath, words: Mapping[str, Word]) -> Word | None:
-        """The value of a reference; None where it stays as it is: it is read later, or is wrong."""
+        """The value of a reference; None if the reference is kept because it is read later, or is wrong."""
         body = match[1]
         if match[0].endswith("}") and self._is_known(body, words):
             return self._find(body, path, words)
         if body.startswith("env:") and path[2:4] in _READ_BY_JOB and path[-1] != "query":
-            return None  # read where the job runs, and kept nowhere
+            return None  # the value is read where the job runs, and stored nowhere
         if body.startswith("env:"):
-            message = f"`{match[0]}`: the environment is not read; declare a parameter and pass it with --set"
+            message = (
+                f"`{match[0]}`: environment variables cannot be used here; declare a parameter "
+                "and pass it with --set"
+            )
         elif not match[0].endswith("}"):
-            message = "`${` without its `}`"
+            message = "`${` without a closing `}`"
         else:
             name = body.partition(":")[0]
             message = f"there is no parameter `{name}`{did_you_mean(name, words)}"
@@ -351,7 +362,7 @@ class _Substitution:
         return None
 
     def _with_due(self, name: str, job: YamlMapping) -> YamlMapping:
-        """A command that names the environment's variables of due times has them."""
+        """Record the due times that a command uses by the names of their environment variables."""
         command = job.get("command")
         fields = command if isinstance(command, YamlMapping) else None
         run = command if fields is None else fields.get("run")
@@ -368,7 +379,7 @@ class _Substitution:
 
 
 def _kind_of(path: FieldPath) -> _TextKind:
-    """What stands there."""
+    """The part of the document at a path."""
     if len(path) < 3 or path[0] != "jobs":
         return _TextKind.TEXT
     match path[2:]:
@@ -385,7 +396,7 @@ def _kind_of(path: FieldPath) -> _TextKind:
 
 def _reference(body: str) -> re.Match[str]:
     match = REFERENCE.fullmatch(f"${{{body}}}")
-    assert match is not None  # it was found by it
+    assert match is not None  # the pattern matched, so there is a name
     return match
 
 
@@ -399,7 +410,7 @@ def _zoned(text: str) -> datetime:
 
 
 def _like(default: Word, text: str) -> Word:
-    """What `text` says, of the default's type. Raises ValueError."""
+    """Parse `text` as a value of the default's type. Raises ValueError."""
     if isinstance(default, YamlList):
         return _like_list(default, text)
     value = scalar(text)
@@ -415,16 +426,16 @@ def _like(default: Word, text: str) -> Word:
 
 
 def _like_list(default: YamlList, text: str) -> YamlList:
-    """`[a, b]`, or `a,b`."""
+    """Parse a list: `[a, b]`, or `a,b`."""
     items = YamlList(default.line)
     if text.lstrip().startswith("["):
         try:
             (document,) = parse_documents(text, "--set")
         except (PipelineError, ValueError) as error:
-            raise ValueError(f"{text!r} is no list such as [a, b]") from error
+            raise ValueError(f"{text!r} is not a list such as [a, b]") from error
         value = document.value
         if not isinstance(value, YamlList) or not _is_list(value):
-            raise ValueError(f"{text!r} is no list such as [a, b]")
+            raise ValueError(f"{text!r} is not a list such as [a, b]")
         words = [_one(one) for one in value if isinstance(one, Single)]
     else:
         words = [one.strip() for one in text.split(",")] if text else []
@@ -435,11 +446,11 @@ def _like_list(default: YamlList, text: str) -> YamlList:
 
 
 def _like_any(default: YamlList, text: str) -> Single:
-    """An item of a list whose items are of one type, or of several."""
+    """Parse an item of a list, whose items have one type or several."""
     if not default or any(isinstance(one, str) for one in default):
         return text
     like = default[0]
-    assert isinstance(like, Single)  # `_is_list`
+    assert isinstance(like, Single)  # `_is_list` was true
     value = _like(like, text)
     assert isinstance(value, Single)
     return value

@@ -1,4 +1,4 @@
-"""Problems in a declaration, each with file, line and field; all are reported at once."""
+"""Problems in a declaration, each with file, line and field. All problems are reported at once."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ FieldPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """`path` leads from the document to the field; `line` counts from 1."""
+    """A problem. `path` leads from the document to the field; `line` counts from 1."""
 
     message: str
     line: int = 1
@@ -21,13 +21,14 @@ class Problem:
     hint: str = ""
 
     def place(self, file: str) -> str:
-        """`FILE:LINE: FIELD`."""
+        """The place of the problem: `FILE:LINE: FIELD`."""
         field = show_path(self.path)
         return f"{file}:{self.line}: {field}" if field else f"{file}:{self.line}"
 
 
 def to_error(file: str, problems: Sequence[Problem]) -> PipelineError:
-    """One error for all: a single problem keeps its place and hint, several are listed, at most MOST."""
+    """One error for all problems: a single problem keeps its place and hint, several are listed, at most
+    MOST."""
     if len(problems) == 1:
         return PipelineError(problems[0].message, place=problems[0].place(file), hint=problems[0].hint)
     ordered = sorted(problems, key=lambda problem: problem.line)
@@ -40,7 +41,7 @@ def to_error(file: str, problems: Sequence[Problem]) -> PipelineError:
 
 
 def show_path(path: FieldPath) -> str:
-    """`jobs.lstm.joins[0].table`."""
+    """The path as text: `jobs.lstm.joins[0].table`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
@@ -48,7 +49,7 @@ def show_path(path: FieldPath) -> str:
 
 
 def show_value(value: object) -> str:
-    """A value as its writer would know it, short enough for a message."""
+    """A value in the form of its file, short enough for a message."""
     match value:
         case None:
             return "nothing"
@@ -71,11 +72,11 @@ def _cut(text: str) -> str:
 
 
 _ALIKE_FILES = 0.7
-"""The similarity that names of files must have (without extension) to be suggested."""
+"""The least similarity of file names (without extension) for a suggestion."""
 
 
 def similar_file(name: str, names: Iterable[str]) -> str:
-    """`; did you mean ...?` or nothing: that two names end alike says nothing."""
+    """`; did you mean ...?` or an empty text. Extensions are not compared, as they are often equal."""
     stems = {name: PurePath(name).stem.lower() for name in names}
     close = get_close_matches(PurePath(name).stem.lower(), list(stems.values()), n=1, cutoff=_ALIKE_FILES)
     similar = next((one for one, stem in stems.items() if close and stem == close[0]), None)
@@ -83,7 +84,7 @@ def similar_file(name: str, names: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` or nothing. A unit left in a field's name is no obstacle."""
+    """`; did you mean ...?` or an empty text. A unit in the name of a field is ignored."""
     names = list(known)
     bare = word.lower().removesuffix("_seconds").removesuffix("_bytes")
     close = [name for name in names if name.lower() == bare] or get_close_matches(word.lower(), names, n=1)

@@ -1,8 +1,8 @@
-"""Reads pipeline files: text, YAML, parameters, types, meaning; each step reports all of its problems.
+"""Reads pipeline files: text, YAML, parameters, types, meaning. Each step reports all its problems.
 
-Errors of pydantic become problems with file, line and field in the terms of the file. It checks that the
-project's files that a pipeline names exist and have the named functions. `noun_at` reads a part of a sink
-from one line of YAML by the same schema.
+Errors of pydantic become problems with file, line and field in the terms of the file. The reader checks that
+the files of the project that a pipeline names exist, and that they have the named functions. `noun_at` reads
+a part of a sink from one line of YAML with the same schema.
 """
 
 import ast
@@ -40,7 +40,7 @@ from gridmill.errors import InputError, PipelineError
 
 
 def check_code(document: YamlDocument, pipeline: Pipeline, folder: FilePath) -> Iterator[Problem]:
-    """Every file and function named in a job that is not in the project's folder."""
+    """The problems of files and functions that a job names and that the project's folder does not have."""
     for job in pipeline.jobs:
         for field in ("script", "predict", "file", "environment"):
             function_name = getattr(job.training or job.command, field, None)
@@ -58,7 +58,7 @@ def _check_input(
     try:
         exists = any(folder.glob(pattern)) if has_magic(pattern) else (folder / pattern).exists()
     except (OSError, ValueError) as error:
-        yield document.problem(place, f"{pattern!r} is no name of a file: {error}")
+        yield document.problem(place, f"{pattern!r} is not a valid file name: {error}")
         return
     if not exists:
         what = "matches no file" if has_magic(pattern) else "does not exist"
@@ -75,10 +75,10 @@ def _check(document: YamlDocument, place: FieldPath, path_text: str, folder: Fil
     try:
         inside, exists = file.resolve().is_relative_to(folder.resolve()), file.is_file()
     except (OSError, ValueError) as error:
-        yield document.problem(place, f"{name!r} is no name of a file: {error}")
+        yield document.problem(place, f"{name!r} is not a valid file name: {error}")
         return
     if not inside:
-        yield document.problem(place, f"`{name}` leads out of the project, the pipeline's folder")
+        yield document.problem(place, f"`{name}` is outside the pipeline's folder")
     elif not exists:
         yield document.problem(
             place, f"there is no file `{name}`{similar_file(file.name, _similar_file(file))}", _WHERE
@@ -87,7 +87,7 @@ def _check(document: YamlDocument, place: FieldPath, path_text: str, folder: Fil
         yield from _check_function(document, place, file, function)
 
 
-_WHERE = "Paths begin at the pipeline's folder."
+_WHERE = "Paths are relative to the pipeline's folder."
 
 
 def _similar_file(file: FilePath) -> list[str]:
@@ -103,7 +103,7 @@ def _check_function(
     try:
         names = _names(ast.parse(file.read_bytes(), file.name))
     except (SyntaxError, ValueError) as error:
-        yield document.problem(place, f"`{file.name}` is not Python: {error}")
+        yield document.problem(place, f"`{file.name}` has a Python syntax error: {error}")
         return
     if names is not None and function not in names:
         message = f"`{file.name}` has no function `{function}`{did_you_mean(function, names)}"
@@ -111,7 +111,7 @@ def _check_function(
 
 
 def _names(module: ast.Module) -> list[str] | None:
-    """What a module may define, in its order; None where only running it could tell."""
+    """The names that a module may define, in its order; None if only running the module could show them."""
     names: list[str] = []
     for node in ast.walk(module):
         match node:
@@ -137,11 +137,11 @@ _EXPECTED = {
 
 
 Root: TypeAlias = str | type
-"""What a document declares: a key of KINDS, or a record class for Python."""
+"""The type of a declaration: a key of KINDS, or a record class for Python."""
 
 
 def explain(document: YamlDocument, kind: Root, error: ValidationError) -> list[Problem]:
-    """One problem per place; what the alternatives of one field expect is said in one sentence."""
+    """The problems, one per place. The expectations of a field's alternatives are joined in one sentence."""
     problems: list[Problem] = []
     mistyped: dict[FieldPath, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
@@ -159,7 +159,7 @@ def explain(document: YamlDocument, kind: Root, error: ValidationError) -> list[
 
 
 def _fields_at(kind: Root, path: FieldPath) -> str:
-    """The fields that could be written there; nothing where names are free."""
+    """A hint with the allowed fields; empty if the names are free."""
     if path and path[-1] == "jobs":
         return "Write one entry per job below `jobs`, for example `greet: {command: echo hello}`."
     try:
@@ -170,14 +170,14 @@ def _fields_at(kind: Root, path: FieldPath) -> str:
 
 
 def reference(kind: Root, path: FieldPath) -> str:
-    """The section of the reference that has the fields at that path of a document."""
+    """The section of the reference with the fields at a path of a document."""
     while True:
         try:
             section = noun_at(kind, path[:-1]).__name__.removesuffix("Spec")
-        except (KeyError, StopIteration):  # the path leads into values
+        except (KeyError, StopIteration):  # the path leads into a value
             path = path[:-1]
             continue
-        return f"{section} in docs/reference/pipeline.md has its fields."
+        return f"Its fields are listed in docs/reference/pipeline.md, section {section}."
 
 
 def _mistyped(alike: Sequence[ErrorDetails]) -> str:
@@ -218,20 +218,21 @@ def _unknown(document: YamlDocument, kind: Root, path: FieldPath) -> Problem:
 
 
 def _with_unit(noun: type, word: str) -> str:
-    """How the value is written of a field whose unit is in the word, as in the records: `timeout_seconds`."""
+    """A hint for a field with a unit in its name, as in the records (`timeout_seconds`): how to write its
+    value."""
     bare = re.sub("_(seconds|bytes|months)$", "", word)
     part = parts(noun).get(bare) if bare != word else None
     return f"`{bare}` takes {part.leaf.expected}. " if part is not None and part.leaf is not None else ""
 
 
 def noun_at(kind: Root, path: FieldPath) -> type:
-    """The noun whose fields are written at that path of a document."""
+    """The record whose fields are at a path of a document."""
     noun, steps = KINDS[kind] if isinstance(kind, str) else kind, iter(path)
     for step in steps:
         hint = parts(noun)[str(step)].hint
         noun = next(nouns_in(hint))
         if origin_of(hint) in (tuple, Mapping):
-            next(steps)  # the name or number of one of several
+            next(steps)  # a name or an index
     return noun
 
 
@@ -244,10 +245,10 @@ _START = "Start with `pipeline: NAME`, then `jobs:`."
 def read_pipeline(
     path: Path, *, set_values: Mapping[str, object] = _NOTHING, awaiting: bool = False
 ) -> Pipeline:
-    """The one pipeline a file declares; resources in documents of their own beside it become part of it.
+    """Read the single pipeline of a file; resources in further documents of the file become part of it.
 
-    `set_values` are the words given with `--set key=value`, or Python values. With `awaiting` the times that
-    a schedule gives may be missing. Raises PipelineError with all problems found.
+    `set_values` are the texts of `--set key=value`, or Python values. With `awaiting`, the times that a
+    schedule sets may be missing. Raises PipelineError with all problems.
     """
     declared = read_declarations(path, set_values=set_values, awaiting=awaiting)
     pipelines = [noun for noun in declared if isinstance(noun, Pipeline)]
@@ -261,16 +262,16 @@ def _not_one(path: Path, names: Sequence[str]) -> PipelineError:
     if not names:
         return PipelineError("declares no pipeline", place=str(path), hint=_START)
     return PipelineError(
-        f"declares {len(names)} pipelines ({', '.join(names)}), one is expected",
+        f"declares {len(names)} pipelines ({', '.join(names)}) instead of one",
         place=str(path),
-        hint=f"`gridmill apply -f {path}` keeps all of them; then `gridmill run {names[0]}` runs one.",
+        hint=f"Store all with `gridmill apply -f {path}`, then run one with `gridmill run {names[0]}`.",
     )
 
 
 def read_declarations(
     path: Path, *, set_values: Mapping[str, object] = _NOTHING, awaiting: bool = False
 ) -> tuple[Declared, ...]:
-    """Everything a file declares, one noun per YAML document, in order. Raises PipelineError."""
+    """Read all records that a file declares, one for each YAML document, in order. Raises PipelineError."""
     text = read_text(path)
     folder = str(path.resolve().parent)
     return parse_declarations(text, file=str(path), folder=folder, set_values=set_values, awaiting=awaiting)
@@ -284,8 +285,8 @@ def parse_declarations(
     set_values: Mapping[str, object] = _NOTHING,
     awaiting: bool = False,
 ) -> tuple[Declared, ...]:
-    """What the text of a file declares; `file` is how messages call it, `folder` where it lies: what it
-    names of the project's code must be there. Raises PipelineError."""
+    """Read all records that the text of a file declares. `file` is its name in messages, `folder` its folder,
+    which must have all named files of the project. Raises PipelineError."""
     documents = parse_documents(text, file)
     if not documents:
         raise PipelineError("the file is empty", place=file, hint=_START)
@@ -314,7 +315,7 @@ def _written(noun: Pipeline, text: str, values: Mapping[str, str], number: int) 
 def read_again(
     written: PipelineSource, *, folder: str = "", set_values: Mapping[str, object] = _NOTHING
 ) -> Pipeline:
-    """The pipeline that was read from that text, with `set_values` over those that were given then.
+    """Read the pipeline again from its stored text, with `set_values` in addition to the earlier values.
 
     Raises PipelineError.
     """
@@ -323,26 +324,28 @@ def read_again(
     noun = _noun(document, {**written.values, **set_values}, problems)
     if problems:
         raise to_error(written.file, problems)
-    assert isinstance(noun, Pipeline)  # it was one when it was read first
+    assert isinstance(noun, Pipeline)  # the text declared a pipeline when it was read first
     values = {**written.values, **{key: word(value) for key, value in set_values.items()}}
     return replace(noun, folder=folder, written=_written(noun, written.text, values, written.document))
 
 
 def read_text(path: Path) -> str:
-    """The file's text. Raises PipelineError when it cannot be one."""
+    """The text of the file. Raises PipelineError if it cannot be read, is too large, or is not UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise PipelineError("there is no such file", place=str(path), hint=_near(path)) from error
+        raise PipelineError("the file does not exist", place=str(path), hint=_near(path)) from error
     except IsADirectoryError as error:
-        raise PipelineError("this is a folder", place=str(path), hint=_inside(path)) from error
+        raise PipelineError("this is a folder, not a file", place=str(path), hint=_inside(path)) from error
     except (OSError, ValueError) as error:
         raise PipelineError(
             f"cannot be read: {getattr(error, 'strerror', error)}", place=str(path)
         ) from error
     if len(data) > MAX_BYTES:
-        raise PipelineError("larger than 1 MiB", place=str(path), hint="Keep data in files of its own.")
+        raise PipelineError(
+            "the file is larger than 1 MiB", place=str(path), hint="Store data in other files."
+        )
     return _decode(data, path)
 
 
@@ -413,7 +416,7 @@ def _noun(
 
 
 def _kind(document: YamlDocument, problems: list[Problem]) -> str | None:
-    """Which noun the document declares; None, with a problem noted, when it cannot be told."""
+    """The kind of record that the document declares; None, with a problem, if it is unclear."""
     value = document.value
     if not isinstance(value, YamlMapping):
         message = f"expected fields such as `pipeline: NAME` and `jobs:`, got {show_value(value)}"
@@ -422,18 +425,22 @@ def _kind(document: YamlDocument, problems: list[Problem]) -> str | None:
     kinds = [kind for kind in KINDS if kind in value]
     if len(kinds) > 1:
         message = f"declares a {kinds[0]} and a {kinds[1]}"
-        problems.append(document.problem((kinds[1],), message, "Separate documents with a line `---`."))
+        problems.append(
+            document.problem((kinds[1],), message, "Separate the two documents with a line `---`.")
+        )
         return None
     return kinds[0] if kinds else "pipeline"
 
 
 def read_constraint(text: str) -> Constraint:
-    """`{column: price, min: 0}`, as below `constraints` in a file. Raises InputError."""
+    """Parse a constraint, such as `{column: price, min: 0}`, in the form of `constraints` in a file. Raises
+    InputError."""
     return _sink("constraints", text).constraints[0]
 
 
 def read_outage(text: str) -> Outage:
-    """`{time: at, begins: ..., ends: ...}`, as below `outages` in a file. Raises InputError."""
+    """Parse an outage window, such as `{time: at, begins: ..., ends: ...}`, in the form of `outages` in a
+    file. Raises InputError."""
     return _sink("outages", text).outages[0]
 
 
@@ -441,7 +448,9 @@ def _sink(field: str, text: str) -> SinkSpec:
     (document,) = parse_documents(text, field) or (None,)
     value = document.value if document is not None else None
     if not isinstance(value, YamlMapping):
-        raise InputError(f"{text!r} is no mapping", hint="For example {column: price, min: 0}.", place=field)
+        raise InputError(
+            f"{text!r} is not a mapping", hint="Write for example '{column: price, min: 0}'.", place=field
+        )
     jobs = {"altered": {"sink": {"source": "any", field: [value]}}}
     other = value.get("references")
     if isinstance(other, str) and "/" not in other:

@@ -1,7 +1,7 @@
 """Single values in YAML: text, numbers, durations, sizes and counts, with parser and JSON Schema.
 
-Each leaf type has a parser (from a value of the YAML reader to the field's value) and the JSON Schema of what
-it accepts; both come from one table.
+Each leaf type has a parser (from a value of the YAML reader to the field's value) and a JSON Schema of the
+accepted values; both come from one table.
 """
 
 import re
@@ -23,7 +23,7 @@ PARAMETER = {"type": "string", "pattern": r"\$\{"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarType:
-    """`expected` completes the sentence `expected ..., got ...`."""
+    """A type of single values. `expected` completes the sentence `expected ..., got ...`."""
 
     expected: str
     parse: Callable[[Any], Any]
@@ -31,7 +31,7 @@ class ScalarType:
 
 
 def wrong(expected: str, more: str = "") -> PydanticCustomError:
-    """To be told as `expected a duration such as 5m, got [1, 2]`, with `more` behind it."""
+    """An error with the message `expected a duration such as 5m, got [1, 2]`, followed by `more`."""
     return PydanticCustomError("expected", "expected {expected}", {"expected": expected, "more": more})
 
 
@@ -131,7 +131,7 @@ def _unit(parse: Callable[[str], float], expected: str, units: str) -> ScalarTyp
 
 
 def choice(enum: type[StrEnum]) -> ScalarType:
-    """One of the values of `enum`."""
+    """The type of the values of an enum."""
     names = [member.value for member in enum]
     expected = f"one of {', '.join(names)}"
 

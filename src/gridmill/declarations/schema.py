@@ -38,10 +38,10 @@ from gridmill.domain.sql_statement import Scalar
 from gridmill.domain.tuning import Range
 from gridmill.errors import InputError
 
-Hint: TypeAlias = Any  # a type expression; typing has no type for them
+Hint: TypeAlias = Any  # a type expression, for which typing has no type
 
 KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site": Site}
-"""What a document can declare, by the field that holds its name."""
+"""The kinds of records that a document can declare, by the field with the record's name."""
 
 NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "host", "bundle", "commit", "written", "awaits", "applied", "data"},
@@ -50,7 +50,7 @@ NOT_WRITTEN: Mapping[type, set[str]] = {
     Resource: {"default"},
     Site: {"nodes", "past", "route"},
 }
-"""Fields that no file contains."""
+"""Fields that a file cannot have."""
 _WRITTEN_TRUE = frozenset({Continuous, Each})
 FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
 _SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}
@@ -66,7 +66,8 @@ _SCALARS = frozenset({str, int, float, bool})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """A field of a noun as YAML has it. `inside` leads into a noun that is written flat."""
+    """A field of a record in YAML. `inside` is the path into a nested record whose fields are written
+    flat."""
 
     written: str
     field: str
@@ -79,7 +80,7 @@ class FieldSchema:
 
 @cache
 def parts(noun: type) -> Mapping[str, FieldSchema]:
-    """The fields of a noun, by the name they are written with."""
+    """The fields of a record, by their names in YAML."""
     return {part.written: part for part in _parts(noun)}
 
 
@@ -123,25 +124,25 @@ def _part(field: Field[Any], hint: Hint) -> FieldSchema:
 
 
 def _inner(hint: Hint) -> tuple[Any, ...]:
-    """The alternatives of a union, None left out; else the hint alone."""
+    """The alternatives of a union without None; for another type the type alone."""
     if origin_of(hint) in (Union, UnionType):
         return tuple(arg for arg in get_args(hint) if arg is not NoneType)
     return (hint,)
 
 
 def origin_of(hint: Hint) -> object:
-    """`tuple` of `tuple[str, ...]`; the hint itself where nothing is wrapped."""
+    """The outer type, such as `tuple` of `tuple[str, ...]`; the type itself if it has no arguments."""
     return get_origin(hint) or hint
 
 
 def is_named(noun: Hint) -> bool:
-    """Whether several of them are written as a mapping by name."""
+    """True if several records of the type are written as a mapping by name."""
     name = parts(cast(type, noun)).get("name") if is_dataclass(noun) else None
     return name is not None and name.required
 
 
 def nouns_in(hint: Hint) -> Iterator[type]:
-    """The nouns a hint speaks of, whatever they are wrapped in."""
+    """The records in a type, at any depth."""
     if is_dataclass(hint):
         yield hint  # type: ignore[misc]
     for arg in get_args(hint):
@@ -149,8 +150,8 @@ def nouns_in(hint: Hint) -> Iterator[type]:
 
 
 def shorthand(noun: type) -> FieldSchema | None:
-    """The field a noun's short form stands for: named in a table, or the only required one,
-    when text can be written for it."""
+    """The field for which a record's short form stands: a field of a table, or the only required field, if it
+    can be written as text."""
     if noun in _SHORT:
         return parts(noun)[_SHORT[noun]]
     required = [part for part in parts(noun).values() if part.required]
@@ -162,28 +163,28 @@ def shorthand(noun: type) -> FieldSchema | None:
 
 
 def can_be_true(noun: type) -> bool:
-    """Whether `true` can be written for a noun: all of its fields have defaults that make sense together."""
+    """True if `true` can be written for a record: all its fields have defaults that are valid together."""
     return noun in _WRITTEN_TRUE
 
 
-# to pydantic's core
+# --- to pydantic-core
 
 
 @cache
 def validator(kind: str) -> SchemaValidator:
-    """Validates a document of that kind (a key of KINDS) into its noun."""
+    """The validator of a kind of document (a key of KINDS), which returns its record."""
     return SchemaValidator(document_schema(kind))
 
 
 def document_schema(kind: str) -> CoreSchema:
-    """The schema of a document of that kind, with a definition for each noun in it."""
+    """The schema of a kind of document, with a definition for each record in it."""
     noun = KINDS[kind]
     inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
     return core.definitions_schema(_record(noun, kind), [_record(one) for one in inside])
 
 
 def noun_schema(noun: type) -> CoreSchema:
-    """The schema of one noun with the nouns in it; its name, where it must have one, is the field `name`."""
+    """The schema of one record with its nested records; a required name is the field `name`."""
     inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
     root = _record(noun, "name" if is_named(noun) else None)
     return core.definitions_schema(root, [_record(one) for one in inside if one is not noun])
@@ -197,10 +198,10 @@ def _reachable(hint: Hint) -> Iterator[type]:
 
 
 def _record(noun: type, kind: str | None = None) -> CoreSchema:
-    """A mapping with the noun's fields, validated into the noun.
+    """The schema of a mapping with the record's fields, which is validated into the record.
 
-    `kind` is how its name is written; without, a noun that must be named gets an empty one: the mapping
-    it stands in gives it.
+    `kind` is the field of the name. Without `kind`, a record that must have a name first gets an empty name,
+    and then the name from the mapping around it.
     """
     written = dict(parts(noun))
     if is_named(noun):
@@ -223,7 +224,7 @@ def _record(noun: type, kind: str | None = None) -> CoreSchema:
 
 
 def _with_the_rest(noun: type, value: object, validate: Callable[[object], Any]) -> object:
-    """A noun that was written out (`construct.written`) has its other fields again."""
+    """Restore the other fields of a record that `construct.written` made into a mapping."""
     made, origin = validate(value), getattr(value, "noun", None)
     if not isinstance(origin, noun):
         return made
@@ -263,7 +264,7 @@ def _build(noun: type, written: Mapping[str, FieldSchema], value: dict[str, Any]
 
 
 def shape(part: FieldSchema) -> CoreSchema:
-    """How a field is read."""
+    """The schema of a field."""
     shaped = _alternatives(_inner(part.hint), part.leaf)
     return core.nullable_schema(shaped) if _nullable(part) else shaped
 

@@ -16,7 +16,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of one document of a file: a pipeline, resource or site, told by the field that names it."""
+    """The schema of one document of a file: a pipeline, resource or site, which differ by the field of the
+    name."""
     inputs = [(kind, "validation", document_schema(kind)) for kind in KINDS]
     _, definitions = _Generator().generate_definitions(cast(Any, inputs))
     return {
@@ -36,7 +37,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as the published file has it."""
+    """The text of the schema in the published file."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -45,15 +46,16 @@ def _to(name: str) -> dict[str, str]:
 
 
 class _Generator(GenerateJsonSchema):
-    """pydantic's generator, told how leaves, nouns and their short forms are written."""
+    """The generator of pydantic, extended for leaf types, records and their short forms."""
 
     def function_plain_schema(self, schema: core.PlainValidatorFunctionSchema) -> JsonSchemaValue:
-        """A leaf says it itself."""
+        """The JSON Schema of a leaf type, from its table."""
         leaf: ScalarType = schema["metadata"]["leaf"]
         return dict(leaf.schema)
 
     def function_before_schema(self, schema: core.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """One where several are allowed; text for a noun that has a short form."""
+        """The JSON Schema of a function: a single value for a tuple, or text for a record with a short
+        form."""
         full = self.generate_inner(schema["schema"])
         if schema.get("metadata", {}).get("one"):
             return {"anyOf": [full["items"], full]}
@@ -64,7 +66,7 @@ class _Generator(GenerateJsonSchema):
         return {"anyOf": [full, *others]} if others else full
 
     def typed_dict_schema(self, schema: core.TypedDictSchema) -> JsonSchemaValue:
-        """A noun's fields, with the meaning and an example of each."""
+        """The JSON Schema of a record's fields, with the meaning and an example of each."""
         noun: type = _noun(schema)
         parts: Mapping[str, FieldSchema] = schema["metadata"]["parts"]
         properties = {

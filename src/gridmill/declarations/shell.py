@@ -23,13 +23,13 @@ _BEFORE_COMMAND = frozenset({"then", "do", "else", "elif", "if", "while", "until
 _KEYWORDS = _BEFORE_COMMAND | {"fi", "done", "case", "esac", "for", "function", "select", "time"}
 
 Words = str | tuple[str, ...]
-"""A parameter's value as text, or the values of a list as texts."""
+"""The value of a parameter as text, or the values of a list as texts."""
 Lookup = Callable[[re.Match[str]], Words | None]
 """Returns the value of a reference, or None if it stays as it is written."""
 
 
 class UnsafeError(Exception):
-    """There is no safe way to write a value where its reference stands; the message says why."""
+    """A value cannot be written safely at the position of its reference; the message has the reason."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class UnsafeError(Exception):
 
 
 class _QuoteState(StrEnum):
-    """What a character is in."""
+    """The quoting at the position of a character."""
 
     COMMAND = "command"
     SUBSTITUTION = "substitution"
@@ -56,18 +56,19 @@ class _QuoteState(StrEnum):
 _OPEN = frozenset(
     {_QuoteState.COMMAND, _QuoteState.SUBSTITUTION, _QuoteState.PARENTHESES, _QuoteState.BACKTICKS}
 )
-"""Places where the shell splits words and where quotes begin."""
+"""Quotings in which the shell splits words and in which quotes begin."""
 _ESCAPED: Mapping[_QuoteState, str] = MappingProxyType(
     {_QuoteState.DOUBLE: '\\"$`', _QuoteState.HERE: "\\$`"}
 )
 _OUTSIDE = (
-    "Give it to the command as an argument or by `env`, outside of them; or write ${%s:raw} to paste it."
+    "Pass the value as an argument or by `env`, outside of the quotes; or write ${%s:raw} to "
+    "insert it unquoted."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HereDocument:
-    """A here-document that begins after the next line break."""
+    """A here-document, which begins after the next line break."""
 
     delimiter: str
     quoted: bool
@@ -75,7 +76,7 @@ class _HereDocument:
 
 
 def fill_shell(text: str, lookup: Lookup) -> str:
-    """The command with its references replaced. Raises UnsafeError where a value cannot be written safely."""
+    """The command with replaced references. Raises UnsafeError if a value cannot be written safely."""
     scan = _ShellScanner(text, lookup, _QuoteState.COMMAND)
     filled = scan.run()
     if scan.quoted and scan.at not in (_QuoteState.COMMAND, _QuoteState.COMMENT):
@@ -86,7 +87,7 @@ def fill_shell(text: str, lookup: Lookup) -> str:
 
 
 class _ShellScanner:
-    """One pass over a command, or over a here-document in it."""
+    """A single pass over a command, or over one of its here-documents."""
 
     def __init__(self, text: str, lookup: Lookup, base: _QuoteState) -> None:
         self.quoted = False
@@ -101,11 +102,11 @@ class _ShellScanner:
 
     @property
     def at(self) -> _QuoteState:
-        """What the next character is in."""
+        """The quoting of the next character."""
         return self._stack[-1]
 
     def run(self) -> str:
-        """The text, filled in."""
+        """Scan the text and return it with replaced references."""
         while self._position < len(self._text):
             reference = REFERENCE.match(self._text, self._position)
             if reference is not None and reference[1] is not None:
@@ -116,10 +117,10 @@ class _ShellScanner:
                 self._character()
         return "".join(self._out)
 
-    # reading
+    # --- reading
 
     def _take(self, count: int = 1) -> None:
-        """Copy so many characters; a backslash never stands before a reference."""
+        """Copy the given number of characters; a reference after a backslash is refused."""
         taken = self._text[self._position : self._position + count]
         self._out.append(taken)
         self._position += len(taken)
@@ -136,7 +137,7 @@ class _ShellScanner:
         self._word_begins = self._command_begins = False
 
     def _braces(self) -> None:
-        """`$${`: what the shell expands itself."""
+        """`$${`: a reference that the shell expands."""
         self._out.append("${")
         self._position += 3
         if self.at not in (_QuoteState.SINGLE, _QuoteState.ANSI, _QuoteState.COMMENT):
@@ -178,9 +179,10 @@ class _ShellScanner:
         reference = REFERENCE.match(self._text, self._position + 1)
         if reference is not None and reference[1] is not None:
             raise UnsafeError(
-                "a backslash stands before a parameter", "Write $${ for a ${ that is meant for the shell."
+                "a backslash is not allowed before a parameter",
+                "For a variable of the shell, write $${NAME}.",
             )
-        if reference is not None:  # an escaped $ and a brace
+        if reference is not None:  # an escaped $, then a brace
             self._out.append("\\${")
             self._position += 4
         else:
@@ -188,7 +190,7 @@ class _ShellScanner:
         self._word_begins = self._command_begins = False
 
     def _expansion(self) -> bool:
-        """Whether a substitution begins here, which has quotes of its own."""
+        """True if a substitution begins here, in which quoting starts anew."""
         if self._sees("$(("):
             self._take(3)
             self._push(_QuoteState.ARITHMETIC)
@@ -291,12 +293,12 @@ class _ShellScanner:
             self._push(_QuoteState.PARENTHESES)
         else:
             self._take()
-            if self._cases[-1]:  # the end of a pattern
+            if self._cases[-1]:  # the end of a `case` pattern
                 self._word_begins = self._command_begins = True
             elif self.at in (_QuoteState.SUBSTITUTION, _QuoteState.PARENTHESES):
                 self._pop()
 
-    # here-documents
+    # --- here-documents
 
     def _here_begins(self) -> None:
         self._take(2)
@@ -304,7 +306,10 @@ class _ShellScanner:
         if match is None:
             return
         if REFERENCE.search(match[0]):
-            raise UnsafeError("the end of a here-document is named by a parameter", "Write the word itself.")
+            raise UnsafeError(
+                "the end word of a here-document cannot be a parameter",
+                "Write the end word itself instead of the parameter.",
+            )
         self._take(len(match[0]))
         bare = re.sub(r"""\\(.)|['"]""", r"\1", match[2])
         self._heres.append(_HereDocument(delimiter=bare, quoted=bare != match[2], tabs=bool(match[1])))
@@ -325,11 +330,15 @@ class _ShellScanner:
         filled = inner.literal() if here.quoted else inner.run()
         if any(_ends(line, here) for line in _LINE.findall(filled)):
             raise UnsafeError(
-                f"a value would end the here-document, which {here.delimiter!r} ends",
-                "End it with another word.",
+                "a line of the value would end the here-document, as it is equal to its end word "
+                f"{here.delimiter!r}",
+                "Choose another end word.",
             )
         if here.tabs and _leading_tabs(filled) > _leading_tabs(body):
-            raise UnsafeError("a value has lines that begin with tabs, which `<<-` removes", "Write `<<`.")
+            raise UnsafeError(
+                "a value has lines that begin with tabs, which `<<-` would remove",
+                "Write `<<` instead of `<<-`.",
+            )
         self.quoted = self.quoted or inner.quoted
         self._out.append(filled)
         self._position += len(body)
@@ -337,7 +346,7 @@ class _ShellScanner:
             self._take(len(lines[count]))
 
     def literal(self) -> str:
-        """The text of a here-document whose end is quoted: the shell expands nothing in it."""
+        """The text of a here-document with a quoted end word, in which the shell expands nothing."""
 
         def value(match: re.Match[str]) -> str:
             if match[1] is None:
@@ -347,7 +356,7 @@ class _ShellScanner:
 
         return REFERENCE.sub(value, self._text)
 
-    # writing
+    # --- writing
 
     def _value(self, reference: re.Match[str]) -> None:
         value = self._lookup(reference)
@@ -382,8 +391,8 @@ class _ShellScanner:
         before, after = self._tail()[-1:], self._text[self._position : self._position + 1]
         if not ((not before or before in " \t\n;&|(") and (not after or after in " \t\n;&|)<>")):
             raise UnsafeError(
-                f"`{reference[0]}` is a list, and stands within a word",
-                "Put spaces around it: it becomes words.",
+                f"`{reference[0]}` is a list and cannot be a part of a word",
+                "Put spaces around it, so that each item becomes a word.",
             )
         self.quoted = True
         return " ".join(_quoted(one) for one in value)
@@ -399,16 +408,17 @@ class _ShellScanner:
         return ('""' if tail.endswith("$") else "") + _quoted(value)
 
     def _tail(self) -> str:
-        """What is written before."""
+        """The end of the text that is written already."""
         return "".join(self._out[-80:])
 
     def _after_variable(self) -> str:
-        """A variable's name ends where a value begins."""
+        """Two quotes if a value would extend the name of a variable before it."""
         if not _VARIABLE.search(self._tail()):
             return ""
         if self.at is _QuoteState.HERE:
             raise UnsafeError(
-                "a parameter stands right behind a variable of the shell", "Write $${NAME} for the variable."
+                "a parameter directly after a variable of the shell is ambiguous",
+                "Write the variable as $${NAME}.",
             )
         return '""'
 
@@ -417,7 +427,7 @@ class _ShellScanner:
             return value
         raise UnsafeError(
             f"`{reference[0]}` is {value!r}, which cannot be written safely in {self.at}",
-            "Write $(...) in place of backticks."
+            "Write $(...) instead of backticks."
             if self.at is _QuoteState.BACKTICKS
             else _OUTSIDE % reference[1].partition(":")[0],
         )
@@ -440,7 +450,8 @@ def _one(value: Words, reference: re.Match[str], where: str) -> str:
     if isinstance(value, str):
         return value
     raise UnsafeError(
-        f"`{reference[0]}` is a list, and stands within {where}", "Put it outside of them: it becomes words."
+        f"`{reference[0]}` is a list and cannot be used within {where}",
+        "Put it outside of the quotes, so that each item becomes a word.",
     )
 
 
@@ -456,6 +467,6 @@ def _number(value: str, reference: re.Match[str]) -> str:
     if _NUMBER.fullmatch(value):
         return value
     raise UnsafeError(
-        f"`{reference[0]}` is {value!r}, and arithmetic takes whole numbers",
-        "A subshell is written $( (...) ).",
+        f"`{reference[0]}` is {value!r}, but arithmetic needs whole numbers",
+        "For a subshell, write $( (...) ).",
     )

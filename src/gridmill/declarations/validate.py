@@ -20,11 +20,11 @@ _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
     (JobKind.PREDICTION, "dataset"): JobKind.DATASET,
     (JobKind.PREDICTION, "models"): JobKind.TRAINING,
 }
-"""The kind of job that a field must name, for fields that accept only one kind."""
+"""The kind of job that a field accepts, for fields that accept only one kind."""
 
 
 def check(document: YamlDocument, pipeline: Pipeline) -> list[Problem]:
-    """Everything that does not hold between jobs and resources."""
+    """The problems between jobs and resources."""
     if not pipeline.jobs:
         return [document.problem(("jobs",), "a pipeline needs at least one job")]
     problems = [*_references(document, pipeline), *_same_variables(document, pipeline)]
@@ -48,7 +48,7 @@ def _schedule_at(document: YamlDocument, at: FieldPath, spec: ScheduleSpec | Non
 
 
 def external_resources(pipeline: Pipeline) -> tuple[str, ...]:
-    """Resources that jobs name and the file does not declare: the grid must have them."""
+    """The resources that jobs name and the file does not declare, so that the grid must have them."""
     declared = {resource.name for resource in pipeline.resources}
     named = (name for job in pipeline.jobs for name in job.named_resources)
     return tuple(dict.fromkeys(name for name in named if name not in declared))
@@ -60,7 +60,7 @@ def _references(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]
         for number, name in enumerate(job.needs):
             if name in job.needs[:number]:
                 at: FieldPath = ("jobs", job.name, "needs", number)
-                yield document.problem(at, f"`{job.name}` needs `{name}` twice", "Name each once.")
+                yield document.problem(at, f"`{job.name}` needs `{name}` twice", "List each job once.")
         words = list(_words(document.value, ("jobs", job.name, job.kind.value)))
         for name, path in (*_needs(job), *_read(job, words)):
             if "/" in name:
@@ -77,16 +77,17 @@ def _references(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]
 
 
 def _could_be(job: Job, path: FieldPath, jobs: Mapping[str, Job]) -> str:
-    """The jobs that a field could name."""
+    """A text with the jobs that a field could name."""
     wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
     names = [name for name, one in jobs.items() if name != job.name and wanted in (None, one.kind)]
     kind = f"{wanted} jobs" if wanted else "jobs"
     shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return f"; there are the {kind} {shown}" if names else f"; there are no other {kind}"
+    return f"; the file has the {kind} {shown}" if names else f"; the file has no other {kind}"
 
 
 def _overwritten_keys(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
-    """Predictions in which the dataset's entity or time would have the name of a column of the result."""
+    """The problems of predictions whose dataset has an entity or time with the name of a column of the
+    result."""
     datasets = {job.name: job.dataset for job in pipeline.jobs}
     for job in pipeline.jobs:
         dataset = datasets.get(job.prediction.dataset) if job.prediction else None
@@ -94,13 +95,13 @@ def _overwritten_keys(document: YamlDocument, pipeline: Pipeline) -> Iterator[Pr
             if name in OWN_COLUMNS:
                 yield document.problem(
                     ("jobs", job.name, "prediction", "dataset"),
-                    f"the column `{name}` of the dataset would be overwritten: a prediction has one, too",
+                    f"the dataset's column `{name}` has the same name as a column of the prediction",
                     KEYS_HINT,
                 )
 
 
 def _same_variables(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
-    """Needs of one command whose folders would be in the same variable."""
+    """The problems of commands with two needs whose folders would be in the same environment variable."""
     for job in pipeline.jobs:
         seen: dict[str, str] = {}
         for number, name in enumerate(job.needs if job.command is not None else ()):
@@ -109,17 +110,18 @@ def _same_variables(document: YamlDocument, pipeline: Pipeline) -> Iterator[Prob
                 called = [_with_line(document, one) for one in (first, name)]
                 yield document.problem(
                     ("jobs", job.name, "needs", number),
-                    f"{called[0]} and {called[1]} would both be ${input_variable(name)} in `{job.name}`",
+                    f"the folders of {called[0]} and {called[1]} would both be ${input_variable(name)} "
+                    f"in `{job.name}`",
                     "Rename one of the two jobs.",
                 )
 
 
 def _with_line(document: YamlDocument, name: str) -> str:
-    """A job with the line that it is declared in; the result of another pipeline has none here."""
+    """A job with the line of its declaration; a result of another pipeline has no line in this file."""
     return f"`{name}`" if "/" in name else f"`{name}` ({document.file}:{document.locate(('jobs', name))[0]})"
 
 
-_ELSEWHERE = "A job of another pipeline is written `pipeline/job`."
+_ELSEWHERE = "Write a job of another pipeline as `pipeline/job`."
 _REFERENCE = re.compile(r"[^/@]+/[^/@]+(@[^/@]+)?")
 
 
@@ -128,7 +130,7 @@ def _of_another(document: YamlDocument, job: Job, name: str, path: FieldPath) ->
         yield document.problem(path, f"`{name}` is a result of another pipeline", NAMED_WHERE_READ)
     elif not _REFERENCE.fullmatch(name):
         hint = "Write `pipeline/job`, `pipeline/job@3` or `pipeline/job@prod`."
-        yield document.problem(path, f"`{name}` is no name of a result of another pipeline", hint)
+        yield document.problem(path, f"`{name}` is not a result of another pipeline", hint)
 
 
 def _needs(job: Job) -> Iterator[tuple[str, FieldPath]]:
@@ -137,7 +139,7 @@ def _needs(job: Job) -> Iterator[tuple[str, FieldPath]]:
 
 
 def _read(job: Job, words: list[tuple[str, FieldPath]]) -> Iterator[tuple[str, FieldPath]]:
-    """The jobs whose results the declaration reads, each where it is first written."""
+    """The jobs whose results the declaration reads, each with the path of its first mention."""
     first = dict(reversed(words))
     for name in job.spec.references():
         if "/" not in name:
@@ -145,12 +147,12 @@ def _read(job: Job, words: list[tuple[str, FieldPath]]) -> Iterator[tuple[str, F
 
 
 def _words(value: Value, start: FieldPath) -> Iterator[tuple[str, FieldPath]]:
-    """Text written below a path of the document, and where."""
+    """The texts below a path of the document, with their paths."""
     yield from _walk(_at(value, start), start)
 
 
 def _at(value: Value, path: FieldPath) -> Value:
-    """None where nothing is written there."""
+    """The value at a path of the document; None if there is none."""
     for part in path:
         value = value.get(part) if isinstance(value, YamlMapping) and isinstance(part, str) else None
     return value
@@ -174,13 +176,13 @@ def _resource_types(document: YamlDocument, pipeline: Pipeline) -> Iterator[Prob
         for number, name in enumerate(job.named_resources):
             type_, path = types.get(name), ("resource",) if job.resource else ("resources", number)
             if type_ is not None and type_ != job.kind:
-                message = f"resource `{name}` serves {type_} jobs, and `{job.name}` is a {job.kind} job"
+                message = f"resource `{name}` serves {type_} jobs, but `{job.name}` is a {job.kind} job"
                 yield document.problem(("jobs", job.name, *path), message)
         if job.resource and job.resources:
             yield document.problem(
                 ("jobs", job.name, "resources"),
-                f"`{job.name}` names a resource, and several to choose from",
-                "Leave one of the two out.",
+                f"`{job.name}` has both `resource` and `resources`",
+                "Remove one of the two.",
             )
         yield from _several(document, job)
 
@@ -188,7 +190,7 @@ def _resource_types(document: YamlDocument, pipeline: Pipeline) -> Iterator[Prob
 def _several(document: YamlDocument, job: Job) -> Iterator[Problem]:
     path: FieldPath = ("jobs", job.name, "resources")
     if not job.resources and isinstance(_at(document.value, path), YamlList):
-        message, hint = f"`{job.name}` names none to choose from", "Name some, or leave `resources` out."
+        message, hint = f"`resources` of `{job.name}` is empty", "List resources, or remove `resources`."
         yield document.problem(path, message, hint)
     for number, name in enumerate(job.resources):
         if name in job.resources[:number]:

@@ -1,4 +1,4 @@
-"""Reads YAML text into values that know their lines, with one problem per syntax error.
+"""Reads YAML text into values with line numbers, and reports one problem per syntax error.
 
 It uses libyaml's parser and the tags of the core schema only. Depth and size are bounded, and common mistakes
 get hints.
@@ -25,7 +25,7 @@ CORE = "tag:yaml.org,2002:"
 
 
 class _PythonParser(Reader, Scanner, Parser):
-    """The parser in Python, for a PyYAML without libyaml."""
+    """The Python parser, for a PyYAML without libyaml."""
 
     def __init__(self, stream: str) -> None:
         Reader.__init__(self, stream)
@@ -33,11 +33,13 @@ class _PythonParser(Reader, Scanner, Parser):
         Parser.__init__(self)
 
 
-_Events: Any = getattr(getattr(yaml, "cyaml", None), "CParser", _PythonParser)  # libyaml's: ten times quicker
+# the parser of libyaml is ten times faster
+_Events: Any = getattr(getattr(yaml, "cyaml", None), "CParser", _PythonParser)
 
 
 class _Loader(Composer, _Events, BaseResolver):  # type: ignore[misc]
-    """Composes nodes no deeper than MAX_DEPTH; knows the tags of YAML 1.2's core schema and `<<`."""
+    """Composes nodes to a depth of at most MAX_DEPTH. It supports the tags of YAML 1.2's core schema and
+    `<<`."""
 
     def __init__(self, stream: str) -> None:
         _Events.__init__(self, stream)
@@ -80,7 +82,7 @@ def compose(text: str) -> list[Node]:
 
 
 def tag_of(word: str) -> str:
-    """The core schema's tag of an unquoted word."""
+    """The tag of an unquoted word in the core schema."""
     return cast(str, _Loader("").resolve(ScalarNode, word, (True, False)))  # type: ignore[no-untyped-call]
 
 
@@ -91,17 +93,19 @@ _HINTS = {
     "could not find expected ':'": "A field needs a colon and a space after its name.",
     "did not find expected key": "Check the indentation and quotes of this line and the one above.",
     "did not find expected '-'": "Check the indentation: items of one list start in the same column.",
-    "cannot start any token": "Put quotes around text that starts with a special sign such as @, ` or %.",
+    "cannot start any token": (
+        "Put quotes around text that starts with a special character such as @, ` or %."
+    ),
     "undefined alias": "An alias `*name` needs an anchor `&name` before it.",
     "control characters": "Remove the control character, or write it as an escape in double quotes.",
 }
 
 
 def syntax_problem(text: str, error: yaml.YAMLError) -> Problem:
-    """Where the text stops being YAML, and what usually is the reason."""
+    """The problem of a syntax error: its place, and its most common cause."""
     mark = getattr(error, "problem_mark", None)
-    what = getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be read"
-    if "end of stream" in what:  # what was opened and not closed is where the mistake is
+    what = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable text"
+    if "end of stream" in what:  # the cause is the bracket or quote that is not closed
         mark = getattr(error, "context_mark", None) or mark
     line = mark.line + 1 if mark else text.count("\n", 0, getattr(error, "position", 0)) + 1
     lines = text.split("\n")
@@ -117,7 +121,7 @@ _LARGEST = 2**63
 
 
 class YamlInteger(int):
-    """A whole number that remembers how it was written."""
+    """A whole number that keeps its text in the file."""
 
     text: str
 
@@ -129,7 +133,7 @@ class YamlInteger(int):
 
 
 class YamlFloat(float):
-    """A number with a point or exponent that remembers how it was written."""
+    """A number with a point or an exponent that keeps its text in the file."""
 
     text: str
 
@@ -163,14 +167,14 @@ Value: TypeAlias = YamlMapping | YamlList | str | YamlInteger | YamlFloat | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YamlDocument:
-    """One YAML document of a file, from `line` on."""
+    """A YAML document of a file, which starts at `line`."""
 
     file: str
     line: int
     value: Value
 
     def locate(self, path: FieldPath) -> tuple[int, FieldPath]:
-        """The line of the deepest part of `path` that is written there, and the path to it."""
+        """The line of the deepest part of `path` that exists in the document, and the path of that part."""
         value, line = self.value, self.line
         field_path: FieldPath = ()
         for part in path:
@@ -186,10 +190,10 @@ class YamlDocument:
 
 
 def parse_documents(text: str, file: str) -> tuple[YamlDocument, ...]:
-    """The documents that are not empty. Raises PipelineError for broken, hostile or ambiguous YAML."""
+    """Read the documents that are not empty. Raises PipelineError for broken, hostile or ambiguous YAML."""
     if lone := _SURROGATE.search(text):
         line = text.count("\n", 0, lone.start()) + 1
-        raise to_error(file, [Problem(message=f"the character {lone[0]!r} is no text", line=line)])
+        raise to_error(file, [Problem(message=f"the character {lone[0]!r} is not valid text", line=line)])
     try:
         nodes = compose(text)
     except yaml.YAMLError as error:
@@ -205,7 +209,7 @@ def parse_documents(text: str, file: str) -> tuple[YamlDocument, ...]:
 
 
 def lines_of(document: YamlDocument) -> dict[str, int]:
-    """The line of each field below `jobs`, by its path, where it is not that of the field around it."""
+    """The lines of fields below `jobs`, by path. A field on the line of its parent is left out."""
     jobs = document.value.get("jobs") if isinstance(document.value, YamlMapping) else None
     return dict(_lines(jobs, ("jobs",), document.locate(("jobs",))[0]))
 
@@ -222,12 +226,12 @@ def _lines(value: Value, path: FieldPath, around: int) -> Iterator[tuple[str, in
 
 
 def scalar(word: str) -> Value:
-    """What an unquoted word means in YAML: a number, true, false, nothing or text. Raises ValueError."""
+    """The value of an unquoted word in YAML: a number, true, false, null or text. Raises ValueError."""
     return _scalar(tag_of(word), word)
 
 
 class _NodeReader:
-    """Turns nodes into values, counting them so that aliases cannot multiply without end."""
+    """Converts nodes into values. It counts them, so that repeated aliases cannot exhaust memory."""
 
     def __init__(self, file: str) -> None:
         self.problems: list[Problem] = []
@@ -236,13 +240,13 @@ class _NodeReader:
         self._open: list[Node] = []
 
     def value(self, node: Node, path: FieldPath) -> Value:
-        """The node's value; what is wrong inside is noted and left out."""
+        """The value of a node; invalid parts are recorded as problems and left out."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            self._note(node, path, f"more than {MAX_NODES} values, counting what aliases repeat")
+            self._note(node, path, f"more than {MAX_NODES} values, including the values that aliases repeat")
             raise to_error(self._file, self.problems)
         if any(node is one for one in self._open):
-            return self._note(node, path, "this alias stands inside of what it repeats")
+            return self._note(node, path, "this alias is inside the value that it repeats")
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         self._open.append(node)
@@ -297,13 +301,13 @@ class _NodeReader:
         return None
 
     def _merged(self, node: Node, path: FieldPath) -> Iterator[Value]:
-        """The mappings that `<<` merges in, the first wins."""
+        """The mappings that `<<` merges; for a repeated field the first mapping applies."""
         value = self.value(node, path)
         for other in value if isinstance(value, YamlList) else [value]:
             if isinstance(other, YamlMapping):
                 yield other
             else:
-                self._note(node, path, "`<<` merges mappings only")
+                self._note(node, path, "`<<` can merge only mappings")
 
 
 def _line(node: Node) -> int:
@@ -342,7 +346,7 @@ def _bad_tag(tag: str) -> str:
 
 
 def _unfit(text: str) -> str:
-    """Why no command, path or record can hold the text; empty when it is fine."""
+    """The reason why the text is not allowed in commands, paths and records; empty if it is allowed."""
     match = _UNFIT.search(text)
     return f"the character {match[0]!r} cannot be used in text" if match else ""
 

@@ -1,7 +1,7 @@
-"""Accepts HTTP connections within limits, so that no client can use up descriptors, memory or time.
+"""Accepts HTTP connections within limits, so that no client can exhaust descriptors, memory or time.
 
-There is a limit on the connections of all clients and of one address, on the seconds and bytes of a request's
-headers, and on how slowly a body may arrive and an answer be read.
+There are limits on the connections of all clients and of one address, on the seconds and bytes of a request's
+headers, and on the least rates at which a body arrives and an answer is read.
 """
 
 import asyncio
@@ -28,24 +28,24 @@ CERTIFICATE = "gridmill.certificate"
 _LOG = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.5
 _MANY, _REST_SECONDS = 200, 5.0
-"""If this many connections have ended, the memory that they had is given back to the system."""
+"""After this many connections have ended, their free memory is returned to the system."""
 _LARGE_REQUEST_SECONDS = 2.0
-"""How long after a large request its memory is given back. By then most are answered."""
+"""The time after a large request until its memory is returned, in seconds. By then most are answered."""
 _REPORT_SECONDS = 60.0
-"""How often at most the number of refused connections is logged."""
+"""The shortest interval between two log lines about refused connections, in seconds."""
 _AT_ONCE = 64
-"""How many connections are accepted before others of the loop have their turn."""
+"""The number of connections that are accepted at once before other tasks of the loop run."""
 _DESCRIPTORS = 16_384
 _RESERVED = 256
-"""Descriptors that no TCP connection gets: of the Unix socket, of pods and of files."""
+"""The number of descriptors that are reserved for the Unix socket, pods and files."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of one listener. `step_bytes` of a body must arrive within `body_seconds`, so that transfers
-    over thin lines pass; a client that stops reading has `answer_seconds` for what waits for it (64 KiB).
-    Both count only while this side waits for the client."""
+    """The limits of one listener. `step_bytes` of a body must arrive within `body_seconds`, so that transfers
+    over slow links succeed. A client that stops reading has `answer_seconds` for the waiting 64 KiB. Both
+    times count only while this side waits for the client."""
 
     connections: int = 1_024
     of_one_address: int = 512
@@ -57,7 +57,8 @@ class Limits:
 
 
 def raise_open_files() -> None:
-    """Let this process open as many files as it may, up to 16,384: the usual soft limit is 1,024."""
+    """Raise the limit of open files of this process to the hard limit, at most 16,384. The usual soft limit
+    is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -65,7 +66,7 @@ def raise_open_files() -> None:
 
 
 def within_descriptors(limits: Limits) -> Limits:
-    """These limits, with no more connections than leave descriptors for everything else of the process."""
+    """These limits, with fewer connections if the process would have too few descriptors for other uses."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits
@@ -74,10 +75,10 @@ def within_descriptors(limits: Limits) -> Limits:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's, with the time by which the client must have done what this side waits for.
+    """uvicorn's protocol of a connection, with deadlines for the client.
 
     Over TLS the scope of each request has `gridmill.certificate`: the SHA-256 (hex) of the client's
-    certificate, or nothing where it showed none that the context trusts.
+    certificate, or an empty text if the client showed no certificate that the context trusts.
     """
 
     def __init__(self, acceptor: "Acceptor", address: str, config: Config, state: ServerState) -> None:
@@ -89,7 +90,7 @@ class Connection(HttpToolsProtocol):
         self._deadline: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
-        """Over TLS the handshake is over by now."""
+        """Start the deadline of the first request. Over TLS the handshake has ended already."""
         super().connection_made(transport)
         secure: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         certificate = secure.getpeercert(binary_form=True) if secure else None
@@ -97,12 +98,12 @@ class Connection(HttpToolsProtocol):
         self._wait(self._limits.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Its place is free."""
+        """Free the place of the connection."""
         super().connection_lost(exc)
         self._acceptor.release(self, self._address)
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes of headers that are not complete."""
+        """Count the bytes of incomplete headers."""
         self._header_bytes += len(data)
         super().data_received(data)
         if self._in_headers and self._header_bytes > self._limits.header_bytes:
@@ -110,7 +111,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """The first bytes of a request are here."""
+        """Start the deadline of the headers at the first bytes of a request."""
         super().on_message_begin()
         scope: Any = self.scope
         if self.scheme == "https":
@@ -119,14 +120,14 @@ class Connection(HttpToolsProtocol):
         self._wait(self._limits.header_seconds)
 
     def on_headers_complete(self) -> None:
-        """The body follows."""
+        """Start the deadline of the body after the headers."""
         super().on_headers_complete()
         self._in_headers, self._header_bytes, self._body_bytes = False, 0, 0
         self._request_bytes = 0
         self._wait(self._limits.body_seconds)
 
     def on_body(self, body: bytes) -> None:
-        """A step of it gives the client time for the next."""
+        """Extend the deadline after each step of the body."""
         super().on_body(body)
         self._body_bytes += len(body)
         self._request_bytes += len(body)
@@ -135,7 +136,7 @@ class Connection(HttpToolsProtocol):
             self._wait(self._limits.body_seconds)
 
     def on_message_complete(self) -> None:
-        """From here on the client waits."""
+        """Stop the deadline, as the client now waits for this side."""
         super().on_message_complete()
         if self._request_bytes >= LARGE_BYTES:
             self._acceptor.note_large_request()
@@ -143,20 +144,21 @@ class Connection(HttpToolsProtocol):
         self._deadline = None
 
     def pause_writing(self) -> None:
-        """The client does not read what it is sent."""
+        """Start the deadline of the answer, as the client does not read it."""
         super().pause_writing()
         self._wait(self._limits.answer_seconds)
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Stop the deadline of the answer, as the client has read."""
         super().resume_writing()
         self._deadline = None
 
     def end_if_late(self, now: float) -> None:
-        """Cut the connection where the client has not done in time what this side waits for."""
+        """Close the connection if the client has missed its deadline."""
         if self._deadline is None or now < self._deadline:
             return
-        if self.flow is not None and self.flow.read_paused:  # it is this side that does not read
+        # this side has paused reading, so the client cannot send
+        if self.flow is not None and self.flow.read_paused:
             self._wait(self._limits.body_seconds)
             return
         if self.transport is not None:
@@ -167,7 +169,7 @@ class Connection(HttpToolsProtocol):
 
 
 class Acceptor:
-    """Accepts what connects to a listener, in the server's loop, and keeps it within the limits."""
+    """Accepts connections to a listener, in the server's loop, within the limits."""
 
     def __init__(self, listener: socket.socket, tls: ssl.SSLContext | None, limits: Limits) -> None:
         self.limits = limits
@@ -176,12 +178,12 @@ class Acceptor:
         self._open: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused, self._report_refused_at = 0, 0.0
-        self._most = 0  # connections that were open at once since memory was given back
+        self._most = 0  # the most open connections since memory was returned
         self._give_back_at = float("inf")
         self._trim_at = float("inf")
 
     def start(self, server: Server) -> None:
-        """Accept from now on; call it in the loop of the server."""
+        """Start to accept connections. Call it in the loop of the server."""
         self._loop = asyncio.get_running_loop()
         self._make: Callable[[str], Connection] = lambda address: Connection(
             self, address, server.config, server.server_state
@@ -191,12 +193,12 @@ class Acceptor:
         self._sweep()
 
     def stop(self) -> None:
-        """Accept nothing more; what is open stays."""
+        """Stop accepting connections; open connections remain."""
         self._loop.remove_reader(self._listener.fileno())
         self._timer.cancel()
 
     def release(self, connection: Connection, address: str) -> None:
-        """It has ended."""
+        """Remove an ended connection."""
         if connection in self._open:
             self._open.discard(connection)
             self._forget(address)
@@ -209,7 +211,8 @@ class Acceptor:
         for _ in range(_AT_ONCE):
             try:
                 client, peer = self._listener.accept()
-            except OSError:  # nothing more, gone again, or no descriptor is left: the sweep closes some
+            # no more clients, the client left again, or no descriptor is free (the sweep closes some)
+            except OSError:
                 return
             address = _address_of(client.family, peer)
             local = _is_local(address)
@@ -232,13 +235,14 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=seconds
             )
-        except (OSError, asyncio.CancelledError):  # no handshake in time, or none at all
+        except (OSError, asyncio.CancelledError):  # the handshake failed or did not end in time
             self.release(connection, address)
             with suppress(OSError):
                 client.close()
 
     def _give_back(self, now: float) -> None:
-        """Give memory back some seconds after many connections have ended, when their requests have ended."""
+        """Return memory some seconds after many connections have ended, so that their requests have ended
+        too."""
         self._most = max(self._most, len(self._open))
         if self._most - len(self._open) >= _MANY:
             self._give_back_at = min(self._give_back_at, now + _REST_SECONDS)
@@ -266,7 +270,8 @@ class Acceptor:
 
 
 def _address_of(family: int, peer: Sequence[object]) -> str:
-    """What is counted as one client: an IPv4 address, the first 64 bits of an IPv6 one, any Unix socket."""
+    """The unit that counts as one client: an IPv4 address, the first 64 bits of an IPv6 address, any Unix
+    socket."""
     if family == socket.AF_INET6:
         packed = socket.inet_pton(family, str(peer[0]).partition("%")[0])
         mapped = packed[:12] == bytes(10) + b"\xff\xff"
@@ -275,5 +280,6 @@ def _address_of(family: int, peer: Sequence[object]) -> str:
 
 
 def _is_local(address: str) -> bool:
-    """Programs of this machine share its addresses: one limit holds for all of them."""
+    """True for an address of this machine. All its programs share these addresses, so only the total limit
+    applies."""
     return not address or address.startswith("127.") or address == bytes(8).hex()

@@ -23,7 +23,7 @@ from gridmill.errors import (
 )
 
 PATIENCE_SECONDS = 60.0
-"""Timeout for the next piece of a request."""
+"""Timeout for the next piece of a request, in seconds."""
 
 
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
@@ -41,7 +41,8 @@ def failure(error: GridmillError, status: int) -> Response:
 async def pass_on(
     app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, who: str, log: logging.Logger
 ) -> None:
-    """To the app; a defect of it is logged, and answered where nothing was yet: `who` failed."""
+    """Call the application. Log an unexpected error of it, and answer that `who` failed if no answer was
+    begun."""
     started = False
 
     async def watched(message: Message) -> None:
@@ -57,8 +58,8 @@ async def pass_on(
         log.exception("%s %s failed", scope["method"], scope["path"])
         if not started and _is_short_of_threads(error):
             short = UnavailableError(
-                f"{who} can start no further thread now: its machine has no process or thread left",
-                hint="Try again in a moment; on that machine `ps -eLf | wc -l` counts them.",
+                f"{who} cannot start a thread: its machine has reached the limit of processes and threads",
+                hint="Retry in a moment. To count the threads on that machine: ps -eLf | wc -l",
             )
             await failure(short, 503)(scope, receive, send)
         elif not started:
@@ -67,12 +68,12 @@ async def pass_on(
 
 
 def _is_short_of_threads(error: Exception) -> bool:
-    """Python has no error of its own for it."""
+    """Python raises a RuntimeError without a class of its own if no thread can be started."""
     return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Every error of the app's is answered by `failure`."""
+    """Install handlers with which every error of the application is answered by `failure`."""
     app.add_exception_handler(GridmillError, _explained)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -91,14 +92,17 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 def _hint(request: Request) -> str:
-    """A farm has no page of its calls: only Gridmills make them."""
+    """The hint for an invalid request. A farm has no page /docs, as only Gridmill itself calls it."""
     if any(getattr(route, "path", "") == "/docs" for route in request.app.routes):
-        return "See /docs for what this call takes."
-    return "The versions of both Gridmills may differ: `gridmill doctor` at home compares them."
+        return "See /docs for the arguments of this call."
+    return (
+        "The versions of Gridmill at home and at the farm may differ. To compare them, run at home: "
+        "gridmill doctor"
+    )
 
 
 def _methods_at(request: Request) -> str:
-    """The methods of all routes of that path: each route knows its own alone."""
+    """The methods of all routes with the path of the request, as each route knows only its own methods."""
     return ", ".join(
         method
         for method in _METHODS
@@ -114,7 +118,11 @@ async def _http(request: Request, error: Exception) -> Response:
     if error.status_code == 404:
         return failure(NotFoundError(f"there is nothing at {request.url.path}", hint=_hint(request)), 404)
     detail, busy = str(error.detail), error.status_code == 503
-    why = UnavailableError(detail, hint="Send it again.") if busy else InputError(detail, hint=_hint(request))
+    why = (
+        UnavailableError(detail, hint="Send the request again.")
+        if busy
+        else InputError(detail, hint=_hint(request))
+    )
     answer = failure(why, error.status_code)
     answer.headers.update(error.headers or {})
     if error.status_code == 405:
@@ -123,18 +131,18 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def declared_bytes(length: str) -> int:
-    """What a Content-Length says; 0 for none and for nonsense."""
+    """Parse a Content-Length header; 0 if it is missing or invalid."""
     return int(length) if length.isascii() and length.isdigit() else 0
 
 
 def too_large(limit: int) -> InputError:
-    """The error for a body of more bytes than that."""
+    """The error for a body with more bytes than the limit."""
     return InputError(f"the request is larger than {limit} bytes")
 
 
 def bounded(receive: Receive, limit: int, patience_seconds: float = PATIENCE_SECONDS) -> Receive:
-    """`receive` that refuses a body which turns out larger than declared, and one that does not come: nobody
-    else may know that it never will (HTTPException passes FastAPI)."""
+    """Wrap `receive` so that it refuses a body that is larger than declared, and a body that does not arrive,
+    which no other layer detects. It raises HTTPException, which FastAPI lets through."""
     read, whole = 0, False
 
     async def taken() -> Message:
@@ -143,7 +151,9 @@ def bounded(receive: Receive, limit: int, patience_seconds: float = PATIENCE_SEC
             async with asyncio.timeout(None if whole else patience_seconds):
                 message = await receive()
         except TimeoutError as error:
-            raise HTTPException(503, f"nothing more of the request came in {patience_seconds:g} s") from error
+            raise HTTPException(
+                503, f"the rest of the request did not arrive within {patience_seconds:g} s"
+            ) from error
         read += len(message.get("body", b""))
         whole = not message.get("more_body", False)
         if read > limit:

@@ -1,6 +1,6 @@
-"""Serves an ASGI application from a background thread, on a Unix socket or a port, there also over TLS.
+"""Serves an ASGI application from a background thread, on a Unix socket or on a port, optionally over TLS.
 
-TCP connections end by themselves if the network is cut or the machine at the other end is gone.
+TCP connections end by themselves if the network is cut or the machine at the other end is lost.
 """
 
 import errno
@@ -16,7 +16,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError
 from gridmill.http.connections import Acceptor, Limits, within_descriptors
 
-_ALIVE = (  # shows within 20 s, also where nothing is to be said
+_ALIVE = (  # detects a lost peer within 20 s, also on an idle connection
     ("SO_KEEPALIVE", socket.SOL_SOCKET, 1),
     ("TCP_KEEPIDLE", socket.IPPROTO_TCP, 5),
     ("TCP_KEEPINTVL", socket.IPPROTO_TCP, 5),
@@ -26,8 +26,9 @@ _UNREAD = (("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 20_000),)
 
 
 def keep_alive(connection: socket.socket, *, reads: bool = False) -> None:
-    """A connection, or one that listens: what it accepts is as it is. Where the other end `reads` without a
-    pause, what it has not taken for 20 s ends it too. What this machine does not know it goes without."""
+    """Set keepalive options of a connection, or of a listener, whose connections inherit them. If the other
+    end `reads` without pauses, unacknowledged data also ends the connection after 20 s. Options that this
+    system does not know are skipped."""
     for name, level, value in _ALIVE + (_UNREAD if reads else ()):
         if hasattr(socket, name):
             connection.setsockopt(level, getattr(socket, name), value)
@@ -37,8 +38,8 @@ UNSENT_BYTES = 1 << 17
 
 
 def little_unsent(connection: socket.socket) -> None:
-    """What is sent is soon on its way: of what waits before a thin line the kernel takes no more than this.
-    Without it counts as sent what takes seconds until it is."""
+    """Limit the unsent bytes that the kernel buffers for a slow link. Without the limit, data counts as sent
+    seconds before it is sent."""
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
@@ -50,7 +51,8 @@ _LIMITS = Limits()
 
 
 class _Server(uvicorn.Server):
-    """Tells when it has started. In a thread that is not the main one it touches no signals."""
+    """A uvicorn server that sets an event when it has started. Outside the main thread it changes no signal
+    handlers."""
 
     def __init__(self, config: uvicorn.Config, acceptor: Acceptor) -> None:
         super().__init__(config)
@@ -58,13 +60,13 @@ class _Server(uvicorn.Server):
         self._acceptor = acceptor
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's, which is given no socket; then accept."""
+        """Start as uvicorn does, without a socket; then accept connections."""
         await super().startup(sockets)
         self._acceptor.start(self)
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's; nothing is accepted any more."""
+        """Stop accepting connections, then shut down as uvicorn does."""
         self._acceptor.stop()
         await super().shutdown(sockets)
 
@@ -80,7 +82,7 @@ class Server:
     _path: Path | None = None
 
     def stop(self) -> None:
-        """End it; open requests get a moment. May be repeated."""
+        """Stop the server; open requests get a short time to end. Can be repeated."""
         self._server.should_exit = True
         self._thread.join(_STOP_SECONDS)
         self._socket.close()
@@ -98,12 +100,12 @@ def serve(
     listener: socket.socket | None = None,
     limits: Limits = _LIMITS,
 ) -> Server:
-    """Start serving; returns when it answers. With `socket_path` on that, else on HOST:PORT (0: any free), or
-    with `listener` on what `listen_at` gave for that.
+    """Start a server and return when it answers. It listens on the Unix socket `socket_path`, else on the
+    socket `listener` of `listen_at`, else on HOST:PORT (port 0: any free port).
 
-    With `tls` each request's scope has `gridmill.certificate`, see `http.connections.Connection`.
-    The socket file is the owner's alone (0600); a stale one is replaced, so hold the home's lock.
-    Raises UnavailableError when the address is taken, InputError when the path is too long.
+    With `tls`, the scope of each request has `gridmill.certificate`, see `http.connections.Connection`.
+    Only the owner can open the socket file (0600). A stale file is replaced, so the caller must hold the lock
+    of the home. Raises UnavailableError if the address is in use, InputError if the path is too long.
     """
     listener = listener or (_unix(socket_path) if socket_path else listen_at(host, port))
     place = f"{_shown(host)}:{listener.getsockname()[1]}"
@@ -132,7 +134,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
 
 
 def _with_stopping(app: ASGIApp, server: uvicorn.Server) -> ASGIApp:
-    """Lets long polls see that the server is to stop."""
+    """Middleware through which long polls see that the server is stopping."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
         scope["gridmill.stopping"] = lambda: server.should_exit
@@ -144,27 +146,29 @@ def _with_stopping(app: ASGIApp, server: uvicorn.Server) -> ASGIApp:
 def _unix(path: Path) -> socket.socket:
     if len(str(path).encode()) > _SOCKET_PATH_BYTES:
         raise InputError(
-            f"the path of the control socket is too long for Unix ({path})",
-            hint="Set GRIDMILL_HOME to a shorter path.",
+            f"the path of the control socket is too long for a Unix socket: {path}",
+            hint="Use a home with a shorter path: export GRIDMILL_HOME=FOLDER",
         )
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
-    path.chmod(0o600)  # before listen: until then nobody can connect
+    path.chmod(0o600)  # before listen, as no client can connect until then
     listener.listen(128)
     return listener
 
 
-_ANOTHER = "Choose another port with `--listen HOST:PORT` (0: any free one)."
-_ELSEWHERE = "`--listen` takes an address of this machine: `hostname -I` lists them."
+_ANOTHER = "Choose another port (0: any free port), for example: --listen 127.0.0.1:0"
+_ELSEWHERE = "Pass an address of this machine to --listen. To list them: hostname -I"
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """That port (0: any free), taken: who connects waits until it is served. Raises UnavailableError."""
+    """Bind and listen on a port (0: any free port). Clients that connect wait until a server accepts them.
+    Raises UnavailableError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    keep_alive(listener)  # else who is cut off in the middle of a request is waited for for ever
+    # without keepalive, a client that is cut off within a request would hold its connection for ever
+    keep_alive(listener)
     try:
         listener.bind((host, port))
     except OSError as error:

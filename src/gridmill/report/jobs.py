@@ -1,8 +1,8 @@
 """The jobs of a run in a report: table row, graph box and timeline row of each, and its declaration.
 
-A job's declaration is shown as the settings that differ from the defaults, with durations and sizes as people
-write them. The time of a job is the same everywhere, from its first attempt's start to its end, as the
-terminal prints it.
+The declaration of a job is shown as its settings that differ from the defaults, with durations and sizes in
+the form of pipeline files. The time of a job is the same everywhere: from the start of its first attempt to
+its end, as in the terminal.
 """
 
 import re
@@ -31,11 +31,11 @@ from gridmill.report.transfers import in_fact
 MOST_LINES = 60
 _UNITS = {"_seconds": lambda value: show_period(float(value)), "_bytes": show_bytes}
 _SECRET = ("env",)
-"""Fields whose values may be secret: only the names are shown."""
+"""Fields with possibly secret values, of which only the names are shown."""
 
 
 def declared(job: Job) -> str:
-    """The settings of a job in the form of a pipeline file, without those that have their default."""
+    """The settings of a job in the form of a pipeline file, without settings that have their default."""
     lines = list(_fields(job, 0, skip=("name",)))
     more = len(lines) - MOST_LINES
     return "\n".join([*lines[:MOST_LINES], *([f"... and {more} more lines"] if more > 0 else [])])
@@ -92,15 +92,15 @@ def _text(value: object) -> str:
 
 
 LOG_LINES = 20
-"""Last lines of a failed job's log that the report shows."""
+"""The number of last lines of a failed job's log in the report."""
 LONGEST_LINE, LONGEST_MESSAGE = 600, 2000
 ROWS_OF_TIMELINE, DETAILED_JOBS, SHOWN_PARTS = 60, 60, 40
-"""If there are more jobs, the timeline has only the longest ones, and settings are left out."""
+"""The largest number of jobs for which the timeline is complete and settings are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
-    """A row of the table of jobs, as text. `details` are sentences that are shown folded."""
+    """A row of the table of jobs, as text. `details` are sentences in a folded section."""
 
     name: str
     anchor: str
@@ -122,7 +122,7 @@ class JobLine:
 
 
 def anchor(name: str) -> str:
-    """The anchor of a job: its name, in letters that addresses have."""
+    """The anchor of a job: its name, in characters that are valid in addresses."""
     return "job-" + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}", name)
 
 
@@ -161,13 +161,13 @@ def _line(job: JobView, names: Mapping[str, str], building: float, *, detailed: 
 
 
 def time_of(job: JobView) -> str:
-    """How long the job took; empty for one that did not run."""
+    """The time that the job took; empty if it did not run."""
     seconds = seconds_of(job)
     return "" if seconds is None else show_seconds(seconds)
 
 
 def seconds_of(job: JobView) -> float | None:
-    """The same as a number."""
+    """The time that the job took, in seconds."""
     job_run = job.job
     restored = job_run.state == JobState.UNCHANGED and not job.attempts
     if job_run.started is None or job_run.ended is None or restored:
@@ -176,14 +176,14 @@ def seconds_of(job: JobView) -> float | None:
 
 
 def headline_of(version: Artifact | None) -> str:
-    """The metrics that say most about a model or a prediction, without counts of rows."""
+    """The most important metrics of a model or a prediction, without counts of rows."""
     if version is None:
         return ""
     return headline({name: value for name, value in version.output.metrics.items() if "rows" not in name})
 
 
 def message_of(job: JobView) -> str:
-    """What the table says beside the state."""
+    """The text beside the state in the table."""
     if job.job.state == JobState.FAILED:
         return reason(job, at_fault(job))
     return job.why or job.job.message or WHEN[job.job.job.when]
@@ -199,7 +199,7 @@ def _details(job: JobView, building: float) -> Iterable[str]:
     yield from job.job.sizing.why
     yield from in_fact(job)
     if building:
-        yield f"built its environment in {show_seconds(building)}"
+        yield f"environment built in {show_seconds(building)}"
     if attempt is not None and attempt.use is not None:
         yield f"CPU time {show_seconds(attempt.use.cpu_seconds)}"
     for one in job.attempts:
@@ -214,14 +214,14 @@ def _worst_first(parts: Sequence[PartView]) -> list[PartView]:
 
 
 def _part(part: PartView) -> tuple[str, str, str, str, str]:
-    """Node, state, exit code, time, and its last line or why it failed."""
+    """The cells of a part: node, state, exit code, time, and the last line or the reason of its failure."""
     took = "" if part.seconds is None else show_seconds(part.seconds)
     code = "" if part.exit_code is None else str(part.exit_code)
     return part.node, part.job.state.value, code, took, shortened(part.job.message, 300)
 
 
 def shortened(text: str, most: int) -> str:
-    """The text with its middle left out where it is too long; the number of letters left out is shown."""
+    """The text, or for a long text its beginning and its end with the number of characters between them."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -234,7 +234,7 @@ def log_end(lines: Sequence[LogLine]) -> str:
 
 
 def graph_of(view: RunView) -> str:
-    """The jobs and what they need, as SVG; empty where there are too many."""
+    """The jobs and their dependencies as SVG; empty if there are too many jobs."""
     critical = view.critical.path if view.critical is not None and view.critical.branches else ()
     return dag(
         [
@@ -253,8 +253,8 @@ def graph_of(view: RunView) -> str:
 
 
 def timeline_of(view: RunView) -> tuple[str, int]:
-    """When jobs waited and ran, as HTML; and how many of them are left out, as they took the least time.
-    Empty where none ran."""
+    """The times when jobs waited and ran as HTML, and the number of shortest jobs that are left out. Empty if
+    no job ran."""
     begin = view.run.started or view.run.created
     ran = [job for job in view.jobs if seconds_of(job) is not None or job.attempts]
     longest = sorted(ran, key=lambda job: -(seconds_of(job) or 0.0))[:ROWS_OF_TIMELINE]
@@ -286,7 +286,7 @@ def _waiting(job: JobView, begin: float) -> list[TimelineBar]:
     ready = job.job.ready
     if ready is None or first is None or first - ready < 0.01:
         return []
-    note = f"waited {show_seconds(first - ready)} for a place"
+    note = f"waited {show_seconds(first - ready)} for free resources"
     return [TimelineBar(begins=ready - begin, ends=first - begin, state="waiting", note=note)]
 
 
@@ -305,7 +305,8 @@ def _attempt_bar(job: JobView, attempt: Attempt, begin: float) -> TimelineBar:
 
 
 def critical_lines(view: RunView) -> Mapping[str, str]:
-    """The critical path with the time of each job, and the slack of the others; empty without branches."""
+    """The critical path with the time of each job, and the slack of the other jobs; empty without
+    branches."""
     critical = view.critical if view.critical is not None and view.critical.branches else None
     if critical is None:
         return {}

@@ -1,4 +1,4 @@
-"""The models of a run in a report: metrics beside those of the run before, feature importance, residuals."""
+"""The models of a run in a report: metrics and those of the previous run, feature importance, residuals."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,19 +32,19 @@ _LOSS = "loss"
 
 
 def name_of(version: Artifact) -> str:
-    """The job's name."""
+    """The name of the job that made the version."""
     return version.name.rpartition("/")[2]
 
 
 def versions_of(view: RunView, kind: ArtifactKind) -> list[Artifact]:
-    """Those that the run made or left unchanged."""
+    """The versions that the run made or left unchanged."""
     return [artifact for job in view.jobs for artifact in job.artifacts if artifact.kind == kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCell:
-    """A metric of a model: its text, whether it is the best of the run's models, and how it moved since the
-    run before: the text, and `better`, `worse` or nothing as a CSS class."""
+    """A metric of a model: its text, whether it is the best of the run's models, and its change since the
+    previous run, as text and as a CSS class (`better`, `worse` or empty)."""
 
     text: str = ""
     best: bool = False
@@ -54,7 +54,7 @@ class MetricCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricTable:
-    """A row per metric, a column per model (name, anchor, id). `notes` are what a reader must know about the
+    """A table with a row per metric and a column per model (name, anchor, id). `notes` are remarks on the
     comparison."""
 
     models: tuple[tuple[str, str, str], ...] = ()
@@ -64,7 +64,7 @@ class MetricTable:
 
 
 def metric_table(models: Sequence[Artifact], before: RunView | None) -> MetricTable:
-    """The metrics of the models, and of their versions in the run before."""
+    """The metrics of the models, and of their versions in the previous run."""
     shown = models[:SHOWN_MODELS]
     earlier = _earlier(before)
     names = list(dict.fromkeys(name for model in shown for name in model.output.metrics))
@@ -82,7 +82,7 @@ def metric_table(models: Sequence[Artifact], before: RunView | None) -> MetricTa
 
 
 def _earlier(before: RunView | None) -> Mapping[str, Artifact]:
-    """By name the models that the run before had."""
+    """The models of the previous run, by name."""
     return (
         {}
         if before is None
@@ -91,17 +91,20 @@ def _earlier(before: RunView | None) -> Mapping[str, Artifact]:
 
 
 def _since(models: Sequence[Artifact], earlier: Mapping[str, Artifact]) -> Iterator[str]:
-    """Of each model why there is no comparison, or that it is the same version."""
+    """Notes on models that cannot be compared, and on models with the same version."""
     if not earlier:
         return
     for model in models:
         old = earlier.get(model.name)
         if old is None:
-            yield f"{name_of(model)}: the run before has no such model"
+            yield f"{name_of(model)}: the previous run has no model of this name"
         elif old.id == model.id:
-            yield f"{name_of(model)}: the same version as in the run before"
+            yield f"{name_of(model)}: the same version as in the previous run"
         elif rows_measured_on(old) != rows_measured_on(model):
-            why = "the run before measured other rows, so the change is not that of the model alone"
+            why = (
+                "the previous run was evaluated on other rows, so the changes are not caused by the "
+                "models alone"
+            )
             yield f"{name_of(model)}: {why}"
 
 
@@ -139,8 +142,7 @@ def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPage:
-    """What is shown about one model. Charts are HTML; `facts` are names and texts; `tables` are
-    breakdowns."""
+    """The section of one model. Charts are HTML; `facts` are names and texts; `tables` are breakdowns."""
 
     name: str
     id: str
@@ -157,7 +159,7 @@ class ModelPage:
 
 
 def model_pages(view: RunView, events: Sequence[Event]) -> list[ModelPage]:
-    """One for each of the first models."""
+    """The sections of the first models."""
     steps = _steps(view, events)
     models = [
         (job, artifact)
@@ -220,7 +222,7 @@ def _value(value: object) -> str:
 
 
 def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, list[Point]]]:
-    """By attempt and name the metrics that were reported by step."""
+    """The metrics that were reported by step, by attempt and name."""
     points: dict[str, dict[str, list[Point]]] = {}
     for event in events:
         step, value = event.body.get("step"), event.body.get("value")
@@ -235,7 +237,7 @@ def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, 
 
 
 def _stored_curve(details: Mapping[str, Any]) -> Mapping[str, Sequence[Point]]:
-    """The losses that a model's record has: of one that this run has not trained."""
+    """The losses in a model's record, for a model that this run did not train."""
     curve = details.get("curve") or ()
     pairs = {"train_loss": 1, "validation_loss": 2}
     return (
@@ -248,8 +250,8 @@ def _stored_curve(details: Mapping[str, Any]) -> Mapping[str, Sequence[Point]]:
 def _learning(
     details: Mapping[str, Any], steps: Mapping[str, Sequence[Point]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Title, chart and note of each quantity: what is measured in one unit is in one chart. Trials are in
-    that of the search."""
+    """Title, chart and note of each quantity; metrics in the same unit share a chart. Trials have their own
+    chart."""
     groups: dict[str, dict[str, Sequence[Point]]] = {}
     for name, points in steps.items():
         if not name.startswith("trial_"):
@@ -268,7 +270,7 @@ def _learning(
 
 
 def _quantity(name: str) -> str:
-    """What a metric measures, without the split: `loss` of `train_loss`."""
+    """The quantity of a metric without the split: `loss` of `train_loss`."""
     for split in ("train_", "validation_", "test_"):
         name = name.removeprefix(split)
     return name
@@ -280,7 +282,7 @@ def _shown(name: str) -> str:
 
 
 def _importance(details: Mapping[str, Any]) -> tuple[str, str]:
-    """A note and bars: permutation importance where it was measured, else the model's own."""
+    """A note and bars: permutation importance if it was measured, else the model's own importance."""
     measured = details.get("permutation") or {}
     if features := measured.get("features"):
         largest = max(map(abs, features.values())) or 1.0
@@ -296,7 +298,11 @@ def _importance(details: Mapping[str, Any]) -> tuple[str, str]:
     largest = max(abs(value) for _, value, _ in rows) or 1.0
     shares = [(name, value / largest, text) for name, value, text in rows]
     members = "combine" in (details.get("options") or {})
-    title = "weight of each member" if members else "share of the loss that the splits by an input took away"
+    title = (
+        "weight of each member"
+        if members
+        else "share of the loss reduction that comes from splits by an input"
+    )
     more = len(ranked) - len(rows)
     note = f"The {len(rows)} largest of {len(ranked):,}." if more > 0 else ""
     if why := measured.get("skipped"):
@@ -316,7 +322,7 @@ def _measured_note(measured: Mapping[str, Any], count: int) -> str:
 
 
 def _residuals(details: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Of each label a note, the histogram of the errors, and truth against prediction."""
+    """For each label a note, a histogram of the errors, and a chart of truth against prediction."""
     residuals = details.get("residuals") or {}
     for one in residuals.get("labels") or ():
         low, middle, high = one["quantiles"]
@@ -352,7 +358,7 @@ def _scatter(details: Mapping[str, Any]) -> str:
 
 
 def _search(search: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The trials of a search, the best first, and a chart of the value of each."""
+    """The trials of a search, the best first, and a chart of their values."""
     trials = search["trials"]
     ended = [trial for trial in trials if trial["value"] is not None]
     higher = search["metric"] in HIGHER_IS_BETTER
@@ -383,5 +389,5 @@ def _calibration_chart(curve: Sequence[Sequence[float]]) -> str:
     points = [(float(predicted), float(came)) for predicted, came, _ in curve]
     low = min(0.0, *(min(point) for point in points))
     diagonal = Series(name="perfectly calibrated", points=[(low, low), (1.0, 1.0)], dashed=True)
-    axes = Axes(x="predicted probability", y="share that came true")
+    axes = Axes(x="predicted probability", y="observed share")
     return line_chart((Series(name="observed", points=points), diagonal), axes)

@@ -6,7 +6,7 @@ confidence.
 
 The beginning of a report: what failed, why and what to do, or what the run made.
 
-Predictions in a report: which model was chosen and why, and a sample of true and predicted values.
+Predictions in a report: the chosen model with the reason, and a sample of true and predicted values.
 """
 
 import os
@@ -68,8 +68,8 @@ _NO_LOGS: LogEnds = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedJob:
-    """A failed job: why, the end of its log, what to do, and the command that shows more. `last` is the last
-    line of the log where an exit code is all that is known."""
+    """A failed job: the reason, the end of its log, a hint, and the command that prints the log. `last` is
+    the last line of the log if the reason is only an exit code."""
 
     name: str
     anchor: str
@@ -103,7 +103,7 @@ def _failure(view: RunView, job: JobView, logs: LogEnds) -> FailedJob:
 
 
 def _where(job: JobView, attempt: Attempt | None) -> str:
-    """Which try it was, and where."""
+    """The number of the attempt, its pod and its time."""
     if attempt is None:
         return ""
     tries = f"attempt {len(job.attempts)} of {len(job.attempts)}, " if len(job.attempts) > 1 else ""
@@ -113,7 +113,7 @@ def _where(job: JobView, attempt: Attempt | None) -> str:
 
 
 def consequences(view: RunView) -> str:
-    """Which jobs did not run as others failed or were stopped."""
+    """The jobs that did not run because others failed or were stopped."""
     texts = []
     for state in (JobState.SKIPPED, JobState.STOPPED):
         names = [job.job.job.name for job in view.jobs if job.job.state == state][:NAMED_JOBS]
@@ -124,7 +124,7 @@ def consequences(view: RunView) -> str:
 
 
 def results(view: RunView) -> list[str]:
-    """Sentences about what a run made, or what it does now."""
+    """Sentences about the results of a run, or about its current jobs."""
     return list(_results(view))
 
 
@@ -135,8 +135,8 @@ def _results(view: RunView) -> Iterator[str]:
     unchanged = view.states.get(JobState.UNCHANGED, 0)
     if unchanged and unchanged == sum(view.states.values()):
         makers = dict.fromkeys(one.run_id for job in view.jobs for one in job.artifacts if one.run_id)
-        of = f" Their results are those of {', '.join(list(makers)[:5])}." if makers else ""
-        yield f"Nothing ran: {show_count(unchanged, 'job')} unchanged.{of}"
+        of = f" Their results are from {', '.join(list(makers)[:5])}." if makers else ""
+        yield f"No job was executed: {show_count(unchanged, 'job')} unchanged.{of}"
     yield from _models(view)
     for one in versions_of(view, ArtifactKind.PREDICTION)[:5]:
         model = one.output.details.get("model")
@@ -159,7 +159,7 @@ def _models(view: RunView) -> Iterator[str]:
 
 def _now(view: RunView) -> Iterator[str]:
     running = [job for job in view.jobs if job.job.state == JobState.RUNNING]
-    yield f"The run goes on: {show_count(view.states.get(JobState.RUNNING, 0), 'job')} running."
+    yield f"The run is active: {show_count(view.states.get(JobState.RUNNING, 0), 'job')} running."
     for job in running[:NAMED_JOBS]:
         note = str(job.progress.get("note") or "")
         if is_building(job) or note:
@@ -170,7 +170,8 @@ SHOWN_SAMPLES = 6
 
 
 def forecast(artifact: Artifact) -> dict[str, Any]:
-    """Facts and charts. The job keeps a sample of [[time, truth, prediction], ...] per entity."""
+    """The facts and charts of a prediction. Its version has a sample of [[time, truth, prediction], ...] per
+    entity."""
     details = artifact.output.details
     samples = details.get("sample") or {}
     if not isinstance(samples, Mapping):
@@ -210,12 +211,12 @@ def _sample_chart(points: Sequence[Sequence[Any]]) -> str:
 
 
 LEAST_SECONDS, LEAST_SAVING = 10.0, 0.2
-"""Advice is shown on jobs that take at least this long, if another number of workers saves at least this
-share."""
+"""Advice is shown for jobs that take at least this many seconds, if another number of workers saves at least
+this share."""
 
 
 def is_worth_it(advice: Advice) -> bool:
-    """Whether another number of workers than that of the last attempt is worth a reader's time."""
+    """True if another number of workers would save enough time to be shown."""
     if not advice.measured:
         return False
     last, better = advice.measured[-1], advice.forecast(advice.worth)
@@ -225,8 +226,8 @@ def is_worth_it(advice: Advice) -> bool:
 
 
 def advice_chart(advice: Advice) -> str:
-    """Speed-up by workers: band, law, perfect speed-up, measured points. Each doubling of the workers is as
-    wide as the others."""
+    """A chart of the speed-up by workers: confidence band, law, perfect speed-up, measured points. The axis
+    of workers is logarithmic."""
     lines = advice.forecasts
     highest = max([line.high for line in lines] + [one.speedup for one in advice.measured])
     most = max(line.workers for line in lines)
@@ -269,7 +270,7 @@ def _law(scale: Scale, lines: Sequence[WorkerForecast]) -> str:
 
 
 def _perfect(scale: Scale, most: int) -> str:
-    """Twice the workers, twice the speed: as far as it is within the picture."""
+    """The line of perfect speed-up (twice the workers, twice the speed), within the picture."""
     steps = [step / 4 for step in range(4 * 16) if 2 ** (step / 4) <= min(most, scale.high[1])]
     return f'<polyline class="line c2 dashed" points="{_path(scale, [(step, 2**step) for step in steps])}"/>'
 
@@ -298,13 +299,14 @@ def _environment() -> Environment:
 
 
 def _compiled() -> BytecodeCache | None:
-    """Compiled templates are kept where Python keeps compiled modules; nowhere, where that is read-only."""
+    """The cache of compiled templates, in the folder of Python's compiled modules; none if that is
+    read-only."""
     folder = Path(__file__).parent / "__pycache__"
     return FileSystemBytecodeCache(str(folder)) if os.access(folder, os.W_OK) else None
 
 
 def compile_template() -> Template:
-    """That of the page; compiled once in a process."""
+    """The template of the page, compiled once in a process."""
     return _environment().get_template("report.html.j2")
 
 
@@ -315,9 +317,9 @@ def render(
     before: RunView | None = None,
     logs: LogEnds = _NO_LOGS,
 ) -> str:
-    """The page. `events` are the run's kept events, for curves; `advice` is on those of its jobs that have
-    workers; `before` is the run whose metrics are compared; `logs` are the ends of the logs of failed
-    attempts, by their ids."""
+    """The page of a run. `events` are the run's stored events, for learning curves. `advice` is for its jobs
+    with workers. `before` is the run whose metrics are compared. `logs` are the last lines of failed
+    attempts' logs, by attempt id."""
     models = versions_of(view, ArtifactKind.MODEL)
     predictions = versions_of(view, ArtifactKind.PREDICTION)
     tables = [one for one in _artifacts(view) if one.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)]
@@ -378,7 +380,7 @@ def _failed(view: RunView) -> int:
 
 
 def _counts(view: RunView) -> str:
-    """`8 jobs: 6 succeeded, 2 unchanged`."""
+    """The number of jobs in each state: `8 jobs: 6 succeeded, 2 unchanged`."""
     total = sum(view.states.values())
     names = ", ".join(f"{count:,} {state.value}" for state, count in view.states.items())
     return f"{total:,} job{'' if total == 1 else 's'}: {names}" if total else "no jobs"
@@ -399,7 +401,7 @@ def _given(value: Given) -> str:
 
 
 def _trigger(run: Run) -> str:
-    """What started the run, where it was nobody by hand."""
+    """The trigger of the run, if no user started it."""
     if run.probe:
         return f"a probe of {run.probe}"
     if run.chunk:
@@ -408,6 +410,6 @@ def _trigger(run: Run) -> str:
 
 
 def _time(seconds: float) -> tuple[str, str]:
-    """In ISO 8601, and in the zone of the machine that writes the report."""
+    """A time in ISO 8601, and as text in the time zone of the machine that writes the report."""
     local = datetime.fromtimestamp(seconds).astimezone()
     return local.isoformat(timespec="seconds"), local.strftime("%Y-%m-%d %H:%M:%S %Z")

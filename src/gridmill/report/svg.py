@@ -1,12 +1,12 @@
 """Charts and the job graph as HTML and SVG: no script, no network, the same text size at any width.
 
 The lines of a chart are an SVG image that is stretched to the available width. The texts (ticks, titles,
-legend) are HTML beside it, placed in percent, so they are never stretched.
+legend) are HTML beside the image, with positions in percent, so that they are never stretched.
 
 The graph shows the jobs of a run as boxes in columns, with edges between boxes, never behind them. An edge
-that passes a column has a lane of its own there, between the boxes; edges from one job share it. The graph
-has its own size in pixels, so its text is as large as the page's. If there are many jobs, those whose names
-differ only at the end share one box.
+that passes a column has its own lane between the boxes; edges from one job share a lane. The graph has a
+fixed size in pixels, so that its text is as large as the text of the page. If there are many jobs, jobs whose
+names differ only at the end share one box.
 """
 
 import re
@@ -22,7 +22,7 @@ from gridmill.domain.amounts import show_number
 from gridmill.domain.frozen import dataclass
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
-"""CSS classes of series: the first six have colours of their own."""
+"""CSS classes of series: the first six have different colours."""
 _LARGEST = 1e300
 _MOST_POINTS = 400
 _WIDE, _HIGH = 1000, 1000
@@ -31,7 +31,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line (or `dots`): its name and its points, in order of x."""
+    """A line, or `dots`, with a name and points in the order of x."""
 
     name: str
     points: Sequence[Point]
@@ -41,8 +41,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """The titles of both axes; `x_labels` are positions and texts in place of numbers; `whole` x values have
-    whole ticks; `mark` is an x value with a vertical line, and its text."""
+    """The titles of both axes. `x_labels` are positions and texts instead of numbers; `whole` gives whole
+    ticks of x; `mark` is an x value with a vertical line, and its text."""
 
     x: str = ""
     y: str = ""
@@ -52,7 +52,7 @@ class Axes:
 
 
 def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
-    """About `count` round numbers between `low` and `high`; whole ones if asked for."""
+    """About `count` round numbers between `low` and `high`; with `whole` whole numbers."""
     span = high - low
     if not 0 < span < inf:
         return [low]
@@ -60,13 +60,13 @@ def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> li
     power = 10.0 ** _exponent(rough)
     step = next((power * factor for factor in (1, 2, 5, 10) if power * factor >= rough), 10 * power)
     if low + step == low or high + step == high:
-        return [low]  # too fine for doubles
+        return [low]  # the step is too small for floating-point numbers
     first = -(-low // step) * step
     return [first + step * index for index in range(int((high - first) / step + 1e-9) + 1)]
 
 
 def tick_texts(values: Sequence[float]) -> list[str]:
-    """The ticks as texts with as many decimals as tell them apart."""
+    """The ticks as texts, with enough decimals to distinguish them."""
     step = min((after - before for before, after in pairwise(values)), default=0.0)
     largest = max(map(abs, values), default=0.0)
     if step <= 0 or largest >= 1e6 or step < 1e-4:
@@ -81,28 +81,28 @@ def _exponent(value: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Both axes: what is where, in shares of the plot from its left upper corner."""
+    """Both axes: positions as shares of the plot from its upper left corner."""
 
     low: Point
     high: Point
 
     def across(self, x: float) -> float:
-        """The share from the left."""
+        """The position of an x value, as a share from the left."""
         return min(1.0, max(0.0, (x - self.low[0]) / ((self.high[0] - self.low[0]) or 1.0)))
 
     def down(self, y: float) -> float:
-        """The share from the top."""
+        """The position of a y value, as a share from the top."""
         return min(1.0, max(0.0, (self.high[1] - y) / ((self.high[1] - self.low[1]) or 1.0)))
 
     def place(self, point: Point) -> str:
-        """The point within the picture."""
+        """The coordinates of a point in the picture."""
         return f"{self.across(point[0]) * _WIDE:.0f},{self.down(point[1]) * _HIGH:.0f}"
 
 
 def line_chart(series: Sequence[Series], axes: Axes | None = None) -> str:
-    """Lines over a common scale, with a legend if there are several.
+    """A chart of lines with a common scale, with a legend if there are several.
 
-    Points that are not finite are left out, and values that are too large to be drawn are drawn at the edge.
+    Points that are not finite are left out. Values that are too large are drawn at the edge.
     """
     shown = [one for one in map(_drawable, series) if one.points]
     if not shown:
@@ -140,7 +140,7 @@ def _numbers(low: float, high: float, *, whole: bool) -> list[tuple[float, str]]
 
 
 def _drawable(series: Series) -> Series:
-    """Finite points, and not more than a screen can show: every n-th, and the last one."""
+    """The finite points, reduced to the number that a screen can show: every n-th point, and the last one."""
     points = [(x, max(-_LARGEST, min(_LARGEST, y))) for x, y in series.points if isfinite(x) and isfinite(y)]
     every = -(-len(points) // _MOST_POINTS)
     if every > 1:
@@ -156,8 +156,8 @@ def figure(
     axes: Axes,
     legend: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """A plot of the SVG `parts`, with labels at shares of its width and height, titles and a legend (name,
-    CSS classes)."""
+    """A plot of the SVG `parts`, with labels at shares of its width and height, titles, and a legend of names
+    and CSS classes."""
     names = "".join(f'<li><span class="key {look}"></span>{escape(name)}</li>' for name, look in legend)
     across = "".join(_label(share, index, text) for index, (share, text) in enumerate(x_labels))
     up = "".join(f'<span style="top:{share:.1%}">{escape(text)}</span>' for share, text in y_labels)
@@ -175,7 +175,7 @@ def figure(
 
 
 def _label(share: float, index: int, text: str) -> str:
-    """A text below the axis; every second one is left out on a narrow screen."""
+    """A text below the axis; a narrow screen shows only every second text."""
     edge = ' class="first"' if share < 0.02 else ' class="last"' if share > 0.95 else ""
     minor = " data-minor" if index % 2 else ""
     return f'<span style="left:{share:.1%}"{edge}{minor}>{escape(text)}</span>'
@@ -205,13 +205,13 @@ def _line(scale: Scale, series: Series, index: int) -> str:
 
 
 def dot(scale: Scale, point: Point, note: str, colour: str = "c1") -> str:
-    """A point that stays round however the picture is stretched: a line of no length with round ends."""
+    """A point that stays round in a stretched picture: a line of length 0 with round ends."""
     note = f"<title>{escape(note)}</title>" if note else ""
     return f'<path class="dot {colour}" d="M{scale.place(point)}h0">{note}</path>'
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], axes: Axes) -> str:
-    """Bars of counts between edges (one more than counts)."""
+    """A histogram: bars of counts between edges; there is one more edge than counts."""
     if not counts or len(edges) != len(counts) + 1:
         return ""
     scale = Scale(low=(edges[0], 0.0), high=(edges[-1], max(counts) * 1.05 or 1.0))
@@ -244,7 +244,7 @@ class TimelineBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """A row of a timeline; `link` is the anchor that its name leads to, `time` a text behind it."""
+    """A row of a timeline. `link` is the anchor of its name, `time` a text after the name."""
 
     name: str
     bars: Sequence[TimelineBar]
@@ -253,7 +253,7 @@ class TimelineRow:
 
 
 def timeline(rows: Sequence[TimelineRow], total: float) -> str:
-    """A row per job; its waiting and its attempts as bars of their state."""
+    """A timeline with a row for each job, and bars for its waiting and its attempts."""
     total = total if total > 0 and isfinite(total) else 1.0
     unit, size = _unit(total)
     marks = ticks(0.0, total / size, 6)
@@ -283,7 +283,7 @@ def _row(row: TimelineRow, total: float) -> str:
 
 
 def bars(values: Sequence[tuple[str, float, str]], title: str) -> str:
-    """Horizontal bars: name, share of the longest from -1 to 1, text. A negative one is drawn in another
+    """Horizontal bars: name, share of the longest bar from -1 to 1, text. Negative bars have another
     colour."""
     rows = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td><i class="bar {"negative" if share < 0 else "c1"}" '
@@ -296,20 +296,20 @@ def bars(values: Sequence[tuple[str, float, str]], title: str) -> str:
 _GRAPH_WIDTH, _GRAPH_HEIGHT, _LANE = 184.0, 46.0, 4.0
 _GAP_X, _GAP_Y = 36.0, 14.0
 _NAME, _LINE = 19, 23
-"""Letters that fit into the first and the second line of a box."""
+"""The numbers of characters that fit into the first and the second line of a box."""
 FOLDED_FROM, MOST_BOXES = 24, 60
-"""Number of jobs from which on similar ones share a box, and the most boxes that are drawn."""
+"""The number of jobs from which similar jobs share a box, and the largest number of boxes."""
 _ALIKE = 3
 _END = re.compile(r"([-_.]?\d+)+$")
 
 Slot = tuple[str, int]
-"""A job's name and a column: its box in its own column, else the lane of edges from it."""
+"""A job's name and a column: the job's box in its own column, the lane of its edges in other columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagBox:
-    """A box of the DAG, with the names of those it needs; `critical`: it is on the critical path; `link`:
-    the anchor that it leads to. One of several alike jobs has their `count`."""
+    """A box of the graph, with the names of the jobs that it needs. `critical`: the job is on the critical
+    path; `link`: the anchor of the job. A box of several similar jobs has their `count`."""
 
     name: str
     kind: str
@@ -322,8 +322,8 @@ class DagBox:
 
 
 def dag(boxes: Sequence[DagBox]) -> str:
-    """Boxes in columns by the longest way from a source; edges from needs. Empty where there are too many
-    boxes."""
+    """The graph: boxes in columns by their longest path from a source, edges for needs. Empty if there are
+    too many boxes."""
     boxes = folded(boxes) if len(boxes) >= FOLDED_FROM else boxes
     if len(boxes) > MOST_BOXES:
         return ""
@@ -338,11 +338,11 @@ def dag(boxes: Sequence[DagBox]) -> str:
     wide = max(len(columns) * (_GRAPH_WIDTH + _GAP_X) - _GAP_X + 16, 184)
     size = f'width="{wide:.0f}" height="{tallest:.0f}" viewBox="0 0 {wide:.0f} {tallest:.0f}"'
     body = "".join([*edges, *drawn])
-    return f'<svg class="dag" {size} role="group" aria-label="the jobs and what they need">{body}</svg>'
+    return f'<svg class="dag" {size} role="group" aria-label="the jobs and their dependencies">{body}</svg>'
 
 
 def folded(boxes: Sequence[DagBox]) -> list[DagBox]:
-    """One box for jobs of one kind, in one column, whose names differ only in their end."""
+    """Merge jobs of the same kind and column into one box if their names differ only at the end."""
     depth = _depths(boxes)
     keys = {box.name: (box.kind, depth[box.name], _stem(box.name)) for box in boxes}
     counts = Counter(keys.values())
@@ -357,7 +357,7 @@ def folded(boxes: Sequence[DagBox]) -> list[DagBox]:
 
 
 def _stem(name: str) -> str:
-    """The name without the numbers at its end, or without its last part."""
+    """The name without numbers at its end, or without its last part."""
     shorter = _END.sub("", name)
     return shorter if shorter != name else name.rpartition("-")[0] or name
 
@@ -387,7 +387,8 @@ def _renamed(box: DagBox, names: Mapping[str, str]) -> DagBox:
 
 
 def _sources(boxes: Sequence[DagBox], depth: Mapping[str, int]) -> dict[Slot, list[Slot]]:
-    """Every slot, with the slots of the column before that lead to it; in the order of the boxes."""
+    """All slots in the order of the boxes, with the slots of the previous column from which edges lead to
+    them."""
     sources: dict[Slot, list[Slot]] = {}
     for box in boxes:
         own = depth[box.name]
@@ -400,7 +401,7 @@ def _sources(boxes: Sequence[DagBox], depth: Mapping[str, int]) -> dict[Slot, li
 
 
 def _ordered(sources: Mapping[Slot, Sequence[Slot]], depth: Mapping[str, int]) -> list[list[Slot]]:
-    """The slots of each column from the top: each near those that lead to it, so that few edges cross."""
+    """The slots of each column from the top. Each slot is near its sources, so that few edges cross."""
     columns: list[list[Slot]] = []
     place: dict[Slot, float] = {}
     for number in range(max(depth.values(), default=-1) + 1):
@@ -429,7 +430,7 @@ def _tall(column: Sequence[Slot], depth: Mapping[str, int]) -> float:
 def _places(
     columns: Sequence[Sequence[Slot]], depth: Mapping[str, int], tallest: float
 ) -> Iterator[tuple[Slot, Point]]:
-    """The left upper corner of each slot; columns are centred."""
+    """The upper left corner of each slot; columns are centred."""
     for number, column in enumerate(columns):
         y = (tallest - _tall(column, depth)) / 2 + _GAP_Y / 2
         for slot in column:
@@ -438,7 +439,7 @@ def _places(
 
 
 def _edge_points(need: str, name: str, at: Mapping[Slot, Point], depth: Mapping[str, int]) -> list[Point]:
-    """Where an edge goes: out of the box on its right, along its lanes, into the other on its left."""
+    """The points of an edge: from the right of a box, along its lanes, to the left of the other box."""
     x, y = at[need, depth[need]]
     way = [(x + _GRAPH_WIDTH, y + _GRAPH_HEIGHT / 2)]
     for column in range(depth[need] + 1, depth[name]):
@@ -449,7 +450,7 @@ def _edge_points(need: str, name: str, at: Mapping[Slot, Point], depth: Mapping[
 
 
 def _edge(way: Sequence[Point]) -> str:
-    """Curves between columns, straight lines along lanes."""
+    """The path of an edge: curves between columns, straight lines along lanes."""
     (x, y), *points = way
     path = [f"M{x},{y}"]
     for index, (x2, y2) in enumerate(points):
@@ -468,7 +469,7 @@ def _depths(boxes: Sequence[DagBox]) -> dict[str, int]:
             for name, of in needs.items()
             if name not in depth and all(need in depth or need not in needs for need in of)
         }
-        if not deeper:  # a cycle cannot be stored; should one come, draw what there is
+        if not deeper:  # a cycle cannot be stored; for a damaged record, draw the graph without this edge
             return depth | dict.fromkeys((name for name in needs if name not in depth), 0)
         depth |= deeper
     return depth
@@ -490,7 +491,7 @@ def _box(box: DagBox, at: Point) -> str:
 
 
 def elided(text: str, most: int) -> str:
-    """The text, without its middle where it is too long; a wide letter counts twice."""
+    """The text, without its middle if it is too long; a wide character counts twice."""
     if _width(text) <= most:
         return text
     head = _first(text, (most - 1) // 2)

@@ -1,4 +1,4 @@
-"""Transfers of a run's jobs to other sites and back, as rows of a table."""
+"""Transfers of a run's jobs to and from other sites, as rows of a table."""
 
 from gridmill.domain.amounts import about, show_bytes, show_seconds
 from gridmill.domain.frozen import dataclass
@@ -8,7 +8,7 @@ from gridmill.domain.views import JobView, RunView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferDirection:
-    """What travelled, the share that did not have to, how long it took, and how much that is in a second."""
+    """The transferred bytes, the share that was present already, the time, and the rate."""
 
     carried: str
     reused: str
@@ -18,7 +18,7 @@ class TransferDirection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLine:
-    """A job, with all its attempts and parts."""
+    """The transfers of a job, with all its attempts and parts."""
 
     job: str
     there: TransferDirection
@@ -26,7 +26,7 @@ class TransferLine:
 
 
 def transfer_lines(view: RunView) -> tuple[TransferLine, ...]:
-    """Those of jobs that ran in another place."""
+    """The transfers of jobs that ran at another site."""
     pairs = ((job.job.job.name, transfers_of(job)) for job in view.jobs)
     return tuple(
         TransferLine(job=name, there=_direction(one.upload), back=_direction(one.download))
@@ -36,14 +36,14 @@ def transfer_lines(view: RunView) -> tuple[TransferLine, ...]:
 
 
 def transfers_of(job: JobView) -> AttemptTransfers | None:
-    """Together; None where nothing ran in another place."""
+    """The sum of the transfers; None if the job ran only at this site."""
     attempts = (*job.attempts, *(attempt for part in job.parts for attempt in part.attempts))
     transfers = [attempt.transfers for attempt in attempts if attempt.transfers is not None]
     return sum(transfers[1:], transfers[0]) if transfers else None
 
 
 def in_fact(job: JobView) -> tuple[str, ...]:
-    """Of a job that ran in another place, or could have: how long it took there, as a forecast says it."""
+    """For a job that ran at another site, or could have run there: its time, in the form of a forecast."""
     carried, last = transfers_of(job), job.attempts[-1] if job.attempts else None
     if last is None or last.use is None or not (carried or job.job.job.resources):
         return ()
@@ -53,7 +53,7 @@ def in_fact(job: JobView) -> tuple[str, ...]:
     waited = 0.0 if job.job.ready is None else job.attempts[0].placed - job.job.ready
     if waited >= 1:
         words.append(f"{about(waited)} wait")
-    return (f"in fact {' + '.join(words)}, on {last.pod_id}",)
+    return (f"actual: {' + '.join(words)}, on {last.pod_id}",)
 
 
 def _direction(crossing: Transfer) -> TransferDirection:

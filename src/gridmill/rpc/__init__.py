@@ -1,1 +1,1 @@
-"""Calls of the use cases between processes of one user on one machine, over a Unix socket."""
+"""Calls of use cases between processes of one user on one machine, over a Unix socket."""

@@ -1,4 +1,4 @@
-"""The client's end of the calls: the use cases of the control node behind a Unix socket.
+"""The client's end of calls: the use cases of the control node behind a Unix socket.
 
 The open connection is the sign that the client is alive. `differences` describes for the user how the
 client's settings differ from those of the control node.
@@ -39,17 +39,17 @@ SOCKET = "client.sock"
 _ANSWER_SECONDS = 60.0
 _PROBE_SECONDS = 0.9
 _CALL_SECONDS = 3600.0
-"""Timeout of a call; only a defect takes longer: a backup copies all of its data."""
+"""Timeout of a call, in seconds. The longest call is a backup, which copies all its data."""
 _END_SECONDS = 30.0
 _END_MILLISECONDS = 1000
-"""All connections of a process that ends are closed together, but not at the same instant."""
+"""The time within which all connections of an ended process are closed, in seconds."""
 GIVE_WAY = "give_way"
-"""A call that is no use case: the control node ends in favour of a permanent one, and leaves runs and pods as
-they are."""
+"""The name of a call that is not a use case: the control node ends for a permanent one, which takes over its
+runs and pods."""
 
 
 def connect_to(path: Path, hello: Hello, warn: Callable[[str], None]) -> "ClientLink":
-    """To the control node that listens there. Raises UnreachedError where none does."""
+    """Connect to the control node that listens on the socket. Raises UnreachedError if none does."""
     sock, welcome = _greet(path, hello)
     return ClientLink(path, sock, welcome, warn)
 
@@ -68,19 +68,19 @@ def _greet(path: Path, hello: Hello) -> tuple[socket.socket, Welcome]:
     except BaseException as error:
         if sock is not None:
             sock.close()
-        if isinstance(error, BlockingIOError):  # nobody takes the connections that wait
+        if isinstance(error, BlockingIOError):  # the process does not accept the waiting connections
             raise hung(owner_of(path.parent), str(path)) from error
         if not isinstance(error, OSError | InputError):
             raise
         raise UnreachedError(
             f"the control node at {path} does not answer ({type(error).__name__})",
-            hint="Start one with `gridmill up`.",
+            hint="Start one: gridmill up",
         ) from error
 
 
 class ClientLink:
-    """A client's connections to one control node; safe for several threads. While it is open the control node
-    knows that the client lives."""
+    """A client's connections to one control node; safe for several threads. While the link is open, the
+    control node knows that the client is alive."""
 
     def __init__(
         self, path: Path, sock: socket.socket, welcome: Welcome, warn: Callable[[str], None]
@@ -93,14 +93,13 @@ class ClientLink:
         self._process = os.getpid()
 
     def grid(self, *, attend: bool = False, key: str = "", again: bool = False) -> Grid:
-        """The use cases. With `attend` the control node stops what is started here when the client goes.
-        What is started is known by `key`; when it is asked for `again`, one that was started is not started
-        twice."""
+        """Return the use cases. With `attend`, the control node stops started runs when the client ends.
+        `key` identifies a start: with `again`, a run that was started with this key is not started twice."""
         return cast(Grid, _CallingGrid(link=self, attend=attend, key=key, again=again))
 
     def ask(self, call: Call, parts: list[bytes]) -> bytes:
-        """The value that came back, as JSON. Raises UnreachedError where nothing was asked, UnavailableError
-        where it cannot be known, and what the call raised."""
+        """Make a call and return its result as JSON. Raises UnreachedError if the call was not sent,
+        UnavailableError if its outcome is unknown, and the error of the call."""
         if self.has_ended():
             raise UnreachedError(f"the control node at {self._path} has ended", hint="Try again.")
         connection = self._connection()
@@ -112,16 +111,17 @@ class ClientLink:
                 raise ConnectionResetError("the connection was closed")
         except HungNodeError:
             connection.close()
-            self._ended = True  # no parting word, which would not be answered
+            self._ended = True  # without a `bye`, which would get no answer
             raise
         except OSError as error:
             connection.close()
-            readable(self._sign, milliseconds=_END_MILLISECONDS)  # who asks next then knows that it is gone
+            # the next call then knows that the control node has ended
+            readable(self._sign, milliseconds=_END_MILLISECONDS)
             raise UnavailableError(
                 f"the control node at {self._path} ended before it answered `{call.name}`",
-                hint="Look whether it was done, and try again.",
+                hint="Check with `gridmill status` whether the call took effect, and retry.",
             ) from error
-        except BaseException:  # an interrupt: what is left of this answer is not to be taken for the next
+        except BaseException:  # after an interrupt, the rest of this answer must not be read as the next one
             connection.close()
             raise
         self._idle.append(connection)
@@ -130,7 +130,7 @@ class ClientLink:
         return answer[1]
 
     def _answers(self) -> bool:
-        """Whether the control node takes up a connection at once."""
+        """True if the control node accepts a connection at once."""
         try:
             with dial(self._path) as sock:
                 sock.settimeout(_PROBE_SECONDS)
@@ -140,18 +140,19 @@ class ClientLink:
             return False
 
     def attend(self, run: str) -> None:
-        """From now on the control node stops that run when the client goes."""
-        with contextlib.suppress(OSError):  # it has ended: the next one is told with the hello
+        """Tie a run to this client: the control node stops the run when the client ends."""
+        # the control node has ended: the hello to the next one names the run
+        with contextlib.suppress(OSError):
             send_frame(self._sign, [encode(SessionMessage(attend=run))])
 
     def release(self) -> None:
-        """No more work comes from this client: what is idle may go, where nobody else is here."""
+        """Declare that this client starts no more runs. Without other clients, idle pods may then end."""
         with contextlib.suppress(OSError):
             send_frame(self._sign, [encode(SessionMessage(release=True))])
 
     def has_ended(self) -> bool:
-        """Whether the control node has ended; warnings that have come are passed on. In a child that was
-        forked it counts as gone: the connections are the parent's."""
+        """True if the control node has ended. Warnings that have arrived are passed on. In a forked child it
+        is always True, as the connections belong to the parent."""
         if self._is_of_parent():
             return True
         with self._reading:
@@ -171,7 +172,7 @@ class ClientLink:
 
     def _connection(self) -> socket.socket:
         while self._idle:
-            with contextlib.suppress(IndexError):  # another thread took the last
+            with contextlib.suppress(IndexError):  # another thread took the last connection
                 kept = self._idle.pop()
                 if not readable(kept):
                     return kept
@@ -181,8 +182,8 @@ class ClientLink:
         return sock
 
     def close(self) -> None:
-        """The client has done what it came for. Where it was the last one, the control node ends, and is
-        waited for: what is asked of the home afterwards meets nobody who leaves. May be repeated."""
+        """Disconnect the client. If it was the last one, wait for the end of the control node, so that a
+        later call to the home does not meet an ending one. Can be repeated."""
         if self._is_of_parent():
             return
         with self._reading:
@@ -195,7 +196,7 @@ class ClientLink:
         return os.getpid() != self._process
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Whether the control node ends within that time."""
+        """Wait for the end of the control node; return whether it ended within the given seconds."""
         with self._reading, contextlib.suppress(OSError):
             until = time.monotonic() + seconds
             while not self._ended and (left := until - time.monotonic()) > 0:
@@ -219,7 +220,7 @@ class ClientLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallingGrid:
-    """Each use case as a call."""
+    """Sends each use case as a call over the link."""
 
     link: ClientLink
     attend: bool
@@ -248,7 +249,7 @@ class _CallingGrid:
 
 
 def ask_to_end(link: ClientLink) -> None:
-    """Ask the control node to end for one that stays. Raises HomeInUseError where it stays itself."""
+    """Ask the control node to end for a permanent one. Raises HomeInUseError if it is permanent itself."""
     link.ask(Call(name=GIVE_WAY), [])
 
 
@@ -257,8 +258,9 @@ _SECRET = "GRIDMILL_STORE"  # its URL may hold a password
 
 
 def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, ...]:
-    """A line for each. Of a control node that was started to stay, the user chose the settings: there only
-    what the client's environment sets counts as different."""
+    """One line for each difference between the settings of client and control node. The user chose the
+    settings of a permanent control node, so only settings in the client's environment are compared with
+    it."""
     ours = as_variables(settings)
     names = hello.chosen if stays else tuple(ours)
     lines = [
@@ -267,7 +269,9 @@ def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, 
         if name in ours and name in hello.settings and not _are_same(name, hello.settings[name], ours[name])
     ]
     if hello.version != __version__:
-        lines.append(f"Gridmill is {hello.version} here and {__version__} at the control node that is up")
+        lines.append(
+            f"Gridmill has version {hello.version} here and {__version__} at the running control node"
+        )
     if hello.python != sys.prefix:
         lines.append(
             f"Python is {hello.python} here and {sys.prefix} at the control node that is up:"
@@ -282,10 +286,8 @@ def _are_same(name: str, theirs: str, ours: str) -> bool:
 
 def _line(name: str, theirs: str, ours: str) -> str:
     if name == _SECRET:
-        return (
-            f"{name} here is not that of the control node that is up: the control node's counts until it ends"
-        )
+        return f"{name} here is not that of the running control node, whose value applies until it ends"
     return (
-        f"{name} is {theirs or 'not set'} here and {ours or 'not set'} at the control node that is up:"
-        " the control node's counts until it ends"
+        f"{name} is {theirs or 'not set'} here and {ours or 'not set'} at the running control node,"
+        " whose value applies until it ends"
     )

@@ -13,14 +13,14 @@ from gridmill.errors import GridmillError, UnreachedError, explained
 from gridmill.rpc.protocol import Call
 
 _AGAIN_SECONDS = 0.2
-"""How often a stopped run is checked for its end, and stopped again if that failed."""
+"""The interval at which a stopping run is checked, and stopped again if that failed, in seconds."""
 _LOOK_SECONDS = 1.0
 _CALLS_SECONDS = 10.0
-"""How long running calls may take when the control node ends."""
+"""The time that running calls get when the control node ends, in seconds."""
 
 
 class AttendedRunsPort(Protocol):
-    """Runs that end with their client."""
+    """The functions for runs that end with their client."""
 
     def begin(
         self,
@@ -30,24 +30,25 @@ class AttendedRunsPort(Protocol):
         *,
         again: bool,
     ) -> RunView:
-        """Start a run whose jobs have that environment, unless that was done when it was asked for before."""
+        """Start a run whose jobs get the client's environment, unless an earlier call with the same key
+        started it."""
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
-        """The client of a run that another control node began is back."""
+        """Attach a client to its run, which another control node started."""
 
     def stop(self, run: str) -> None:
-        """Its client has gone."""
+        """Stop the run of a client that has ended."""
 
     def is_over(self, run: str) -> bool:
-        """Whether it has ended."""
+        """True if the run has ended."""
 
     def end_waits(self) -> None:
-        """The control node ends: who waits for news gets none."""
+        """Wake all calls that wait for events, as the control node ends."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AttendedClient:
-    """A connected client. `warn` sends it a warning to show."""
+    """A connected client. `warn` sends it a warning, which it prints."""
 
     name: str
     pid: int
@@ -58,7 +59,8 @@ class AttendedClient:
 
 
 class Attendance:
-    """Safe for several threads. `stays`: the control node does not end with its last client."""
+    """The connected clients of a control node; safe for several threads. If `stays` is true, the control node
+    does not end with its last client."""
 
     def __init__(self, attended: AttendedRunsPort, *, stays: bool, warn: Callable[[str], None]) -> None:
         self.stays = stays
@@ -73,7 +75,7 @@ class Attendance:
         self._leaving: list[Callable[[], None]] = []
 
     def enter(self, pid: int, command: str, environment: Mapping[str, str]) -> AttendedClient:
-        """A client comes. Raises UnreachedError when the control node ends."""
+        """Add a client. Raises UnreachedError if the control node is ending."""
         with self._changed:
             self._want_open()
             self._numbers += 1
@@ -87,7 +89,7 @@ class Attendance:
         return client
 
     def client(self, name: str) -> AttendedClient:
-        """One that is here. Raises UnreachedError."""
+        """A connected client by its name. Raises UnreachedError."""
         with self._changed:
             client = self._clients.get(name)
         if client is None:
@@ -95,8 +97,8 @@ class Attendance:
         return client
 
     def leave(self, client: AttendedClient, stays: Callable[[], None] = lambda: None) -> None:
-        """A client has gone: so do the runs that it waited for. `stays` is called when the control node does
-        not end with it."""
+        """Remove a client and stop the runs for which it waited. `stays` is called if the control node does
+        not end with the client."""
         with self._changed:
             if self._clients.pop(client.name, None) is None:
                 return
@@ -110,13 +112,13 @@ class Attendance:
             stays()
 
     def attend(self, client: AttendedClient, run: str) -> None:
-        """The run ends with the client."""
+        """Tie a run to a client: it ends with the client."""
         with self._changed:
             client.runs.add(run)
         self._attended.take(run, client.environment)
 
     def begin(self, client: AttendedClient, start: Callable[[], RunView], call: Call) -> RunView:
-        """Start a run for the client."""
+        """Start a run that ends with the client."""
         request = RunRequest(attended=call.attend, request=call.key)
         view = self._attended.begin(start, client.environment, request, again=call.again)
         if not call.attend:
@@ -124,15 +126,15 @@ class Attendance:
         with self._changed:
             if client.name in self._clients:
                 client.runs.add(view.run.id)
-            else:  # it went meanwhile
+            else:  # the client ended meanwhile
                 self._to_stop.add(view.run.id)
                 self._changed.notify_all()
         return view
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """A call under way: the control node does not end within. Raises UnreachedError when it ends
-        already."""
+        """A context for a running call, during which the control node does not end. Raises UnreachedError if
+        the control node is ending already."""
         with self._changed:
             self._want_open()
             self._calls += 1
@@ -148,8 +150,8 @@ class Attendance:
             raise UnreachedError("the control node ends", hint="Try again.")
 
     def hold(self) -> Callable[[], None]:
-        """Until what this gives is called, the control node does not end though nobody is here: who started
-        it is on its way."""
+        """Keep the control node alive without clients until the returned function is called, as the client
+        that started it has not connected yet."""
         with self._changed:
             self._held += 1
 
@@ -161,12 +163,12 @@ class Attendance:
         return release
 
     def is_alone(self, client: AttendedClient) -> bool:
-        """Whether no other client is here, and the control node ends with this one."""
+        """True if the client is the only one and the control node ends with it."""
         with self._changed:
             return not self.stays and self._clients.keys() == {client.name}
 
     def views(self) -> tuple[ClientView, ...]:
-        """Who is here."""
+        """The connected clients."""
         with self._changed:
             clients = [(one, sorted(one.runs)) for one in self._clients.values()]
         return tuple(
@@ -178,15 +180,15 @@ class Attendance:
         return not self._attended.is_over(run)
 
     def warn_clients(self, warning: str) -> None:
-        """To all clients."""
+        """Send a warning to all clients."""
         with self._changed:
             clients = tuple(self._clients.values())
         for client in clients:
             client.warn(warning)
 
     def keep(self, over: Callable[[], bool]) -> None:
-        """Stop runs of clients that have gone, until `over()`, or, unless it stays, until nobody is here and
-        these runs have ended; then nobody comes in any more."""
+        """Stop the runs of ended clients until `over()` is true. A control node that does not stay also
+        returns when no client is connected and these runs have ended; after that it accepts no clients."""
         while not over():
             self._stop_runs()
             with self._changed:
@@ -203,19 +205,19 @@ class Attendance:
                 if not self._attended.is_over(run):
                     self._attended.stop(run)
                     continue
-            except GridmillError as error:  # the store does not take it now
-                self._warn(f"{run}, whose client has gone, is not stopped yet: {explained(error)}")
+            except GridmillError as error:  # the store cannot record the stop now
+                self._warn(f"run {run} is not stopped yet, although its client has ended: {explained(error)}")
                 continue
             with self._changed:
                 self._to_stop.discard(run)
 
     def wake(self) -> None:
-        """Look at `over()` of `keep` again."""
+        """Make `keep` call its `over()` again."""
         with self._changed:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Nobody comes in any more; calls under way get a moment."""
+        """Accept no more clients, and give running calls a short time to end."""
         with self._changed:
             self._ending = True
         self._attended.end_waits()

@@ -1,7 +1,7 @@
-"""Tells a control node that is hung from one that is busy, and says what to do about it.
+"""Distinguishes a hung control node from a busy one, and creates the error with the remedy.
 
 A process is hung if it is stopped (SIGSTOP, a debugger), or if it neither answers nor uses processor time.
-One that computes, or answers other calls meanwhile, is busy: it is waited for.
+A process that computes, or answers other calls meanwhile, is busy: the client waits for it.
 """
 
 import os
@@ -16,7 +16,8 @@ from gridmill.errors import HungNodeError
 from gridmill.rpc.protocol import readable
 
 LOOK_SECONDS = 1.9
-"""Time between two looks at a process. Two looks without progress are enough, six without an answer."""
+"""The time between two checks of a process, in seconds. It is hung after two checks without progress, or six
+checks without an answer if its process is unknown."""
 _LOOKS, _LOOKS_UNKNOWN = 2, 6
 _STOPPED = "Tt"
 _LOOPBACK = ("127.", "::1")
@@ -32,12 +33,12 @@ class ProcessLook:
 
     @property
     def stopped(self) -> bool:
-        """It does not run until somebody continues it."""
+        """True if the process is stopped, and does not run until it gets SIGCONT."""
         return self.state in _STOPPED
 
 
 def look_at(pid: int) -> ProcessLook | None:
-    """The process now; None where there is none, or the system does not say."""
+    """The current state of the process; None if there is no process, or if the system does not show it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return ProcessLook(state=fields[0], ticks=int(fields[11]) + int(fields[12]))
@@ -48,8 +49,8 @@ def look_at(pid: int) -> ProcessLook | None:
 def wait_for_answer(
     sock: socket.socket, pid: int, where: str, *, answers: Callable[[], bool] = lambda: False
 ) -> None:
-    """Wait until the socket can be read. `pid` is the control node's process (0: unknown); `answers` asks it
-    something else, where it is to be known whether it does.
+    """Wait until the socket can be read. `pid` is the control node's process (0: unknown). `answers` checks
+    whether it answers another request.
 
     If the process is unknown, this looks for the process of this machine that listens at the other end.
     Raises HungNodeError about 4 s after a control node was stopped, or some 30 s if its process is not found:
@@ -65,11 +66,11 @@ def wait_for_answer(
     while sock.fileno() not in readable(sock, milliseconds=int(1000 * LOOK_SECONDS)):
         now = look_at(pid)
         if now is None and pid:
-            return  # it has ended, which the socket says
+            return  # the process has ended: the socket reports that
         if now is not None:
             still = still + 1 if _stands_still(before, now) else 0
             is_hung = still >= _LOOKS and (now.stopped or not answers())
-        else:  # it may be busy: only answers tell
+        else:  # the process may be busy: only answers show that
             still = 0 if answers() else still + 1
             is_hung = still >= _LOOKS_UNKNOWN
         if is_hung:
@@ -124,19 +125,21 @@ def _stands_still(before: ProcessLook | None, now: ProcessLook) -> bool:
 
 
 def hung(pid: int, where: str, look: ProcessLook | None = None) -> HungNodeError:
-    """The error for a control node that is up and hung."""
+    """The error for a hung control node."""
     who = f"the control node at {where}" + (f" (process {pid})" if pid else "")
     if look is not None and look.stopped:
-        message, first = f"{who} is hung: it is stopped", f"`kill -CONT {pid}` lets it continue. "
+        message, first = f"{who} is hung: it is stopped", f"To continue it, run `kill -CONT {pid}`. "
     else:
-        message, first = f"{who} is hung: it is up and does not answer", ""
-    replace = f"`kill -KILL {pid}`" if pid else "kill its process"
-    hint = f"{first}To replace it: {replace}, then repeat this command, or `gridmill up`; its jobs continue."
+        message, first = f"{who} is hung: it is running and does not answer", ""
+    replace = f"run `kill -KILL {pid}`" if pid else "kill its process"
+    hint = (
+        f"{first}To replace it, {replace}, then repeat this command or run `gridmill up`; its jobs continue."
+    )
     return HungNodeError(message, hint=hint)
 
 
 def owner_of(home: Path) -> int:
-    """The process that owns a home as it wrote down; 0 where that is unknown or has ended."""
+    """The process id that the owner of a home has recorded; 0 if it is unknown or has ended."""
     try:
         pid = int((home / "control.lock").read_text().strip() or 0)
         os.kill(pid, 0) if pid else None

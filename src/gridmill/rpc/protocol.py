@@ -1,7 +1,7 @@
 """The protocol of the calls over a stream socket: frames, greetings and the envelope of a call.
 
-A frame is a number of byte strings, preceded by their count and lengths. In their greetings client and
-control node say what they are.
+A frame is a number of byte strings, preceded by their count and lengths. In their greetings, client and
+control node send their versions and settings.
 """
 
 import select
@@ -16,26 +16,26 @@ from gridmill.domain.frozen import dataclass
 _COUNT = struct.Struct(">I")
 _MOST_PARTS = 64
 REQUEST_BYTES = 576 * 2**20
-"""Largest request: a code bundle of 512 MiB and its envelope."""
+"""The largest request, in bytes: a code bundle of 512 MiB and its envelope."""
 
 
 class BrokenFrameError(OSError):
-    """The other end went away within a frame, or sent what is no frame."""
+    """The connection ended within a frame, or the other end sent an invalid frame."""
 
 
 def frame(parts: Sequence[bytes]) -> bytes:
-    """The parts as they are sent."""
+    """The parts of a frame with their header."""
     lengths = b"".join(_COUNT.pack(len(part)) for part in parts)
     return b"".join((_COUNT.pack(len(parts)), lengths, *parts))
 
 
 def send_frame(sock: socket.socket, parts: Sequence[bytes]) -> None:
-    """Send all of it. Raises OSError."""
+    """Send a frame completely. Raises OSError."""
     sock.sendall(frame(parts))
 
 
 def receive_frame(sock: socket.socket, limit: int | None = None) -> list[bytes] | None:
-    """The parts; None when the other end closed the connection before the first byte of a frame.
+    """The parts of the next frame; None if the other end closed the connection before its first byte.
 
     Raises BrokenFrameError for more than `limit` bytes, OSError.
     """
@@ -44,7 +44,7 @@ def receive_frame(sock: socket.socket, limit: int | None = None) -> list[bytes] 
         return None
     number = int(_COUNT.unpack(first)[0])
     if number > _MOST_PARTS:
-        raise BrokenFrameError(f"{number} parts are no frame")
+        raise BrokenFrameError(f"a frame cannot have {number} parts")
     sizes = struct.unpack(f">{number}I", _whole(sock, number * _COUNT.size))
     if limit is not None and sum(sizes) > limit:
         raise BrokenFrameError(f"a frame of {sum(sizes)} bytes is larger than {limit}")
@@ -52,7 +52,7 @@ def receive_frame(sock: socket.socket, limit: int | None = None) -> list[bytes] 
 
 
 def readable(*files: "socket.socket | int | None", milliseconds: int | None = 0) -> list[int]:
-    """The descriptors of those that can be read, or are at their end; None: wait until one is."""
+    """The descriptors that can be read or are at their end; with None, wait until there is one."""
     poll = select.poll()
     for file in files:
         if file is not None:
@@ -61,7 +61,8 @@ def readable(*files: "socket.socket | int | None", milliseconds: int | None = 0)
 
 
 def peer_pid(sock: socket.socket) -> int:
-    """The process that opened the other end, or that listened there; 0 where the kernel does not say."""
+    """The id of the process that opened the other end, or that listened on it; 0 if the kernel does not
+    report it."""
     if sys.platform != "linux":
         return 0
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -88,10 +89,10 @@ def _receive(sock: socket.socket, size: int, *, may_end: bool) -> bytes | None:
 class Hello:
     """The first frame of every connection.
 
-    The first connection of a client has no `client`: it says who the client is, and stays open for as long as
-    the client lives. Further ones name what that one was given. `settings` are the client's, as text by
-    variable, `chosen` those of them that its environment sets. `attends` are runs that the client waits for
-    and that another control node was to stop when it goes.
+    The first connection of a client has no `client`: it introduces the client, and stays open as long as the
+    client lives. Further connections have the name that the first one got. `settings` are those of the
+    client, as texts by variable; `chosen` are the variables that its environment sets. `attends` are runs
+    that were started at another control node and end with this client.
     """
 
     client: str = ""
@@ -106,8 +107,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The answer: the client's name for further connections. `stays`: the control node was started to stay
-    (`gridmill up`). `notices` are for the user to read."""
+    """The answer to a hello: the client's name for further connections. `stays` is true for a permanent
+    control node (`gridmill up`). `notices` are texts for the user."""
 
     client: str
     pid: int
@@ -117,9 +118,9 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A use case by its name, with the names of its arguments, whose values follow in parts of their own.
-    `attend`: the run that it starts ends when the client goes. `key` is what the client knows that run by;
-    `again`: it asked for it before, and got no answer."""
+    """A call of a use case, with the names of its arguments, whose values are the further parts of the frame.
+    With `attend`, the started run ends with the client. `key` is the client's key for that run; `again` is
+    true if an earlier call with this key got no answer."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -130,8 +131,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionMessage:
-    """A message over a client's first connection after the welcome. The client says `bye` (and gets one
-    word back if the control node `stays`), `release` when it starts no more work, or `attend` with a run; the
+    """A message over a client's first connection after the welcome. The client sends `bye` (and gets an
+    answer if the control node `stays`), `release` when it starts no more runs, or `attend` with a run. The
     control node sends warnings."""
 
     bye: bool = False

@@ -1,4 +1,4 @@
-"""The control node's end of the calls: a thread for each connection, and one that accepts them."""
+"""The control node's end of calls: a thread for each connection, and one that accepts connections."""
 
 import contextlib
 import logging
@@ -37,8 +37,8 @@ _WARNING_CHARACTERS = 2000
 
 
 class CallServer:
-    """Serves until `close`. `notices` are what a client is to be told of how it and the control node
-    differ."""
+    """A server of calls, which runs until `close`. `notices` returns texts about differences between the
+    settings of a client and of the control node."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class CallServer:
         release: Callable[[], None] = lambda: None,
         notices: Callable[[Hello], tuple[str, ...]] = lambda hello: (),
     ) -> None:
-        """Raises HomeInUseError, StorageError."""
+        """Listen on the socket of the home. Raises HomeInUseError, StorageError."""
         self._path, self._grid, self._attendance = path, grid, attendance
         self._give_way, self._release, self._notices = give_way, release, notices
         self._listener = listen(path)
@@ -61,7 +61,7 @@ class CallServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Let nobody in any more; connections end with the process, or when their client goes."""
+        """Accept no more connections. Open connections end with the process or with their client."""
         self._ring.close()
         self._thread.join()
         self._listener.close()
@@ -70,7 +70,7 @@ class CallServer:
                 self._path.unlink()
 
     def cut(self) -> None:
-        """Close the connections, as the end of the process does."""
+        """Close all connections, as the end of the process would do."""
         for sock in tuple(self._connections):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -95,8 +95,10 @@ class CallServer:
                 parts = receive_frame(sock, REQUEST_BYTES)
                 if parts is not None:
                     self._greet(sock, decode(parts[0], Hello))
-            except GridmillError as error:  # it ends, or it is no client of ours: who calls looks further
-                _LOG.info("a client is turned away: %s", error)
+            # the control node ends, or the caller is not a client of Gridmill: a client looks for the next
+            # node
+            except GridmillError as error:
+                _LOG.info("a client is refused: %s", error)
         self._connections.discard(sock)
 
     def _greet(self, sock: socket.socket, hello: Hello) -> None:
@@ -107,15 +109,14 @@ class CallServer:
             return self._answer_all(sock, client)
         pid = peer_pid(sock)
         with contextlib.ExitStack() as held:
-            ended = _process(
-                pid
-            )  # before the client knows that it is here: it may end at any time after that
+            # must precede the welcome: after that, the client may end at any time
+            ended = _process(pid)
             if ended is not None:
                 held.callback(os.close, ended)
             return self._be_with(sock, hello, pid, ended)
 
     def _be_with(self, sock: socket.socket, hello: Hello, pid: int, ended: int | None) -> None:
-        """From the welcome of a client to its end."""
+        """Serve the first connection of a client, from its welcome to its end."""
         client = self._attendance.enter(pid, hello.command, hello.environment)
         stays = partial(_send_message, sock, SessionMessage(stays=True))
         try:
@@ -133,12 +134,13 @@ class CallServer:
             raise
         self._attendance.leave(client, stays if said_bye else lambda: None)
         with contextlib.suppress(OSError):
-            while said_bye and sock.recv(1):  # until it closes its end; ours closes when this process ends
+            # waits until the client closes its end; this end closes with the process
+            while said_bye and sock.recv(1):
                 continue
 
     def _accompany(self, sock: socket.socket, client: AttendedClient, ended: int | None) -> bool:
-        """Until the client goes; whether it said so. One whose process has ended is gone, whoever else holds
-        the connection (a child that it forked)."""
+        """Wait for the end of the client, and return whether it sent `bye`. A client ends with its process,
+        even if a forked child still holds the connection."""
         sock.settimeout(_HELLO_SECONDS)
         while True:
             if sock.fileno() not in readable(sock, ended, milliseconds=None):
@@ -160,7 +162,7 @@ class CallServer:
                 return_free_memory()
 
     def _answer(self, parts: list[bytes], client: AttendedClient) -> list[bytes]:
-        """An empty part and the value, or the error."""
+        """The answer to a call: an empty part and the value, or the error."""
         try:
             with self._attendance.calling():
                 return [b"", encode(self._call(decode(parts[0], Call), parts[1:], client))]
@@ -196,17 +198,17 @@ def _word(sock: socket.socket) -> SessionMessage | None:
 
 
 def _send_message(sock: socket.socket, word: SessionMessage) -> None:
-    """A client that does not read is not waited for: it goes without. The log has all."""
+    """Send a message without waiting. A client that does not read misses it; the log has all messages."""
     with contextlib.suppress(OSError):
         sock.send(frame([encode(word)]), socket.MSG_DONTWAIT)
 
 
 def _process(pid: int) -> int | None:
-    """A descriptor that is readable once the process has ended; None where there is no such thing. Raises
-    ProcessLookupError when it has ended already."""
+    """A descriptor that is readable as soon as the process has ended; None if the system has none. Raises
+    ProcessLookupError if the process has ended already."""
     try:
         return os.pidfd_open(pid) if pid else None
     except ProcessLookupError:
         raise
-    except (AttributeError, OSError):  # another system, or an old kernel
+    except (AttributeError, OSError):  # another system than Linux, or an old kernel
         return None

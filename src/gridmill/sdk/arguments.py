@@ -34,7 +34,7 @@ _NUMBERS: Mapping[type, type] = {int: Integral, float: Real}
 
 
 def checked(function: F) -> F:
-    """The method with its arguments checked. Raises InputError where Python would raise TypeError."""
+    """Wrap a method so that its arguments are checked. The wrapper raises InputError instead of TypeError."""
 
     @wraps(function)
     def call(*given: object, **named: object) -> object:
@@ -45,7 +45,7 @@ def checked(function: F) -> F:
 
 
 def check_methods(cls: type) -> None:
-    """Check the arguments of all public methods that a class itself has."""
+    """Wrap all public methods that a class itself defines, so that their arguments are checked."""
     for name, method in list(vars(cls).items()):
         if inspect.isfunction(method) and not name.startswith("_"):
             setattr(cls, name, checked(method))
@@ -70,10 +70,10 @@ def _bind(
 
 @cache
 def _described(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Hint]]:
-    """Its signature and the types of its arguments; none where they cannot be told."""
+    """The signature of a method and the types of its arguments; no types if they cannot be resolved."""
     try:
         hints = get_type_hints(function)
-    except NameError:  # a name that only type checkers import
+    except NameError:  # an annotation names a type that only type checkers import
         hints = {}
     return inspect.signature(function), hints
 
@@ -92,7 +92,8 @@ def _unbound(
 
 
 def _fit(function: Callable[..., Any], name: str, value: object, hint: Hint) -> object:
-    """The value as the method takes it: one text where several can be given is one. Raises InputError."""
+    """The value in the form that the method takes: a single text becomes a tuple if several are allowed.
+    Raises InputError."""
     for one in _alternatives(hint):
         result = _fitted(value, one)
         if result is not _UNFIT:
@@ -124,7 +125,7 @@ def _fitted(value: object, hint: Hint) -> object:
     if origin is IO:
         return value if hasattr(value, "write") else _UNFIT
     if not isinstance(origin, type):
-        return value  # Any, or a type that is only known to type checkers
+        return value  # Any, or a type that exists only for type checkers
     if isinstance(value, bool):
         return value if origin in (bool, object) else _UNFIT
     if origin in _NUMBERS:

@@ -27,16 +27,16 @@ T = TypeVar("T")
 _Ask: TypeAlias = Callable[[Callable[[Grid], Any]], Any]
 
 _TAKE_OVER_SECONDS = 15.0
-"""How long a client looks for the control node that takes over from one that has ended."""
+"""The time for which a client looks for the next control node after one has ended, in seconds."""
 
 _STORE_SECONDS = 60.0
-"""How long a client waits for a database server: the time for a restart or a failover."""
+"""The time for which a client waits for a database server, in seconds: enough for a restart or a failover."""
 _AGAIN_SECONDS = 0.2
 
 
 class _ReconnectingGrid:
-    """The use cases of whichever control node is up. When the control node ends, the next one is asked:
-    whatever was not asked yet, and what got no answer and may be asked twice."""
+    """The use cases of the running control node. If the control node ends, the next one gets the calls that
+    were not sent yet, and the calls without an answer that can be repeated."""
 
     def __init__(self, ask: _Ask, ask_once: _Ask) -> None:
         self._ask, self._ask_once = ask, ask_once
@@ -51,10 +51,10 @@ class _ReconnectingGrid:
 
 
 class Connected:
-    """A connection to a control node. Use as a context manager, or `close()`."""
+    """A connection to a control node. Use it as a context manager, or call `close()`."""
 
     def __init_subclass__(cls) -> None:
-        """Each family of verbs has its arguments checked."""
+        """Wrap the methods of each subclass, so that their arguments are checked."""
         check_methods(cls)
 
     def __init__(
@@ -65,29 +65,30 @@ class Connected:
         self._attends: set[str] = set() if attends is None else attends
         self._warned = set[str]()
         self._grid_connection = self._connect_and_warn()
-        self._turn = threading.RLock()  # the control node is changed by one thread at a time
+        self._turn = threading.RLock()  # only one thread at a time replaces the connection
 
     @property
     def grid(self) -> Grid:
-        """The use cases, as the control node offers them."""
+        """The plain use cases of the control node (gridmill.ports.grid)."""
         return cast(Grid, _ReconnectingGrid(self._ask_again, self._ask_once))
 
     @property
     def reading(self) -> bool:
-        """True where there is no control node, and its records are read in this process."""
+        """True if there is no control node, and this process reads the records."""
         return self._grid_connection.reading
 
     def close(self) -> None:
-        """Let go; a control node that was started for its clients ends with the last one. May be repeated."""
+        """Close the connection. A control node that was started for its clients ends with the last one. Can
+        be repeated."""
         self._grid_connection.close()
 
     def release(self) -> None:
-        """No more work comes from this client: a control node that ends with it lets its idle pods end while
-        the client is still used to read. May be left out."""
+        """Declare that this client starts no more runs. A control node that ends with its clients then ends
+        idle pods earlier; the client can still read. Optional."""
         self._grid_connection.release()
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Whether the control node ends within that time."""
+        """Wait for the end of the control node; return False if it is still running after the given time."""
         return self._grid_connection.wait_for_end(seconds)
 
     def __enter__(self) -> Self:
@@ -99,10 +100,10 @@ class Connected:
         self.close()
 
     def attend(self, question: Callable[[Grid], RunView], *, detached: bool = False) -> RunView:
-        """Start a run, or continue one, that is stopped when this client goes without having seen its end.
+        """Start or continue a run, which is stopped if this client ends before the run.
 
-        It is asked for once: when the control node ends before it answers, the next one is told that it was
-        asked for, and looks whether it was started. With `detached` it goes on when this client goes.
+        The run is started once: if the control node ends before it answers, the next one checks whether the
+        run was started. With `detached`, the run continues when this client ends.
         """
         until, again, key = time.monotonic() + _STORE_SECONDS, False, os.urandom(16).hex()
         while True:
@@ -126,12 +127,12 @@ class Connected:
         return view
 
     def _has_ended(self, run: str) -> None:
-        """This client has seen the run's end."""
+        """Record that the run has ended, so that the end of this client does not stop it."""
         self._attends.discard(run)
 
     def _ask(self, question: Callable[[Grid], T]) -> T:
-        """Ask; when the control node has gone meanwhile, ask the one that takes over; when it has lost its
-        store's server, ask again until that is back."""
+        """Make a call. If the control node ended meanwhile, call the next one; if it lost the server of its
+        store, retry until the server is back."""
         until, lost = time.monotonic() + _STORE_SECONDS, 0
         while True:
             connection = self._grid_connection
@@ -149,13 +150,13 @@ class Connected:
             time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
 
     def _ask_once(self, question: Callable[[Grid], T]) -> T:
-        """Ask what must not be done twice: the control node that takes over is asked only where the one that
-        has gone was asked nothing."""
+        """Make a call that must not be repeated: the next control node is called only if the call was not
+        sent to the ended one."""
         return self._ask_the_next(question, lambda asked, error: isinstance(error, UnreachedError))
 
     def _ask_again(self, question: Callable[[Grid], T]) -> T:
-        """Ask what may be done twice: the control node that takes over is also asked where the one that has
-        gone gave no answer."""
+        """Make a call that can be repeated: the next control node is called also if the ended one gave no
+        answer."""
         return self._ask_the_next(
             question, lambda asked, error: isinstance(error, UnreachedError) or asked.has_ended()
         )
@@ -176,13 +177,13 @@ class Connected:
             self._replace(connection)
 
     def _is_current(self, dialled: OpenGrid) -> bool:
-        """Once no other thread changes that."""
+        """True if the connection was not replaced; waits for a thread that is replacing it."""
         with self._turn:
             return self._grid_connection is dialled
 
     def _replace(self, gone: OpenGrid) -> None:
         with self._turn:
-            if self._grid_connection is gone:  # else another thread did
+            if self._grid_connection is gone:  # otherwise another thread has reconnected already
                 self._take_over()
 
     def _take_over(self) -> None:
@@ -201,7 +202,7 @@ class Connected:
             time.sleep(_AGAIN_SECONDS)
 
     def _connect_and_warn(self) -> OpenGrid:
-        """How the control node's settings differ from ours is said once."""
+        """Warn once about settings of the control node that differ from the client's."""
         dialled = self._dial()
         for notice in dialled.notices:
             if notice not in self._warned:
@@ -211,5 +212,5 @@ class Connected:
 
 
 def _is_storage(error: UnavailableError) -> bool:
-    """A disk that is full or damaged: that does not pass by itself as a server's absence does."""
+    """True for a full or damaged disk. Unlike a lost server, it does not recover by itself."""
     return isinstance(error, StorageError) and not isinstance(error, StoreLostError)

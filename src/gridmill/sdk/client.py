@@ -44,23 +44,23 @@ from gridmill.settings import Settings
 
 
 class ScheduleVerbs(Connected):
-    """The verbs of schedules; `apply` makes them."""
+    """Client methods for schedules. `apply` creates schedules."""
 
     def list_schedules(self, *, limit: int | None = None) -> Listing[ScheduleView]:
-        """Schedules of kept pipelines, by name."""
+        """List the schedules of applied pipelines, by name."""
         return Listing(self.grid.schedules, limit=limit)
 
     def stop_schedule(self, name: str) -> ScheduleView:
-        """Pause it: no further run starts until `start_schedule`. Runs that are active go on."""
+        """Pause a schedule: no further run starts until `start_schedule`. Active runs continue."""
         return self.grid.pause_schedule(name)
 
     def start_schedule(self, name: str) -> ScheduleView:
-        """Let a paused schedule go on, from now."""
+        """Resume a paused schedule from now on."""
         return self.grid.start_schedule(name)
 
 
 class ShareVerbs(Connected):
-    """The verbs of projects."""
+    """Client methods for projects."""
 
     def configure_project(
         self,
@@ -71,7 +71,7 @@ class ShareVerbs(Connected):
         memory: int | str | None = None,
         gpus: int | None = None,
     ) -> ProjectView:
-        """Create a project, or replace its share and quota (`memory="64GB"`; None: no bound).
+        """Create a project, or replace its share and quota (`memory="64GB"`; None: no limit).
 
         Raises InputError.
         """
@@ -81,81 +81,85 @@ class ShareVerbs(Connected):
         )
 
     def list_projects(self, *, limit: int | None = None) -> Listing[ProjectView]:
-        """Projects as they stand, by name."""
+        """List projects with their current usage, by name."""
         return Listing(self.grid.projects, limit=limit)
 
     def remove_project(self, name: str) -> None:
-        """Remove a project, and what it used. Raises ConflictError while runs of it are active."""
+        """Delete a project and the record of its usage. Raises ConflictError while it has active runs."""
         self.grid.remove_project(name)
 
 
 class SiteVerbs(Connected):
-    """The verbs of sites."""
+    """Client methods for sites."""
 
     def add_site(self, site: Site) -> Site:
-        """Open a site, look at its nodes and keep it; as it is now. Adding the same again is fine.
+        """Connect to a site, read its nodes, and store and return it. To add the same site again has no
+        effect.
 
-        Raises ConflictError when another one has that name, InputError, UnavailableError.
+        Raises ConflictError if another site has that name, InputError, UnavailableError.
         """
         return self.grid.add_site(site)
 
     def configure_site(
         self, name: str, *, address: str | None = None, settings: Mapping[str, str] | None = None
     ) -> Site:
-        """Change what a site was added with; an empty value takes a setting away. Its pods go on."""
+        """Change the settings of a site; an empty value removes a setting. Its pods continue."""
         site: Site = find_noun(self.grid, Noun.SITE, name)
         if name == LOCAL:
             raise ConflictError(
-                "the site `local` is the control node's own machine",
-                hint="GRIDMILL_CPUS and GRIDMILL_MEMORY say how much of it is given.",
+                "the site `local` is the control node's own machine and cannot be changed",
+                hint="GRIDMILL_CPUS and GRIDMILL_MEMORY limit its capacity: GRIDMILL_MEMORY=8GiB gridmill up",
             )
         merged = {**site.settings, **(settings or {})}
         left = {key: value for key, value in merged.items() if value}
         return self.grid.add_site(replace(site, address=address or site.address, settings=left), replace=True)
 
     def list_sites(self, *, limit: int | None = None) -> Listing[Site]:
-        """Sites and their nodes, by name."""
+        """List sites with their nodes, by name."""
         return Listing(self.grid.sites, limit=limit)
 
     def list_nodes(self, *, limit: int | None = None) -> Listing[NodeView]:
-        """Provider nodes of all sites: claimed, running, and as seen now. Takes a second or so."""
+        """Measure the provider nodes of all sites: reserved resources, running jobs and usage. Takes about a
+        second."""
         return Listing(self.grid.nodes, limit=limit)
 
     def list_farms(self, *, limit: int | None = None) -> Listing[FarmView]:
-        """Farms, as they were some seconds ago: GPUs, line, disk, version; and how quick the way there is."""
+        """List the status of farms, a few seconds old: GPUs, queue, disk, version, and the transfer rates."""
         return Listing(self.grid.farms, limit=limit)
 
     def remove_site(self, name: str) -> None:
-        """Forget a site where nothing is up."""
+        """Delete a site without running deployments."""
         self.grid.remove_site(name)
 
 
 class SinkVerbs(Connected):
-    """The verbs of sinks."""
+    """Client methods for sinks."""
 
     def list_alterations(self, name: str | None = None, *, limit: int | None = None) -> Listing[Alterations]:
-        """What was altered of one sink (`pipeline/job`) or of all."""
+        """List the alterations of one sink (`pipeline/job`) or of all sinks."""
         return Listing(partial(self.grid.alterations, name=name), limit=limit)
 
     def list_load_tasks(self, name: str | None = None, *, limit: int | None = None) -> Listing[LoadTask]:
-        """How each source of one sink (`pipeline/job`) or of all stands: rows, position, next look."""
+        """List the state of each source of one sink (`pipeline/job`) or of all sinks: rows, position, next
+        check."""
         return Listing(partial(self.grid.load_tasks, name=name), limit=limit)
 
     def add_to_sink(self, name: str, part: Constraint | Outage | str, *, metric: str = "") -> Alterations:
-        """Add a constraint, an outage, a source (its path), or with `metric` a metric (its SQL).
+        """Add a constraint, an outage window, a source (its path), or with `metric` a metric (its SQL) to a
+        sink.
 
-        It holds for the runs that start from now on, until it is removed.
+        It applies to the runs that start from now on, until it is removed.
         """
         return self.grid.alter_sink(name, change_of(AlterVerb.ADD, part, metric))
 
     def remove_from_sink(self, name: str, part: SinkPart | str, key: str) -> Alterations:
-        """Remove a part by its key: a source's path, what a constraint's reason says, a metric's name, an
-        outage's beginning."""
+        """Remove a part of a sink by its key: the path of a source, the reason of a constraint, the name of a
+        metric, or the start of an outage window."""
         return self.grid.alter_sink(name, SinkChange(verb=AlterVerb.REMOVE, part=SinkPart(part), key=key))
 
 
 def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = "") -> SinkChange:
-    """The change that adds or removes a part."""
+    """The change that adds or removes a part of a sink."""
     match part:
         case Constraint():
             part.check()
@@ -171,23 +175,23 @@ def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = ""
 
 
 _FIRST = Probe(workers=1, share=0.05)
-"""The first probe of a job that never ran; its result decides how large the second one must be."""
+"""The share of the data for the first probe of a job that never ran; its result sets the size of the
+second."""
 _MOST = 3
-"""The most probes for one advice."""
+"""The largest number of probes for one advice."""
 
 
 class AdviceVerbs(RunVerbs):
-    """The verb of advice."""
+    """The client method for advice on workers."""
 
     def advise(
         self, job: str, *, probe: bool = False, on_probe: Callable[[int, float], None] | None = None
     ) -> Advice:
-        """Advice on the workers of `pipeline/job`; with `probe` after at most three runs that tell more.
+        """Recommend a number of workers for `pipeline/job`; with `probe` after at most three probe runs.
 
-        Probes do a part of the job's data and keep nothing but what they measured; `on_probe` is told of each
-        before it starts: workers, and share of the data.
-        Raises NotFoundError, ConflictError where nothing was measured, InputError, JobError for a probe that
-        failed.
+        A probe runs the job on a part of its data and stores only measurements. Before each probe, `on_probe`
+        is called with the number of workers and the share of the data.
+        Raises NotFoundError, ConflictError if nothing was measured, InputError, JobError if a probe failed.
         """
         if probe:
             for _ in range(_MOST):
@@ -210,11 +214,13 @@ class AdviceVerbs(RunVerbs):
         ended = self.wait(run)
         if ended.run.state != RunState.SUCCEEDED:
             why = next((line.job.message for line in ended.jobs if line.job.message), ended.run.message)
-            raise JobError(f"probe {run} {ended.run.state}: {why}", hint=f"`gridmill logs {run}` has more.")
+            raise JobError(
+                f"probe {run} {ended.run.state}: {why}", hint=f"To see its log: gridmill logs {run}"
+            )
 
 
 class BackfillVerbs(Connected):
-    """The verbs of backfills. A backfill has the name of its pipeline."""
+    """Client methods for backfills. A backfill has the name of its pipeline."""
 
     def start_backfill(
         self,
@@ -229,14 +235,16 @@ class BackfillVerbs(Connected):
         set: Mapping[str, Any] | None = None,
         force: bool = False,
     ) -> BackfillView:
-        """Run a pipeline (a file, or a kept one by its name) for each stretch of `every` ("7d", "1mo", or
-        seconds; default: the whole range) from `begins` up to `ends` (ISO 8601, without an offset in the time
-        zone `zone`), at most `parallel` at once; returns at once. Whole days and months follow the calendar
-        of `zone`.
+        """Start a backfill: run a pipeline (a file, or the name of a known pipeline) for each chunk of a
+        range of time, and return at once.
 
-        It declares the parameters `from` and `to`, or uses `${due}`. A kept one is as it was applied last,
-        whatever became of its file. Chunks that are done are not run again, unless with `force`; those that
-        failed are. Needs `gridmill up`. Raises PipelineError, InputError, ConflictError, NotFoundError,
+        `begins` and `ends` (exclusive) are ISO 8601 texts, without an offset in the time zone `zone`. `every`
+        is the length of a chunk ("7d", "1mo", or seconds; default: the whole range). At most `parallel`
+        chunks run at once. Whole days and months follow the calendar of `zone`.
+
+        The pipeline declares the parameters `from` and `to`, or uses `${due}`. A name stands for the pipeline
+        as it was applied last, even if its file changed. Succeeded chunks run again only with `force`, failed
+        chunks always. Needs `gridmill up`. Raises PipelineError, InputError, ConflictError, NotFoundError,
         UnavailableError.
         """
         declared = None if is_name(pipeline) else _with_bounds(Path(pipeline), set)
@@ -266,21 +274,21 @@ class BackfillVerbs(Connected):
         return self._ask(lambda grid: grid.start_backfill(backfill, chunks))
 
     def resume_backfill(self, name: str) -> BackfillView:
-        """Let a stopped one go on, and try again what failed, as the pipeline was declared when it was
-        started last."""
+        """Continue a stopped backfill and repeat its failed chunks, with the pipeline as it was declared at
+        the last start."""
         return self._ask(lambda grid: grid.start_backfill(replace(grid.backfill(name).backfill, force=False)))
 
     def stop_backfill(self, name: str) -> BackfillView:
-        """Start no further chunk; runs that are active go on."""
+        """Stop a backfill: start no further chunk. Active runs continue."""
         return self._ask(lambda grid: grid.stop_backfill(name))
 
     def list_backfills(self, *, limit: int | None = None) -> Listing[BackfillView]:
-        """Backfills, by name."""
+        """List backfills, by name."""
         return Listing(self.grid.backfills, limit=limit)
 
 
 def _with_bounds(file: Path, values: Mapping[str, Any] | None) -> Pipeline:
-    """What the file declares. Raises PipelineError where it does not take a range."""
+    """The pipeline that the file declares. Raises PipelineError if it takes no range."""
     declared = read_project(file, values, awaiting=True)
     check_bounds(declared, str(file))
     return declared
@@ -293,7 +301,7 @@ def _chunk(file: Path, declared: Pipeline, values: Mapping[str, Any], span: tupl
 
 
 class ResourceVerbs(Connected):
-    """The verbs of resources and deployments."""
+    """Client methods for resources and deployments."""
 
     def configure_resource(
         self,
@@ -312,11 +320,11 @@ class ResourceVerbs(Connected):
         settings: Mapping[str, str] | None = None,
         staging: Staging | str | None = None,
     ) -> tuple[Resource, Sizing]:
-        """Create or replace a resource; it and the size chosen, with why.
+        """Create or replace a resource; return it with the chosen size and the reason.
 
-        Sizes: `rows="1M"`, `memory="4GiB"`, `keep="10m"` or plain numbers (bytes, seconds).
-        `settings` are of the site's kind, before the site's own: `{"partition": "gpu"}`. `staging`: at a
-        cluster, how data gets there. Raises InputError, CapacityError.
+        Sizes are texts or plain numbers (bytes, seconds): `rows="1M"`, `memory="4GiB"`, `keep="10m"`.
+        `settings` depend on the kind of the site, and override the site's settings: `{"partition": "gpu"}`.
+        `staging` selects how data is transferred to a cluster. Raises InputError, CapacityError.
         """
         sizes = {"rows": rows, "columns": columns, "cpus": cpus, "memory": memory, "gpus": gpus}
         others = {"workers": workers, "keep": keep, "jobs": jobs, "settings": settings, "staging": staging}
@@ -325,34 +333,37 @@ class ResourceVerbs(Connected):
         )
 
     def alter_resource(self, name: str, **changes: Any) -> tuple[Resource, Sizing]:  # noqa: ANN401
-        """Change fields of a resource, as `configure_resource` names them, leaving the others."""
+        """Change the given fields of a resource, which have the names of `configure_resource`'s arguments."""
         current: Resource = find_noun(self.grid, Noun.RESOURCE, name)
         if current.default:
-            raise ConflictError(f"{name!r} is made by Gridmill itself", hint="Configure one of your own.")
+            raise ConflictError(
+                f"{name!r} is a default resource of Gridmill and cannot be changed",
+                hint=f"Create your own: gridmill configure resource NAME --type {current.type}",
+            )
         return self.grid.configure_resource(make_resource({**_construct().written(current), **changes}))
 
     def remove_resource(self, name: str) -> None:
-        """Remove a resource."""
+        """Delete a resource."""
         self.grid.remove_resource(name)
 
     def list_resources(self, *, limit: int | None = None) -> Listing[Resource]:
-        """Resources, by name."""
+        """List resources, by name."""
         return Listing(self.grid.resources, limit=limit)
 
     def list_deployments(self, *, limit: int | None = None) -> Listing[Deployment]:
-        """Deployments that are not gone."""
+        """List deployments that have not ended."""
         return Listing(self.grid.deployments, limit=limit)
 
 
 def make_resource(fields: Mapping[str, object]) -> Resource:
-    """The resource with these fields, as a file names them. Raises PipelineError."""
+    """The resource with these fields, which have the names of pipeline files. Raises PipelineError."""
     made: Resource = _construct().construct(Resource, (), fields)
     return made
 
 
 def _construct() -> Any:  # noqa: ANN401  a module
-    """What makes nouns by the names of files: loaded when it is used."""
-    from gridmill.declarations import construct  # and with it YAML and Pydantic
+    """Import the constructor of records when it is used first."""
+    from gridmill.declarations import construct  # this import loads YAML and Pydantic
 
     return construct
 
@@ -366,11 +377,11 @@ def connect(
     embed: bool = True,
     reading: bool = False,
 ) -> "Client":
-    """A client on the control node that is up for `home` (default: GRIDMILL_HOME), or at `url`.
+    """Connect to the running control node of `home` (default: GRIDMILL_HOME), or to the one at `url`.
 
-    With none up, one is started (unless `embed` is false): a process of its own that other clients of the
-    home share, and that ends with the last of them. With `reading` the records are read instead, and nothing
-    is started or changed.
+    If no control node is running, the client starts one (unless `embed` is false): a separate process, which
+    all clients of the home share, and which ends with the last of them. With `reading`, the client reads the
+    records instead, and starts and changes nothing.
     Raises UnavailableError, HomeInUseError, StorageError.
     """
     settings = home_settings(home)
@@ -384,10 +395,10 @@ def connect(
 def load(
     reference: str, *, home: str | Path | None = None, url: str | None = None, token: str | None = None
 ) -> Version:
-    """A version to read, with or without a control node that is up: `load("weather/features").to_pandas()`.
+    """Load a version to read it: `load("weather/features").to_pandas()`. No control node is needed.
 
-    `reference` is `pipeline/job` for the latest version, `pipeline/job@3`, or `pipeline/job@prod`. Nothing is
-    started or changed. Raises NotFoundError, UnavailableError.
+    `reference` is `pipeline/job` for the latest version, `pipeline/job@3`, or `pipeline/job@prod`. The call
+    starts and changes nothing. Raises NotFoundError, UnavailableError.
     """
     with connect(home, url, token, reading=True) as client:
         return client.load(reference)
@@ -402,8 +413,9 @@ def _dialler(
 
     def dial() -> OpenGrid:
         if settings.fault and next(tries):
-            raise InternalError("the control node was killed where GRIDMILL_FAULT says")
-        ours = attends if os.getpid() == process else ()  # a child that was forked waits for none of them
+            raise InternalError("the control node was killed at the point that GRIDMILL_FAULT names")
+        # a forked child must not wait for the runs of its parent
+        ours = attends if os.getpid() == process else ()
         return open_home(settings, embed=embed, reading=reading, attends=ours)
 
     return dial
@@ -418,19 +430,19 @@ _RENAMED = {"export_project": "backup", "import_project": "restore"}
 
 
 class RenamedError(InputError, AttributeError):
-    """A method has another name now; `hasattr` finds nothing under the former one."""
+    """The error for the former name of a method. It is an AttributeError, so `hasattr` returns False."""
 
 
 class Client(
     AdviceVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs, ShareVerbs
 ):
-    """Use as a context manager, or `close()`. Every method raises GridmillErrors only.
+    """The Python client. Use it as a context manager, or call `close()`. Methods raise only GridmillErrors.
 
-    `grid` gives the plain use cases (gridmill.ports.grid). Where a run is asked for, a pipeline's name
-    means its newest run.
+    `grid` has the plain use cases (gridmill.ports.grid). Methods that take a run accept the name of a
+    pipeline for its newest run.
     """
 
-    if not TYPE_CHECKING:  # for type checkers there is no such method
+    if not TYPE_CHECKING:  # type checkers must not see this method, or they would accept every name
 
         def __getattr__(self, name: str) -> NoReturn:
             if name in _RENAMED:
@@ -438,17 +450,18 @@ class Client(
             raise AttributeError(f"a Client has no attribute {name!r}")
 
     def control(self) -> ControlView:
-        """The control node."""
+        """Return the state of the control node."""
         return self.grid.control()
 
     def show(self, noun: Noun | str, name: str = "") -> Any:  # noqa: ANN401  its class follows from `noun`
-        """One noun: `show("model", "weather/lstm")`, `show("job", "weather-1/train")`."""
+        """Return one record: `show("model", "weather/lstm")`, `show("job", "weather-1/train")`."""
         return find_noun(self.grid, read_noun(noun), name)
 
     def list_pipelines(self, *, limit: int | None = None) -> Listing[Pipeline]:
-        """Pipelines, by name, as they were applied last, or else as they were run last."""
+        """List pipelines by name, as they were applied last, or if they were never applied, as they were run
+        last."""
         return Listing(self.grid.pipelines, limit=limit)
 
     def remove_pipeline(self, name: str) -> None:
-        """Forget a pipeline; its runs and artifacts stay."""
+        """Delete a pipeline; its runs and versions are kept."""
         self.grid.remove_pipeline(name)

@@ -1,7 +1,8 @@
 """HTTP/1.1 to a control node over TCP, with the standard library.
 
-Importing a full HTTP client would take longer than a command takes. This client implements only what a
-control node uses: requests with a body of known length, kept connections, no redirects, no proxies.
+Importing a full HTTP client would take longer than a command takes. This client implements only the part
+that a control node uses: requests with a body of known length, persistent connections, no redirects and no
+proxies.
 """
 
 import select
@@ -18,13 +19,16 @@ from gridmill.rpc.liveness import hung, look_at, wait_for_answer
 TIMEOUT_SECONDS = 60.0
 _CONNECT_SECONDS, PROBE_SECONDS = 4.5, 3.0
 _REPEATABLE = ("GET", "PUT")
-_UP = "Start one with `gridmill up`."
-_LATE = "It is busy, or the connection is cut: look whether it was done, and try again."
+_UP = "Start it: gridmill up"
+_LATE = (
+    "It is busy, or the connection is cut. Check with `gridmill status` whether the call took "
+    "effect, and retry."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     body: bytes
@@ -32,7 +36,7 @@ class HttpAnswer:
 
 @dataclass(slots=True, kw_only=True)
 class Connections:
-    """Connections to one control node, kept between requests; safe for several threads.
+    """Persistent connections to one control node; safe for several threads.
 
     `where` names the control node in errors.
     """
@@ -41,13 +45,13 @@ class Connections:
     where: str
     headers: Mapping[str, str] = field(default_factory=dict)
     pid: int = 0
-    """The control node's process, where it is known and on this machine."""
+    """The process id of the control node, if it is known and runs on this machine."""
     _idle: list[HTTPConnection] = field(default_factory=list)
 
     def request(
         self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> HttpAnswer:
-        """Send and wait for the whole answer. Raises UnavailableError where there is none."""
+        """Send a request and wait for the whole answer. Raises UnavailableError if there is none."""
         all_headers = {**self.headers, **(headers or {})}
         ask = partial(self._ask, method=method, target=target, body=body, headers=all_headers)
         try:
@@ -60,8 +64,8 @@ class Connections:
     def _request(
         self, ask: Callable[[HTTPConnection], HttpAnswer], *, repeatable: bool
     ) -> tuple[HTTPConnection, HttpAnswer]:
-        """The answer, and the connection it came by. One that was kept may be closed by the other end just
-        when it is used again: what may be asked twice is asked once more."""
+        """The answer and its connection. The other end may close a persistent connection just when it is used
+        again: then a request that can be repeated is sent once more."""
         kept = self._kept()
         if kept is not None:
             try:
@@ -75,7 +79,7 @@ class Connections:
         made = self.make()
         try:
             made.connect()
-        except TimeoutError as error:  # something is there, and takes no connection
+        except TimeoutError as error:  # a process listens, but accepts no connection
             raise hung(self.pid, self.where, look_at(self.pid)) from error
         except (OSError, HTTPException) as error:
             raise UnreachedError(self._silence(error), hint=_UP) from error
@@ -91,7 +95,8 @@ class Connections:
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> HttpAnswer:
-        """Send and wait for the whole answer; what is left of one must not be taken for the next."""
+        """Send a request and wait for the whole answer. If that fails, close the connection, so that the rest
+        of this answer is not read as the next one."""
         try:
             connection.request(method, target, body, headers)
             wait_for_answer(connection.sock, self.pid, self.where, answers=self._answers)
@@ -102,7 +107,7 @@ class Connections:
             raise
 
     def _answers(self) -> bool:
-        """Whether the control node answers another request."""
+        """True if the control node answers another request."""
         probe = self.make()
         probe.timeout = PROBE_SECONDS
         try:
@@ -117,11 +122,11 @@ class Connections:
         return f"the control node at {self.where} does not answer ({type(error).__name__})"
 
     def _kept(self) -> HTTPConnection | None:
-        """A kept connection that the other end has not closed."""
+        """A persistent connection that the other end has not closed; None if there is none."""
         while self._idle:
             try:
                 connection = self._idle.pop()
-            except IndexError:  # another thread took the last
+            except IndexError:  # another thread took the last connection
                 break
             if connection.sock is not None and not select.select([connection.sock], [], [], 0)[0]:
                 return connection
@@ -129,7 +134,7 @@ class Connections:
         return None
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the persistent connections."""
         while self._idle:
             self._idle.pop().close()
 
@@ -139,15 +144,15 @@ def _is_late(error: Exception) -> bool:
 
 
 def tcp_connections(url: str, token: str | None, pid: int = 0) -> Connections:
-    """To the control node at `http://HOST:PORT`, whose process is `pid`. Raises InputError for what is no
-    address."""
+    """Connect to the control node at `http://HOST:PORT`, whose process is `pid`. Raises InputError for an
+    invalid address."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InputError(f"{url} is no address of a control node: {error}") from error
+        raise InputError(f"{url} is not an address of a control node: {error}") from error
     if not host:
-        raise InputError(f"{url} is no address of a control node", hint="Write http://127.0.0.1:8700.")
+        raise InputError(f"{url} is not an address of a control node", hint="Write http://127.0.0.1:8700.")
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     make = partial(kind, host, port, timeout=_CONNECT_SECONDS)

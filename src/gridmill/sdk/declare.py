@@ -1,4 +1,4 @@
-"""Base of the classes that create records from the fields of pipeline files and validate them when called."""
+"""The base of the classes that create records from the fields of pipeline files and validate them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -9,29 +9,30 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Duration: TypeAlias = str | float | timedelta
-"""`"5m"`, or seconds."""
+"""A duration: `"5m"`, or seconds."""
 Size: TypeAlias = str | int
-"""`"2GiB"`, or bytes."""
+"""A size: `"2GiB"`, or bytes."""
 Count: TypeAlias = str | int
-"""`"1M"`, or a number."""
+"""A count: `"1M"`, or a number."""
 Text: TypeAlias = str | int | float | bool | PathLike[str]
 """Text, or a value that is written as text."""
 Given: TypeAlias = Mapping[str, Any]
-"""A record as a mapping, as in a file."""
+"""A record in the form of a pipeline file: a mapping."""
 Several: TypeAlias = T | Sequence[T]
-"""One, or several."""
+"""A single value, or several."""
 ByName: TypeAlias = T | Sequence[T] | Mapping[str, T | Given]
-"""Named records: one, several, or a mapping by their names."""
+"""Named records: a single one, several, or a mapping by name."""
 
 
 class Declaring(type):
-    """The class of a class whose call gives the noun that is its base, with the fields of a pipeline file."""
+    """The metaclass of declaring classes: a call takes the fields of a pipeline file and returns the record
+    of the base class."""
 
-    if not TYPE_CHECKING:  # type checkers see __init__ of each class
+    if not TYPE_CHECKING:  # type checkers must see the __init__ of each class instead
 
         def __call__(cls, *given: object, **named: object) -> object:
-            """The noun. Raises PipelineError, with the messages of a pipeline file."""
-            from gridmill.declarations.construct import construct  # and with it YAML and Pydantic
+            """Return the record. Raises PipelineError with the messages for pipeline files."""
+            from gridmill.declarations.construct import construct  # this import loads YAML and Pydantic
 
             return construct(cls.__base__, given, named)
 
@@ -44,7 +45,7 @@ class Declaring(type):
 
 
 def _parameters(noun: type) -> list[Parameter]:
-    from gridmill.declarations.schema import parts  # and with it Pydantic
+    from gridmill.declarations.schema import parts  # this import loads Pydantic
 
     return [
         Parameter(name, Parameter.KEYWORD_ONLY, default=Parameter.empty if part.required else part.default)

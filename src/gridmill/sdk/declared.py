@@ -1,7 +1,7 @@
 """Classes with which Python programs declare the records of pipeline files.
 
-Each takes the fields of pipeline files by name; a call returns the record of that name in `gridmill.domain`.
-`docs/generate.py` writes `declared.pyi`, which has the fields with their types.
+Each class takes the fields of pipeline files by name; a call returns the record of the same name in
+`gridmill.domain`. `docs/generate.py` writes `declared.pyi`, which has the fields with their types.
 """
 
 from gridmill.domain.command import CommandSpec

@@ -22,38 +22,40 @@ from gridmill.storage.home import make_home
 from gridmill.version import __version__
 
 _TURN_SECONDS = 120.0
-"""How long this process waits for another one that starts a control node."""
+"""The time for which this process waits for another one that starts a control node, in seconds."""
 _STARTS = 3
-"""How often a control node is started if the one before does not answer, or is killed at once."""
+"""The number of times that a control node is started if it does not answer, or is killed at once."""
 _LOOK_SECONDS = 0.02
 _COMMAND_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenGrid:
-    """An open grid and the function that closes it. `reading`: there is no control node, and its records are
-    read here."""
+    """An open grid and the function that closes it. If `reading` is true, there is no control node, and this
+    process reads the records."""
 
     grid: Grid
     close: Callable[[], None]
     reading: bool = False
     release: Callable[[], None] = lambda: None
-    """No more work comes from here: what a control node that ends with its clients brought up may go."""
+    """Declares that this client starts no more runs, so that a control node that ends with its clients may
+    end idle pods."""
     starting: Callable[[bool, str, bool], Grid] | None = None
-    """The same grid for the start of one run: whether it ends with this client, what we know it by, and
-    whether it was asked for before and no answer came. None: it cannot be asked for again."""
+    """Returns the same grid for the start of one run. The arguments: whether the run ends with this client,
+    the client's key for the run, and whether an earlier request got no answer. None: the start cannot be
+    repeated."""
     attend: Callable[[str], None] = lambda run: None
-    """That run ends with this client from now on."""
+    """Ties a run to this client: the run ends with the client."""
     has_ended: Callable[[], bool] = lambda: False
-    """After a call failed: whether another control node is to be looked for."""
+    """After a failed call: True if the control node has ended, so that the client looks for the next one."""
     wait_for_end: Callable[[float], bool] = lambda seconds: False
-    """Whether the control node ends within that time."""
+    """Waits for the end of the control node, at most the given seconds; returns whether it has ended."""
     notices: tuple[str, ...] = ()
-    """How its settings differ from ours."""
+    """Texts about settings of the control node that differ from the client's."""
 
 
 def home_settings(home: str | Path | None) -> Settings:
-    """The environment's settings, for another home when one is given. Raises InputError."""
+    """The settings from the environment, with another home if one is given. Raises InputError."""
     settings = read_settings()
     if home is None:
         return settings
@@ -65,18 +67,18 @@ def home_settings(home: str | Path | None) -> Settings:
 def open_home(
     settings: Settings, *, embed: bool, reading: bool = False, attends: Collection[str] = ()
 ) -> OpenGrid:
-    """The control node that is up for the home; else one that is started for as long as it has clients, or
-    (`reading`) only the records. `attends` are runs that this client waits for.
+    """The running control node of the home; if there is none, a new one that ends with its last client, or
+    with `reading` only the records. `attends` are runs for which this client waits.
 
-    One that owns the home and does not answer may be about to end, or to listen: it is waited for. Raises
-    UnavailableError when none is up and `embed` is false, HomeInUseError when one neither ends nor listens.
+    A control node that owns the home and does not answer may be starting or ending, so it gets time. Raises
+    UnavailableError if none is running and `embed` is false, HomeInUseError if one neither ends nor answers.
     """
     link = _answering(settings, attends)
     if link is not None:
         return _opened(link)
     if not embed:
         raise UnavailableError(
-            f"no control node is up for {settings.home}", hint="Start one with `gridmill up`."
+            f"no control node is running for {settings.home}", hint="Start one: gridmill up"
         )
     if reading:
         node = find("grids", "records")(settings)
@@ -85,7 +87,7 @@ def open_home(
 
 
 def answers(settings: Settings) -> ClientLink | None:
-    """The control node that is up for the home; None where nobody answers."""
+    """The running control node of the home; None if none answers."""
     return _answering(settings, ())
 
 
@@ -123,12 +125,12 @@ def _hello(settings: Settings, attends: Collection[str]) -> Hello:
 
 
 def _warn(message: str) -> None:
-    """What the control node has to say while we are its client."""
+    """Print a warning of the control node to this client."""
     print(f"gridmill: {message}", file=sys.stderr)
 
 
 def _started(settings: Settings, attends: Collection[str]) -> ClientLink:
-    """A control node's, started here unless somebody else does: then it is waited for."""
+    """A link to a control node, which this process starts, unless another process is starting it."""
     if not settings.store:
         check_home(settings.home)
     make_home(settings.home)
@@ -141,15 +143,23 @@ def _started(settings: Settings, attends: Collection[str]) -> ClientLink:
         starts += ours
         if starts >= _STARTS:
             log = settings.home / LOG
-            raise UnavailableError(f"no control node for {settings.home} starts", hint=f"{log} says why.")
+            raise UnavailableError(
+                f"the control node for {settings.home} does not start",
+                hint=f"The reason is in its log: tail {log}",
+            )
         if not ours and time.monotonic() > until:
-            message = f"somebody has been starting a control node for {settings.home} for {_TURN_SECONDS:g} s"
-            raise HomeInUseError(message, hint="End that `gridmill up`, or that command, and try again.")
+            message = (
+                f"another process has been starting a control node for {settings.home} for "
+                f"{_TURN_SECONDS:g} s"
+            )
+            raise HomeInUseError(
+                message, hint="Stop that process (`gridmill up` or another command), and retry."
+            )
         time.sleep(_LOOK_SECONDS)
 
 
 def _start(settings: Settings, attends: Collection[str]) -> ClientLink | None:
-    """None where it was killed, or has ended, before we came."""
+    """Start a control node and connect to it; None if it was killed or ended before."""
     starter = start_node(settings)
     if starter is None:
         return None
@@ -158,10 +168,11 @@ def _start(settings: Settings, attends: Collection[str]) -> ClientLink | None:
 
 
 def open_url(url: str, token: str | None, settings: Settings) -> OpenGrid:
-    """The control node at `http://HOST:PORT`; the token is read from the home when not given."""
+    """Connect to the control node at `http://HOST:PORT`; the default token is that of the home."""
     if not url.startswith(("http://", "https://")):
-        raise InputError(f"{url!r} is no address of a control node", hint="Write http://127.0.0.1:8700.")
-    from gridmill.sdk.grid_http import over_tcp  # and with it OpenSSL: homes are reached without
+        raise InputError(f"{url!r} is not an address of a control node", hint="Write http://127.0.0.1:8700.")
+    # this import loads OpenSSL, which connections to a home do not need
+    from gridmill.sdk.grid_http import over_tcp
 
     announced = _announced(settings.home)
     pid = announced.get("pid") if announced.get("url") == url.rstrip("/") else 0
@@ -170,13 +181,13 @@ def open_url(url: str, token: str | None, settings: Settings) -> OpenGrid:
 
 
 def read_token(home: Path) -> str | None:
-    """The token that `gridmill up` wrote into the home, if there is one."""
+    """The token that `gridmill up` wrote into the home; None if there is none."""
     token = _announced(home).get("token")
     return token if isinstance(token, str) else None
 
 
 def _announced(home: Path) -> dict[str, object]:
-    """What `gridmill up` wrote into the home; nothing where it did not."""
+    """The content of the file that `gridmill up` wrote into the home; empty if there is no file."""
     try:
         body = json.loads((home / "control.json").read_text())
     except (OSError, ValueError):

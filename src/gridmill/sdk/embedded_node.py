@@ -16,21 +16,22 @@ LOG = "control.log"
 """File in the home: the log of control nodes that commands started."""
 _LOG_BYTES = 2**20
 _START_SECONDS = 90.0
-"""Time limit for the start: imports, opening the store, and up to 15 s for another control node to end."""
+"""Time limit for the start, in seconds: imports, opening the store, and up to 15 s for another control node
+to end."""
 
 
 def start_node(settings: Settings) -> socket.socket | None:
-    """Start one and wait until it answers. Close what this gives once you are its client. None: it was killed
-    before it answered, or failed without a word.
+    """Start a control node and wait until it answers. The caller closes the returned object once it is a
+    client. Returns None if the process was killed before it answered, or failed without a message.
 
-    It has this process's environment and no terminal; signals of this terminal do not reach it. Raises what
-    keeps it from starting: HomeInUseError, StoreInUseError, StorageError, InputError.
+    The process has this process's environment and no terminal; signals of this terminal do not reach it.
+    Raises the error of a failed start: HomeInUseError, StoreInUseError, StorageError, InputError.
     """
     ours, theirs = socket.socketpair()
     try:
         with theirs:
             process = _spawn(settings, theirs)
-        process.wait()  # it forks, and that process goes on
+        process.wait()  # this process forks the control node and ends
         ours.settimeout(_START_SECONDS)
         is_up = _is_up(ours)
     except BaseException:
@@ -62,7 +63,7 @@ def _spawn(settings: Settings, starter: socket.socket) -> "subprocess.Popen[byte
 
 
 def _log(home: Path) -> IO[bytes]:
-    """The log, for the user alone; what is long is put aside, in place of what was there before."""
+    """Open the log, which only the user can read. A long log is first renamed, over an older renamed one."""
     path = home / LOG
     try:
         if path.exists() and path.stat().st_size > _LOG_BYTES:
@@ -71,7 +72,7 @@ def _log(home: Path) -> IO[bytes]:
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written: {error.strerror}",
-            hint="Set GRIDMILL_HOME to a folder you can write to.",
+            hint="Use a folder that you can write to: export GRIDMILL_HOME=FOLDER",
         ) from error
 
 

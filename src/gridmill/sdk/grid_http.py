@@ -13,12 +13,12 @@ from gridmill.ports.usecases import USE_CASES
 from gridmill.sdk.connection import Connections, HttpAnswer, tcp_connections
 
 WAIT_SECONDS = 30.0
-"""The longest wait that is requested: below the timeout of the connection."""
+"""The longest wait in a request, in seconds: less than the timeout of the connection."""
 
 
 def over_tcp(url: str, token: str | None, pid: int = 0) -> "HttpGrid":
-    """The control node at `http://HOST:PORT`, whose process is `pid` (0: unknown). Raises InputError for what
-    is no address."""
+    """Connect to the control node at `http://HOST:PORT`, whose process is `pid` (0: unknown). Raises
+    InputError for an invalid address."""
     return HttpGrid(tcp_connections(url, token, pid))
 
 
@@ -56,26 +56,29 @@ class HttpGrid:
         try:
             return from_body(decode(answer.body, dict[str, object]))
         except InputError:
-            message = f"{self._connections.where} answered HTTP {answer.status}, not as a control node does"
-            return UnavailableError(message, hint="Check the address.")
+            message = (
+                f"{self._connections.where} gave an HTTP {answer.status} answer that is not from "
+                "a control node"
+            )
+            return UnavailableError(message, hint="Check the address and the port of --url.")
 
 
 def quoted(name: str) -> str:
-    """A name in a path; "." and ".." would be folded away by HTTP clients and are refused."""
+    """Quote a name for a path. "." and ".." are refused, as HTTP clients would remove them from the path."""
     if name.strip("./") == "":
-        raise InputError(f"{name!r} is no name")
+        raise InputError(f"{name!r} is not a valid name")
     return quote(name, safe="/@") if "/" in name else quote(name, safe="@")
 
 
 def _query(asked: Mapping[str, Any]) -> str:
-    """The query of a target: without what is None, and truth values as JSON has them."""
+    """The query of a request: without arguments that are None, and with `true` and `false` as in JSON."""
     given = {name: value for name, value in asked.items() if value is not None}
     worded = {name: str(one).lower() if isinstance(one, bool) else one for name, one in given.items()}
     return f"?{urlencode(worded, doseq=True)}" if worded else ""
 
 
 def _body(row: UseCase, arguments: Mapping[str, Any]) -> tuple[bytes | None, Mapping[str, str]]:
-    """The body, and the header that says what it is."""
+    """The body, and the header with its type."""
     if not row.body:
         return None, {}
     parts = {name: arguments[name] for name in row.body if name in arguments}
@@ -86,7 +89,8 @@ def _body(row: UseCase, arguments: Mapping[str, Any]) -> tuple[bytes | None, Map
 
 
 def _read(row: UseCase, answer: bytes) -> Any:  # noqa: ANN401  as the row says
-    """The answer as the use case gives it: text is sent as it is, a truth value as an object's only field."""
+    """Decode the answer into the result of the use case. Text is sent unchanged, a truth value as the only
+    field of an object."""
     gives: Hint = row.gives
     if gives is NoneType:
         return None

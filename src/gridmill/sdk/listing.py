@@ -10,22 +10,22 @@ T = TypeVar("T")
 
 
 class Lists(Protocol[T]):
-    """A use case that gives pages, with its other arguments."""
+    """A use case that returns pages, with its other arguments bound."""
 
     def __call__(self, *, limit: int, cursor: str | None) -> Page[T]:
-        """One page."""
+        """Return the page at the cursor."""
 
 
 class Listing(Sequence[T]):
     """A list, or its first `limit` items. It equals any sequence of the same items.
 
-    The first page is read at once, further pages when an item of them is used, so the client has to be open
-    until then; `tuple(...)` reads all of them. What exists the whole time is in it once; what is created or
-    deleted meanwhile may be.
+    The first page is read at once, each further page when one of its items is used, so the client must be
+    open until then; `tuple(...)` reads all pages. An item that exists the whole time is in the list exactly
+    once; an item that is created or deleted meanwhile may be in it.
     """
 
     def __init__(self, read: Lists[T], *, limit: int | None = None) -> None:
-        """Raises what the use case raises, and InputError."""
+        """Read the first page. Raises the errors of the use case, and InputError for an invalid limit."""
         if limit is not None and limit < 1:
             raise InputError(f"{limit} is less than 1", place="limit")
         self._read, self._limit = read, limit
@@ -42,7 +42,7 @@ class Listing(Sequence[T]):
         self._complete = self._cursor is None or len(self._items) == self._limit
 
     def _reach(self, count: int | None) -> None:
-        """Read until there are that many; None: all of them."""
+        """Read pages until the list has the given number of items; None: all pages."""
         while not self._complete and (count is None or len(self._items) < count):
             self._read_page()
 

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 FORMATS = ("csv", "parquet", "jsonl", "onnx")
-"""File formats of `write`; the extension of the file's name selects one."""
+"""The file formats of `write`; the extension of the file's name selects one."""
 BATCH_ROWS = 65_536
 GRAPH = "model.onnx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A version of a sink, dataset, prediction, model or command, read where its files lie.
+    """A version of a sink, dataset, prediction, model or command, read from its files.
 
-    It needs no control node, and stays as it is when newer versions are made. Tables have `to_arrow`,
-    `to_pandas`, `to_polars`, `to_batches`; models have `predict`; all have `path` and `files`.
+    It needs no control node, and does not change when newer versions are made. Tables have `to_arrow`,
+    `to_pandas`, `to_polars` and `to_batches`; models have `predict`; all have `path` and `files`.
     """
 
     artifact: Artifact
@@ -36,22 +36,22 @@ class Version:
 
     @property
     def id(self) -> str:
-        """`pipeline/job@3`."""
+        """The id of the version: `pipeline/job@3`."""
         return self.artifact.id
 
     @property
     def kind(self) -> ArtifactKind:
-        """Whether it is a sink, dataset, prediction, model, or the files of a command."""
+        """The kind of the version: sink, dataset, prediction, model, or files (of a command)."""
         return self.artifact.kind
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """Its metrics, by name."""
+        """The metrics of the version, by name."""
         return self.artifact.output.metrics
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of a table; those that a model reads."""
+        """The columns of a table, or the columns that a model reads."""
         if self.kind == ArtifactKind.MODEL:
             card = _plugged("card")(self.path)
             return tuple(encoding.column for encoding in card.encodings)
@@ -59,36 +59,43 @@ class Version:
 
     @property
     def path(self) -> Path:
-        """The folder with its files (of a sink: the Delta table, which holds all versions of it).
+        """The folder with the version's files. For a sink it is the Delta table, which has all versions.
 
-        Raises StorageError where they are deleted, UnavailableError where they are on another machine.
+        Raises StorageError if the files are deleted, UnavailableError if they are on another machine.
         """
         output, root = self.artifact.output, Path(self.root)
         if not output.uri:
-            raise NotFoundError(f"{self.id} has no files", hint="Its job wrote nothing to GRIDMILL_OUTPUT.")
+            raise NotFoundError(
+                f"{self.id} has no files", hint="Its job wrote no file to the folder GRIDMILL_OUTPUT."
+            )
         if not root.is_dir():
             raise UnavailableError(
-                f"the files of {self.id} are in {root} on the control node's machine, not here",
-                hint="Run this there, or mount that folder here under the same path.",
+                f"the files of {self.id} are in {root} on the control node's machine, not on this machine",
+                hint="Run this program on that machine, or mount the folder on this machine under the "
+                "same path.",
             )
         path = below(root, output.uri)
         if not path.exists():
-            raise StorageError(f"the files of {self.id} are deleted", hint="Run its pipeline again.")
+            raise StorageError(
+                f"the files of {self.id} are deleted",
+                hint="To make it again, run its pipeline: gridmill run PIPELINE",
+            )
         if not path.resolve().is_relative_to(root.resolve()):
-            raise InputError(f"{output.uri!r} leaves the storage root {root}")
+            raise InputError(f"{output.uri!r} is outside the storage root {root}")
         return path
 
     def files(self) -> tuple[Path, ...]:
-        """All its files, by name; of a sink those of this version."""
+        """The paths of the version's files, by name."""
         paths = _plugged("files")(Path(self.root), self.artifact.output) if self.path else ()
         return tuple(self.path / name for name in paths)
 
     def to_arrow(
         self, *, columns: Sequence[str] | str | None = None, split: str | None = None
     ) -> "pyarrow.Table":
-        """The rows as an Arrow table; with `columns` only these, with `split` only `train`, ... of a dataset.
+        """Return the rows as an Arrow table; with `columns` only these columns, with `split` only the rows of
+        a dataset's split (`train`, `validation` or `test`).
 
-        Raises InputError for columns and splits that are not there, StorageError.
+        Raises InputError for unknown columns and splits, StorageError.
         """
         self._need(TABLES, "rows")
         path = self.path
@@ -102,27 +109,28 @@ class Version:
         split: str | None = None,
         rows: int = BATCH_ROWS,
     ) -> "Iterator[pyarrow.RecordBatch]":
-        """The rows in batches of at most `rows`: a table of any size, with little memory."""
+        """Read the rows in batches of at most `rows` rows, so that a table of any size needs little
+        memory."""
         if not isinstance(rows, int) or rows < 1:
             raise InputError(f"`rows` must be 1 or more, got {rows!r}")
         return iter(self._reader(columns, split, rows))
 
     def to_pandas(self, *, columns: Sequence[str] | str | None = None, split: str | None = None) -> Any:  # noqa: ANN401  a pandas.DataFrame; pandas need not be installed
-        """The rows as a pandas data frame. Raises InputError where pandas is not installed."""
+        """Return the rows as a pandas data frame. Raises InputError if pandas is not installed."""
         _installed("pandas")
         return self.to_arrow(columns=columns, split=split).to_pandas()
 
     def to_polars(self, *, columns: Sequence[str] | str | None = None, split: str | None = None) -> Any:  # noqa: ANN401  a polars.DataFrame; polars need not be installed
-        """The rows as a polars data frame. Raises InputError where polars is not installed."""
+        """Return the rows as a polars data frame. Raises InputError if polars is not installed."""
         library = _installed("polars")
         return library.from_arrow(self.to_arrow(columns=columns, split=split))
 
     def predict(self, rows: Any, *, trust: bool = False) -> Any:  # noqa: ANN401  the form of `rows`
-        """Predictions for `rows`, which have the model's columns by name: a pandas or polars data frame, an
-        Arrow table, or a list of dicts. The result has the same form, and the columns of a prediction job.
+        """Predict for `rows`, which have the model's columns by name: a pandas or polars data frame, an Arrow
+        table, or a list of dicts. The result has the same type, and the columns of a prediction job.
 
         A model of sequences needs the entity and the time of each row, and the rows before it. `trust` allows
-        a model that predicts by code of its own. Raises InputError, DataError.
+        a model that predicts with its own code. Raises InputError, DataError.
         """
         self._need((ArtifactKind.MODEL,), "a model")
         table, back = _plugged("as arrow")(rows), _plugged("in form of")(rows)
@@ -137,10 +145,10 @@ class Version:
         split: str | None = None,
         replace: bool = False,
     ) -> int:
-        """Write the rows to a file (`.csv`, `.parquet`, `.jsonl`), or a model's graph (`.onnx`); returns the
-        number of rows. The file is written whole or not at all; `replace` allows one that exists.
+        """Write the rows to a file (`.csv`, `.parquet`, `.jsonl`), or a model's graph (`.onnx`); return the
+        number of rows. The file is written completely or not at all; with `replace` it may exist already.
 
-        Raises InputError for a format that cannot hold the version.
+        Raises InputError for a format that does not fit the version.
         """
         form = _format(to, format)
         write = (
@@ -152,7 +160,7 @@ class Version:
         self, form: str, columns: Sequence[str] | str | None, split: str | None
     ) -> Callable[[IO[bytes]], int]:
         if self.kind == ArtifactKind.MODEL:
-            raise InputError(f"{self.id} is a model: it is written as .onnx, not .{form}")
+            raise InputError(f"{self.id} is a model, which can be written as .onnx, not as .{form}")
         reader, write = self._reader(columns, split, BATCH_ROWS), _plugged(f"write {form}")
         return lambda file: int(write(reader, file))
 
@@ -165,7 +173,7 @@ class Version:
     ) -> Callable[[IO[bytes]], int]:
         self._need((ArtifactKind.MODEL,), "a graph")
         if columns is not None or split is not None:
-            raise InputError("`columns` and `split` are for tables, and .onnx is a model's graph")
+            raise InputError("`columns` and `split` work only with tables, and .onnx only with models")
         graph = _graph(self.path, self.id)
 
         def write(file: IO[bytes]) -> int:
@@ -191,13 +199,14 @@ def _a(kind: ArtifactKind) -> str:
 
 
 def _plugged(name: str) -> Callable[..., Any]:
-    """A function that reads data or models: loaded when it is used. Raises InputError where it cannot be."""
+    """Import a function that reads data or models when it is used first. Raises InputError if a library is
+    missing."""
     try:
         return find("versions", name)
     except ImportError as error:
         raise InputError(
-            f"{error.name} is not installed here",
-            hint="`pip install 'gridmill[data,learning]'` installs what reads tables and models.",
+            f"the library {error.name} is not installed",
+            hint="To read tables and models: pip install 'gridmill[data,learning]'",
         ) from error
 
 
@@ -206,7 +215,8 @@ def _installed(library: str) -> Any:  # noqa: ANN401  a module
         return import_module(library)
     except ImportError as error:
         raise InputError(
-            f"{library} is not installed here", hint=f"`pip install {library}`, or use to_arrow()."
+            f"the library {library} is not installed",
+            hint=f"Install it with `pip install {library}`, or use to_arrow().",
         ) from error
 
 
@@ -234,10 +244,14 @@ def _format(to: str | Path | IO[bytes], format: str | None) -> str:
 
 
 def _graph(folder: Path, name: str) -> bytes:
-    """The model's graph, with the names of its columns in the metadata."""
+    """The ONNX graph of the model, with the names of its columns in the metadata."""
     path, card = folder / GRAPH, _plugged("card")(folder)
     if not path.is_file():
-        why = "predicts by code of its own" if card.predict else "has no single graph for all its members"
+        why = (
+            "predicts with its own code"
+            if card.predict
+            else "has one graph for each member and no single graph"
+        )
         raise InputError(f"{name} {why}", hint=f"`gridmill path {name}` prints the folder with its files.")
     graph = path.read_bytes()
     if b"gridmill.columns" in graph:
@@ -247,7 +261,7 @@ def _graph(folder: Path, name: str) -> bytes:
 
 
 def _whole(path: Path, write: Callable[[IO[bytes]], int], replace: bool) -> int:
-    """Write beside the file, and put it in its place; into a pipe or a device directly. Raises InputError."""
+    """Write a temporary file and rename it; write into a pipe or a device directly. Raises InputError."""
     try:
         if path.exists() and not path.is_file():
             with path.open("wb") as stream:
@@ -256,7 +270,7 @@ def _whole(path: Path, write: Callable[[IO[bytes]], int], replace: bool) -> int:
             raise InputError(
                 "the file exists already",
                 place=str(path),
-                hint="Name another one, or replace it: `--force`, in Python `replace=True`.",
+                hint="Choose another file, or overwrite it: --force, in Python `replace=True`.",
             )
         return _put(path.resolve(), write)
     except OSError as error:

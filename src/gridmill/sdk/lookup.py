@@ -13,11 +13,11 @@ from gridmill.ports.grid import Grid
 from gridmill.sdk.listing import Listing, Lists
 
 _LATEST = 20
-"""How many of the newest runs of a pipeline are searched for one that is no probe."""
+"""The number of newest runs of a pipeline that are searched for a run that is not a probe."""
 
 
 class Noun(StrEnum):
-    """What can be shown."""
+    """The kinds of records that can be shown."""
 
     RUN = "run"
     JOB = "job"
@@ -63,7 +63,7 @@ ARTIFACTS = frozenset({Noun.SINK, Noun.DATASET, Noun.MODEL, Noun.PREDICTION, Nou
 
 
 def plural(noun: Noun) -> str:
-    """`runs`, `aliases`, `files`."""
+    """The plural of a noun: `runs`, `aliases`, `files`."""
     return noun.value if noun == Noun.FILES else f"{noun}es" if noun == Noun.ALIAS else f"{noun}s"
 
 
@@ -80,35 +80,35 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
 
 
 def read_noun(word: str) -> Noun:
-    """A noun from what people write, plurals included; a version is an artifact. Raises InputError."""
+    """Parse a noun; plurals are accepted, and `version` stands for `artifact`. Raises InputError."""
     singular = word.lower()
     for candidate in (singular, singular.removesuffix("s"), singular.removesuffix("es")):
         if candidate == "version":
             return Noun.ARTIFACT
         if candidate in list(Noun):
             return Noun(candidate)
-    raise InputError(f"{word!r} is nothing Gridmill knows", hint=f"There are: {', '.join(Noun)}.")
+    raise InputError(f"unknown object type {word!r}", hint=f"The types are {', '.join(Noun)}.")
 
 
 def list_nouns(grid: Grid, noun: Noun, *, limit: int | None = None) -> Listing[Any]:
-    """All of that noun, or the first `limit`. Raises InputError for those that are parts of a run."""
+    """All records of a noun, or the first `limit`. Raises InputError for nouns that are parts of a run."""
     if noun not in LISTED:
         raise InputError(
-            f"{noun}s are not listed by themselves", hint="`gridmill show run RUN` shows its jobs."
+            f"{noun}s cannot be listed without a run", hint="To see the jobs of a run: gridmill show run RUN"
         )
     return Listing(LISTED[noun](grid), limit=limit)
 
 
 def remove_noun(grid: Grid, noun: Noun, name: str) -> None:
-    """Remove what is no version. Raises InputError for what is a record of what happened."""
+    """Delete a record that is not a version. Raises InputError for records of the past, such as attempts."""
     if noun not in REMOVED:
-        hint = f"These can: {', '.join((*REMOVED, *sorted(ARTIFACTS)))}."
+        hint = f"Types that can be removed: {', '.join((*REMOVED, *sorted(ARTIFACTS)))}."
         raise InputError(f"a {noun} cannot be removed", hint=hint)
     REMOVED[noun](grid, name)
 
 
 def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the noun's class follows from `noun`
-    """One noun by name or id. Raises NotFoundError."""
+    """One record by name or id. Raises NotFoundError."""
     match noun:
         case Noun.CONTROL:
             return grid.control()
@@ -131,7 +131,7 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
 
 
 def find_run(grid: Grid, name: str) -> RunView:
-    """A run by id; a pipeline's name means its newest run that is no probe. Raises NotFoundError."""
+    """A run by its id, or the newest run of a pipeline that is not a probe. Raises NotFoundError."""
     try:
         return grid.run(name)
     except NotFoundError:
@@ -146,15 +146,20 @@ def find_job(grid: Grid, name: str) -> JobView:
     """A job by `RUN/JOB`. Raises NotFoundError, InputError."""
     run_id, slash, job = name.partition("/")
     if not slash:
-        raise InputError(f"{name!r} names no job", hint="Write RUN/JOB, for example weather-1/train.")
+        raise InputError(
+            f"{name!r} is not the name of a job", hint="Write RUN/JOB, for example weather-1/train."
+        )
     return grid.job(find_run(grid, run_id).run.id, job)
 
 
 def find_attempt(grid: Grid, name: str) -> Attempt:
-    """An attempt by `RUN.JOB.K`, a rank of a gang's by `RUN.JOB.K.RANK`. Raises NotFoundError, InputError."""
+    """An attempt by `RUN.JOB.K`, or a rank of a gang by `RUN.JOB.K.RANK`. Raises NotFoundError,
+    InputError."""
     parts = name.split(".")
     if len(parts) not in (3, 4):
-        raise InputError(f"{name!r} names no attempt", hint="Write RUN.JOB.K, for example weather-1.train.1.")
+        raise InputError(
+            f"{name!r} is not the id of an attempt", hint="Write RUN.JOB.K, for example weather-1.train.1."
+        )
     view = grid.job(parts[0], parts[1])
     for attempt in (*view.attempts, *view.ranks):
         if attempt.id == name:
@@ -165,7 +170,11 @@ def find_attempt(grid: Grid, name: str) -> Attempt:
 def _listed(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as find_noun
     nouns_by_name = {getattr(one, "id", None) or one.name: one for one in list_nouns(grid, noun)}
     if name not in nouns_by_name:
-        hint = f"There are: {', '.join(sorted(nouns_by_name))}." if nouns_by_name else "There are none."
+        hint = (
+            f"The names are {', '.join(sorted(nouns_by_name))}."
+            if nouns_by_name
+            else "There is no record of this type."
+        )
         raise NotFoundError(f"there is no {noun} {name!r}", hint=hint)
     return nouns_by_name[name]
 
@@ -174,7 +183,7 @@ def _artifact(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  as fin
     artifact = grid.artifact(name)
     if noun != Noun.ARTIFACT and artifact.kind != noun.value:
         raise NotFoundError(
-            f"{artifact.id} is no {noun}: its kind is {artifact.kind}",
-            hint=f"`gridmill list {noun}` shows them.",
+            f"{artifact.id} is not a {noun}: its kind is {artifact.kind}",
+            hint=f"To list the versions of this kind: gridmill list {noun}",
         )
     return artifact

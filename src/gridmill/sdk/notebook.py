@@ -12,15 +12,16 @@ from gridmill.domain.views import DryRun, JobView, RunView
 
 
 class RunDisplay(Protocol):
-    """What is shown of a run at one moment (a Tick is one)."""
+    """The state of a run at one moment, for example a Tick."""
 
     @property
     def view(self) -> RunView:
-        """The run."""
+        """The state of the run and its jobs."""
 
 
 def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class
-    """Teach the running IPython (or `shell`) to show Gridmill's nouns; without one, nothing happens."""
+    """Register formatters for Gridmill's records in the running IPython (or `shell`); without IPython, do
+    nothing."""
     shell = shell or _shell()
     if shell is None:
         return
@@ -30,7 +31,7 @@ def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class
 
 
 def progress() -> Callable[[RunDisplay], None] | None:
-    """Something that shows ticks in the current cell; None outside of notebooks."""
+    """A display of ticks in the current cell; None outside of notebooks."""
     shell = _shell()
     if shell is None or not hasattr(shell, "kernel"):
         return None
@@ -60,7 +61,7 @@ def _job_row(view: JobView) -> tuple[str, ...]:
 
 
 def _percent(view: JobView, share: float) -> int:
-    """Return whole percent; a job that runs has something left to do, and is never at 100."""
+    """Return whole percent, at most 99 for a running job."""
     most = 99 if view.job.state == JobState.RUNNING else 100
     return max(0, min(most, int(100 * share)))
 

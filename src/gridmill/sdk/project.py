@@ -25,9 +25,10 @@ _LARGEST = 10_000_000
 
 
 def commit_of(folder: Path) -> str:
-    """The full hash; empty for a folder of no repository, or where it cannot be read.
+    """The full hash of the checked-out commit; empty if the folder is in no repository, or if it cannot be
+    read.
 
-    Files that were edited since are not in it: the hash of the code bundle is of their content.
+    The commit does not show later changes of files: the hash of the code bundle covers their content.
     """
     try:
         return _commit_of(folder.resolve())
@@ -39,7 +40,7 @@ def _commit_of(folder: Path) -> str:
     git = next((one / ".git" for one in (folder, *folder.parents) if (one / ".git").exists()), None)
     if git is None:
         return ""
-    if git.is_file():  # a worktree or a submodule names its folder
+    if git.is_file():  # in a worktree or a submodule, `.git` is a file with the path of the folder
         git = (git.parent / git.read_text().partition("gitdir:")[2].strip()).resolve()
     head = (git / "HEAD").read_text().strip()
     if not head.startswith("ref:"):
@@ -62,11 +63,11 @@ def _checked(text: str) -> str:
 
 
 Source = str | Path | Pipeline
-"""A pipeline file, the name of a known pipeline, or the record."""
+"""A pipeline file, the name of a known pipeline, or the record of a pipeline."""
 
 
 def is_name(source: Source) -> bool:
-    """Whether a known pipeline's name is meant, and not its file."""
+    """True for the name of a known pipeline, False for a file."""
     if isinstance(source, Pipeline):
         return False
     path = Path(source)
@@ -77,19 +78,19 @@ def file_of(known: Pipeline) -> Path:
     """The file that declares a known pipeline. Raises NotFoundError with the reason why there is none."""
     path = known.path
     if path is None:
-        raise NotFoundError("it was not read from a file")
+        raise NotFoundError("the pipeline was not read from a file")
     if known.host not in ("", socket.gethostname()):
         raise NotFoundError(f"{path} is on the machine {known.host}")
     if not path.is_file():
         raise NotFoundError(f"{path} does not exist any more")
     declares = rf"^\s*\{{?\s*[\"']?pipeline[\"']?\s*:\s*[\"']?{re.escape(known.name)}[\"']?\s*(?:[,}}#].*)?$"
     if not re.search(declares, path.read_text(errors="replace"), re.MULTILINE):
-        raise NotFoundError(f"{path} does not declare it any more")
+        raise NotFoundError(f"{path} does not declare the pipeline any more")
     return path
 
 
 def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
-    """A pipeline as it was applied or run last, with its code of then; with `values` its text is read again.
+    """A pipeline as it was applied or run last, with the same code; with `values` its text is parsed again.
 
     Raises PipelineError, InputError.
     """
@@ -97,8 +98,8 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
         return kept
     if kept.written is None:
         raise PipelineError(
-            f"pipeline {kept.name!r} was kept without the text of its file, which other values need",
-            hint="Apply it again (`gridmill apply -f FILE`), or run its file.",
+            f"the text of pipeline {kept.name!r} is not stored, so its parameters cannot be changed",
+            hint="Apply the file again (`gridmill apply -f FILE`), or run the file.",
         )
     from gridmill.declarations import read_again as read
 
@@ -115,30 +116,31 @@ def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: 
         pipeline: Pipeline = read(Path(source), set_values=words(values), awaiting=awaiting)
         return pipeline
     if values:
-        raise InputError("`set` is for pipeline files; give a Pipeline its values directly")
+        raise InputError("`set` works only with pipeline files; set the values of a Pipeline in the object")
     if source.written is not None:
         return source
-    from gridmill.declarations.construct import validated  # and with it YAML and Pydantic
+    from gridmill.declarations.construct import validated  # this import loads YAML and Pydantic
 
     return validated(source)
 
 
 def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]:
-    """Every noun that a file declares, to be kept. Raises PipelineError."""
-    from gridmill.declarations import read_declarations  # and with it YAML and Pydantic
+    """All records that a file declares. Raises PipelineError."""
+    from gridmill.declarations import read_declarations  # this import loads YAML and Pydantic
 
     return read_declarations(path, set_values=words(values), awaiting=True)
 
 
 LARGE_BYTES = 20 * MIB
-"""A project of this size takes longer to copy than a job takes to start."""
+"""The size from which a warning is printed, in bytes: copying so much code takes longer than starting a
+job."""
 
 
 def with_bundle(
     pipeline: Pipeline, grid: Grid, settings: Settings, *, say: Callable[[str], None] = warnings.warn
 ) -> Pipeline:
-    """The pipeline with its project folder kept as a code bundle, when a job of it runs commands there,
-    and with the name of this machine."""
+    """The pipeline with the name of this machine and, if its jobs run code of the project folder, with that
+    folder stored as a code bundle."""
     if pipeline.folder and not pipeline.host:
         commit = commit_of(Path(pipeline.folder))
         pipeline = replace(pipeline, host=socket.gethostname(), commit=commit)
@@ -148,7 +150,7 @@ def with_bundle(
     from gridmill.storage.bundle import make_bundle
 
     leave_out = (settings.home, settings.root)
-    # Where a control node of this home keeps them too: what it has is neither packed nor sent again.
+    # The control node of this home stores bundles in the same folder, so a known bundle is not packed again.
     key = sha256(pipeline.folder.encode()).hexdigest()[:32]
     bundle = make_bundle(
         Path(pipeline.folder),
@@ -158,14 +160,15 @@ def with_bundle(
     )
     if bundle.size_bytes > LARGE_BYTES:
         say(
-            f"{pipeline.folder} is {show_bytes(bundle.size_bytes)} of code: every command gets a copy of it. "
-            "Name what they do not need in .gridmillignore."
+            f"{pipeline.folder} has {show_bytes(bundle.size_bytes)} of code, and every command gets a copy. "
+            "List files that the commands do not need in .gridmillignore."
         )
     if bundle.secrets:
         names = ", ".join(bundle.secrets)
         say(
-            f"{names}: left out of the code, as files of that name hold secrets. `!{bundle.secrets[0]}` in "
-            f".gridmillignore includes it; `{bundle.secrets[0]}` leaves it out without this message."
+            f"{names}: not copied with the code, as such files often contain secrets. To copy it, add "
+            f"`!{bundle.secrets[0]}` to "
+            f".gridmillignore; to hide this message, add `{bundle.secrets[0]}`."
         )
     if not grid.has_bundle(bundle.hash):
         grid.put_bundle(bundle.hash, bundle.path.read_bytes())
@@ -173,5 +176,5 @@ def with_bundle(
 
 
 def words(values: Mapping[str, Any] | None) -> dict[str, str]:
-    """Parameters as `--set` writes them."""
+    """Parameters as texts, in the form of `--set`."""
     return {key: word(value) for key, value in (values or {}).items()}

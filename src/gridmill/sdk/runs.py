@@ -1,6 +1,6 @@
 """Client methods for runs: plan, run, watch, stop, resume, logs; and the error of a failed run.
 
-The error names the job that failed, its exit code, its last lines and what to do.
+The error has the name of the failed job, its exit code, the last lines of its log, and a hint.
 """
 
 import time
@@ -37,7 +37,7 @@ from gridmill.sdk.notebook import progress
 from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
 
 LINES = 15
-"""Last lines of the log that the error includes."""
+"""The number of last lines of the log in the error."""
 _ERRORS: Mapping[Cause, type[JobError]] = {Cause.MEMORY: MemoryExceededError, Cause.TIMEOUT: TimeLimitError}
 
 
@@ -75,46 +75,46 @@ def _indented(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _more(run: Run, job: str) -> str:
-    return f"`gridmill logs {run.id} {job}` shows its log."
+    return f"To see its log: gridmill logs {run.id} {job}"
 
 
 def _of_run(view: RunView) -> JobError:
-    """No job has failed: it was stopped, or could not begin."""
+    """The error of a run without a failed job: the run was stopped, or could not start."""
     run = view.run
     message = f"run {run.id} {run.state}" + (f": {run.message}" if run.message else "")
     if run.state == RunState.STOPPED:
         return InterruptedRunError(message, hint=next_step(view), run=run.id)
-    return JobError(message, hint=f"`gridmill show run {run.id}` shows its jobs.", run=run.id)
+    return JobError(message, hint=f"To see its jobs: gridmill show run {run.id}", run=run.id)
 
 
 S = TypeVar("S", RunState, JobState)
 Kept: TypeAlias = Pipeline | Resource | Site
 
 _LONGEST_LINE = 10_000
-"""Characters of a line of the log in an error."""
+"""The largest number of characters of a log line in an error."""
 _LOG_WAIT_SECONDS = 5.0
 _PAGE = 1000
 _HELD = 10 * _PAGE
 _VIEW_SECONDS = 0.1
 _VIEW_SHARE = 20
-"""A run is read at most every `_VIEW_SECONDS`, and for at most a twentieth of the time."""
+"""A watched run is read at most every `_VIEW_SECONDS`, and the reads take at most a twentieth of the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """One look at a run that is watched: how it stands, and what is new since the tick before."""
+    """One reading of a watched run: its current state, and the events since the tick before."""
 
     view: RunView
     events: tuple[Event, ...]
 
     @property
     def finished(self) -> bool:
-        """The run has ended; with no events left this is the last tick."""
+        """True if the run has ended. If there are no events left, this is the last tick."""
         return self.view.run.state in FINISHED_RUNS
 
 
 class RunVerbs(Connected):
-    """The verbs of runs. Where a run is asked for, a pipeline's name means its newest run."""
+    """Client methods for runs. Methods that take a run accept the name of a pipeline for its newest run."""
 
     def run(
         self,
@@ -128,11 +128,11 @@ class RunVerbs(Connected):
         check: bool = False,
         on_tick: Callable[[Tick], None] | None = None,
     ) -> RunView:
-        """Run a pipeline file, a kept one by its name, or a noun; with `wait`, until it ends: the run is
-        stopped when this process goes before. `set` gives parameters.
+        """Run a pipeline: a file, the name of a known pipeline, or a Pipeline. With `wait`, return after the
+        end of the run; if this process ends before, the run is stopped. `set` gives values to parameters.
 
-        `adopt` moves the name to the pipeline's folder, where it belonged to another. `on_tick` is called a
-        few times a second. With `check` a run that does not succeed raises JobError.
+        `adopt` moves the pipeline's name from another folder to this folder. `on_tick` is called a few times
+        a second. With `check`, a run that does not succeed raises JobError.
         """
         prepared = self.prepare(pipeline, set)
 
@@ -150,11 +150,12 @@ class RunVerbs(Connected):
         *,
         note: Callable[[str], None] | None = None,
     ) -> Pipeline:
-        """The pipeline as the control node takes it: read, with parameters, its code bundle put.
+        """Return the pipeline in the form that the control node takes: read, with parameters, its code bundle
+        uploaded.
 
-        By its name, one that was applied is as it was applied last. One that was only run is read from its
-        file again; where that file does not declare it any more, it is as in its last run, with a warning.
-        `note` is called with a line that says which, instead of a warning.
+        The name of an applied pipeline stands for the pipeline as it was applied last. A pipeline that was
+        only run is read from its file again; if the file does not declare it any more, it is used as in its
+        last run, with a warning. If `note` is given, it is called with a line about the choice instead.
         """
         if is_name(pipeline):
             return self._by_name(str(pipeline), set, note)
@@ -176,14 +177,16 @@ class RunVerbs(Connected):
         return with_bundle(read_project(file, values), self.grid, self.settings)
 
     def plan(self, pipeline: Source, *, set: Mapping[str, Any] | None = None) -> DryRun:
-        """What a run would do: sizes and why, order, expected memory and time. Nothing starts."""
+        """Return what a run would do: the sizes with reasons, the order, the expected memory and time. Start
+        nothing."""
         return self.grid.plan_run(self.prepare(pipeline, set))
 
     def apply(
         self, file: Source, *, set: Mapping[str, Any] | None = None, adopt: bool = False
     ) -> tuple[Kept, ...]:
-        """Keep what a file declares (pipelines, resources, sites) without running it; what was kept. `adopt`
-        moves a pipeline's name to its folder. Raises ConflictError for a name of another folder."""
+        """Store the records of a file (pipelines, resources, sites) without running anything, and return
+        them. `adopt` moves a pipeline's name to its folder. Raises ConflictError for a name of another
+        folder."""
         if isinstance(file, Pipeline):
             return (self.grid.apply(self.prepare(file), adopt=adopt),)
         return tuple(self._keep(noun, adopt=adopt) for noun in read_all(Path(file), set))
@@ -198,42 +201,43 @@ class RunVerbs(Connected):
         raise InternalError(f"{type(noun).__name__} cannot be applied")
 
     def resume(self, run: str, *, wait: bool = True, check: bool = False) -> RunView:
-        """Continue a failed or stopped run; what succeeded stands. Raises JobError with `check`."""
+        """Continue a failed or stopped run; succeeded jobs do not run again. Raises JobError with `check`."""
         run_id = self.status(run).run.id
         if not wait:
             return self._ask(lambda grid: grid.resume(run_id))
         return self.wait(self.attend(lambda grid: grid.resume(run_id)).run.id, check=check)
 
     def stop(self, run: str, job: str | None = None) -> RunView:
-        """Ask a run, or one job of it, to stop; returns at once."""
+        """Stop a run, or one of its jobs. The call returns at once, before the jobs have ended."""
         run_id = self.status(run).run.id
         return self._ask(lambda grid: grid.stop_run(run_id, job=job))
 
     def status(self, run: str) -> RunView:
-        """How a run stands: the number of jobs in each state, and the jobs; of more than 100 first those that
-        failed or run. `list_jobs` has all of them. Raises NotFoundError."""
+        """Return the state of a run: the number of jobs in each state, and the jobs. Of more than 100 jobs it
+        has only the most important, failed and running jobs first; `list_jobs` has all. Raises
+        NotFoundError."""
         return self._ask(lambda grid: find_run(grid, run))
 
     def wait(
         self, run: str, *, on_tick: Callable[[Tick], None] | None = None, check: bool = False
     ) -> RunView:
-        """Wait for a run's end. In a notebook its progress is shown. Raises JobError with `check`."""
+        """Wait for the end of a run. A notebook shows its progress. Raises JobError with `check`."""
         show = on_tick or progress()
         tick = None
         for tick in self.watch(run):
             if show is not None:
                 show(tick)
-        assert tick is not None  # watch yields at least once
+        assert tick is not None  # watch yields at least one tick
         if check and tick.view.run.state != RunState.SUCCEEDED:
             view = tick.view
             raise run_error(view, lambda job: self.last_lines(view, job, LINES))
         return tick.view
 
     def watch(self, run: str, *, after: str = "", every_seconds: float = 0.5) -> Iterator[Tick]:
-        """Ticks, at least one each `every_seconds`, until the run has ended and all events were given: those
-        after the event with the id `after`.
+        """Yield ticks, at least one each `every_seconds`, until the run has ended and all events were
+        yielded: those after the event with the id `after`.
 
-        When the control node ends meanwhile, the next one for the home (which may be started here) goes on.
+        If the control node ends meanwhile, the next one of the home continues; this client may start it.
         """
         view = self.status(run)
         run_id, look_again, held = view.run.id, 0.0, tuple[Event, ...]()
@@ -249,7 +253,7 @@ class RunVerbs(Connected):
                 yield Tick(view=view, events=held)
                 return
             if held and now < look_again and len(held) < _HELD and not _says_end(events):
-                continue  # events are given with a look at the run that is newer than they are
+                continue  # the state of the run in a tick must be newer than the tick's events
             if not over and (now >= look_again or _says_end(events)):
                 view = self._looked_again(view)
                 look_again = now + max(_VIEW_SECONDS, _VIEW_SHARE * (time.monotonic() - now))
@@ -257,21 +261,21 @@ class RunVerbs(Connected):
             held = ()
 
     def newest_event(self, run: str) -> str:
-        """The id of the run's newest event; `watch(after=...)` starts behind it. Empty: there is none."""
+        """Return the id of the run's newest event, for `watch(after=...)`; empty if there is none."""
         return self.status(run).last_event
 
     def _looked_again(self, view: RunView) -> RunView:
-        """The run as it stands now; the same view where nothing changed."""
+        """The current state of the run; the same object if nothing changed."""
         newer = self._ask(lambda grid: grid.run(view.run.id, since=view.version))
         return view if newer.unchanged else newer
 
     def events(
         self, run: str, job: str | None = None, *, follow: bool = False, after: str = ""
     ) -> Iterator[Event]:
-        """Kept events of a run or one job, in order; with `follow` until the run ends.
+        """Yield the stored events of a run or one job, in order; with `follow` until the run ends.
 
-        `after` is the id of an event: those that follow it are given. So a program that was interrupted goes
-        on after the last event that it has. Raises InputError for an id that is none.
+        `after` is the id of an event: only later events are yielded. So an interrupted program can continue
+        after its last event. Raises InputError for an invalid id.
         """
         view = self.status(run)
         if job is not None:
@@ -297,10 +301,11 @@ class RunVerbs(Connected):
         until: int | None = None,
         search: str = "",
     ) -> Iterator[str]:
-        """Log lines without newlines; those of several jobs as `JOB | line`. Only a newline ends a line.
+        """Yield log lines without newlines; those of several jobs as `JOB | line`. Only a newline ends a
+        line.
 
         `tail`: the last lines only. `search`: only lines that contain this text. `after`, `until`: from one
-        offset in the log to another. Where text was dropped, a line in brackets says how much.
+        offset in the log to another. In place of dropped text there is a line in brackets with its size.
         """
         entries = self.log_entries(
             run, job, follow=follow, tail=tail, after=after, until=until, search=search
@@ -322,10 +327,10 @@ class RunVerbs(Connected):
         until: int | None = None,
         search: str = "",
     ) -> Iterator[LogEntry]:
-        """Texts that jobs wrote, in order; with `follow` until the run ends.
+        """Yield the log entries of jobs, in order; with `follow` until the run ends.
 
-        `tail`: from a place behind which at least that many lines follow. `after` is the id of an entry, or
-        any offset in bytes; `until` is an offset. `search`: only lines with this text. Raises InputError.
+        `tail`: at least this many last lines. `after` is the id of an entry, or any offset in bytes; `until`
+        is an offset. `search`: only lines with this text. Raises InputError.
         """
         view = self.status(run)
         if job is not None:
@@ -351,7 +356,8 @@ class RunVerbs(Connected):
                 return
 
     def last_lines(self, view: RunView, failed: JobView, count: int) -> tuple[str, ...]:
-        """The last lines of the log of a job; of a command on each node those of nodes where it failed."""
+        """Return the last lines of a job's log; for a command on each node those of the nodes on which it
+        failed."""
         last = list[LogLine]()
         parts = [part.attempts[-1].id for part in failed_parts(failed) if part.attempts]
         for attempt in parts[:count] if failed.job.job.each is not None else (None,):
@@ -360,7 +366,7 @@ class RunVerbs(Connected):
         return tuple(line.mark + line.text for line in last_lines(last, count))
 
     def report(self, run: str, path: str | Path | None = None) -> Path:
-        """Write the run's report (one HTML file; default: HOME/reports/RUN.html); its path."""
+        """Write the report of a run as one HTML file (default: HOME/reports/RUN.html) and return its path."""
         run_id = self.status(run).run.id
         target = Path(path) if path is not None else self.settings.home / "reports" / f"{run_id}.html"
         text = self.grid.report(run_id)
@@ -374,25 +380,27 @@ class RunVerbs(Connected):
         return target
 
     def remove_run(self, run: str, *, dry_run: bool = False) -> RunRemovalPreview:
-        """Delete a finished run, by its id: records, logs, report. The versions that it made stay.
+        """Delete the records, logs and report of a finished run. The versions that it made are kept.
 
-        With `dry_run` nothing is deleted. Raises NotFoundError, ConflictError while it is active.
+        With `dry_run` nothing is deleted. Raises NotFoundError, and ConflictError while the run is active.
         """
         return self.grid.remove_run(run, dry_run=dry_run)
 
     def list_runs(
         self, *, limit: int | None = None, pipeline: str | None = None, states: Sequence[RunState | str] = ()
     ) -> Listing[Run]:
-        """Runs, newest first; with `states` (`["failed"]`), those in one of these. Raises InputError."""
+        """List runs, newest first; with `states` (`["failed"]`) only those in one of the states. Raises
+        InputError."""
         chosen = tuple(_state(RunState, "runs", word) for word in states)
         return Listing(partial(self.grid.runs, pipeline=pipeline, states=chosen), limit=limit)
 
     def list_jobs(
         self, run: str, *, limit: int | None = None, states: Sequence[JobState | str] = ()
     ) -> Listing[JobView]:
-        """All jobs of a run in declared order; with `states` (`["failed"]`), those in one of these.
+        """List all jobs of a run in declared order; with `states` (`["failed"]`) only those in one of the
+        states.
 
-        `status` has those that matter most. Raises InputError, NotFoundError.
+        `status` has only the most important jobs. Raises InputError, NotFoundError.
         """
         chosen = tuple(_state(JobState, "jobs", word) for word in states)
         return Listing(partial(self.grid.jobs, self.status(run).run.id, states=chosen), limit=limit)
@@ -400,12 +408,12 @@ class RunVerbs(Connected):
 
 def _state(kind: type[S], whose: str, word: str) -> S:
     if word not in list(kind):
-        raise InputError(f"{word!r} is not a state of {whose}", hint=f"They are {', '.join(kind)}.")
+        raise InputError(f"{word!r} is not a state of {whose}", hint=f"The states are {', '.join(kind)}.")
     return kind(word)
 
 
 def _unsaid(line: str) -> None:
-    """Where nobody asked for it."""
+    """Print nothing, if the caller gave no function for notes."""
 
 
 def _page(

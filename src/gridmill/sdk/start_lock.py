@@ -13,8 +13,8 @@ _FILE = "control.next"
 
 @contextmanager
 def asking(home: Path) -> Iterator[None]:
-    """For the time of the block nobody else starts a control node. It ends with the process, for it is a
-    lock. Who comes second waits here for the first. Raises StorageError."""
+    """A context in which no other process starts a control node of the home. It waits for another process
+    that has the lock. The lock ends with the process. Raises StorageError."""
     with _open(home) as file:
         _lock(file, home, fcntl.LOCK_EX)
         yield
@@ -22,7 +22,8 @@ def asking(home: Path) -> Iterator[None]:
 
 @contextmanager
 def asking_if_free(home: Path) -> Iterator[bool]:
-    """The same without waiting: whether it is ours. Raises StorageError."""
+    """The same without waiting: the context's value is True if this process has the lock. Raises
+    StorageError."""
     with _open(home) as file:
         yield _lock(file, home, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -47,5 +48,5 @@ def _lock(file: IO[str], home: Path, how: int) -> bool:
 def _no_lock(home: Path, error: OSError) -> StorageError:
     return StorageError(
         f"{home / _FILE} cannot be locked: {error.strerror}",
-        hint="Set GRIDMILL_HOME to a folder you can write to, on a file system with locks.",
+        hint="Use a writable folder on a file system with locks: export GRIDMILL_HOME=FOLDER",
     )

@@ -140,7 +140,7 @@ def test_plan_and_apply(cli: Cli) -> None:
     assert "start_run demo" not in cli.fake.calls
     assert cli.json("plan", cli.file)["jobs"][1]["needs"] == ["first"]
     assert cli("apply", "-f", cli.file) == 0
-    assert cli.out == "pipeline demo: 2 jobs\nskipped when nothing changed: first, second\n"
+    assert cli.out == "pipeline demo: 2 jobs\nskipped if nothing changed: first, second\n"
 
 
 def test_status_of_the_grid_and_of_a_run(cli: Cli) -> None:
@@ -405,7 +405,7 @@ def test_export_writes_a_version_and_path_says_where_it_is(cli: Cli, tmp_path: P
     [
         (["weather", "-o", "w.zip"], "Write `gridmill backup weather -o w.zip`."),
         (["weather", "shops", "--output", "w.zip"], "Write `gridmill backup weather shops -o w.zip`."),
-        (["p/d", "p/e", "--to", "x.csv"], "`export` writes one version"),
+        (["p/d", "p/e", "--to", "x.csv"], "`gridmill export` writes only one version"),
         (["p/d"], "--to d.csv, d.parquet"),
         (["p/d", "--to", "x.xlsx"], "there is no"),
     ],

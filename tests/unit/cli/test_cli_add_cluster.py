@@ -72,7 +72,7 @@ def test_a_cluster_without_its_controller_and_a_site_with_one_are_refused(cli: C
 def test_an_empty_standard_input_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli("add", "cluster", "far", "--controller", "gpu1:8700", "--join", "-") == 2
-    assert "standard input is empty" in cli.err
+    assert "standard input, which is empty" in cli.err
     assert "no farm was joined" not in cli.err
 
 

@@ -62,7 +62,7 @@ def test_it_is_told_in_words_and_a_table(cli: Cli) -> None:
         "workers: ",
         "twice the workers give",
         "1 measured",
-        "worth paying for",
+        "recommended",
         "Amdahl's law, serial",
     ):
         assert text in cli.out

@@ -36,16 +36,16 @@ WAY = Route(
 
 def test_a_farm_that_answers_says_what_it_has() -> None:
     assert farm_line(FarmView(site="gpu-farm", status=LOOK, route=WAY)) == (
-        "gpu-farm: 1 of 3 GPUs free; 4 of 32 CPUs busy; 2 deployments waiting there "
+        "gpu-farm: 1 of 3 GPUs free; 4 of 32 CPUs busy; 2 deployments waiting "
         "(trainer-2 behind 1: about 10 min, trainer-3 next: less than a minute, trainer-4 behind 4); "
-        "1 GiB of 100 GiB staged, disk has 300 GiB left; version 0.1.0; a result was lost; "
-        "80 MiB/s there, 92 MiB/s back by a probe, round trip 2 ms"
+        "1 GiB of 100 GiB staged, 300 GiB free on disk; version 0.1.0; a result was lost; "
+        "upload 80 MiB/s, download 92 MiB/s (probe), round trip 2 ms"
     )
 
 
 def test_one_that_does_not_says_so_and_what_is_known() -> None:
     told = farm_line(FarmView(site="gpu-farm", problem="it does not answer"))
-    assert told == "gpu-farm: it does not answer; the way there is not measured yet"
+    assert told == "gpu-farm: it does not answer; transfer rates are not measured yet"
 
 
 def test_gpus_are_shown_by_number_with_what_their_driver_says() -> None:
@@ -65,5 +65,5 @@ def test_what_was_carried_for_an_attempt_is_said() -> None:
     there = Transfer(transferred_bytes=75 * MIB, reused_bytes=25 * MIB, seconds=7.5)
     back = Transfer(transferred_bytes=MIB, seconds=0.5)
     told = transfers_text(AttemptTransfers(upload=there, download=back))
-    assert told == "75 MiB there in 7.5 s (25% was there), 1 MiB back in 500 ms"
-    assert transfers_text(AttemptTransfers()) == "0 B there, 0 B back"
+    assert told == "75 MiB uploaded in 7.5 s (25% present already), 1 MiB downloaded in 500 ms"
+    assert transfers_text(AttemptTransfers()) == "0 B uploaded, 0 B downloaded"

@@ -50,7 +50,7 @@ def test_where_its_file_is_gone_or_declares_another_the_kept_declaration_is_used
     assert second(cli) == "echo 4"
     cli.file.write_text(FILE.replace("pipeline: demo", "pipeline: other"))
     assert cli("run", "demo") == 0
-    assert f"{cli.file} does not declare it any more" in cli.err
+    assert f"{cli.file} does not declare the pipeline any more" in cli.err
     assert cli("plan", "demo") == 0
     assert "as in its last run" in cli.err
 

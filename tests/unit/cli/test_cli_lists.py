@@ -39,15 +39,15 @@ def test_runs_that_are_left_out_are_mentioned(cli: Cli) -> None:
     assert cli("list", "runs", "-n", "2") == 0
     assert "demo-3" in cli.out
     assert "demo-2" not in cli.out
-    assert "these are the newest 2 of 4 runs; `--all` shows all of them" in cli.err
+    assert "showing the newest 2 of 4 runs; `--all` shows all" in cli.err
     cli("list", "runs", "-n", "2", "--json")
-    assert "these are the newest 2" in cli.err
+    assert "showing the newest 2" in cli.err
 
 
 def test_other_lists_have_a_length_too(cli: Cli) -> None:
     assert len(cli.json("list", "artifacts", "-n", "1")) == 1
     assert cli("list", "artifacts", "-n", "1") == 0
-    assert "these are the newest 1 of 4 artifacts" in cli.err
+    assert "showing the newest 1 of 4 artifacts" in cli.err
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_other_lists_have_a_length_too(cli: Cli) -> None:
         (("runs", "--state", "faild"), "did you mean 'failed'"),
         (("runs", "--state", "running"), "did you mean 'active'"),
         (("runs", "--state", "purple"), "active, stopping, succeeded, failed, stopped"),
-        (("models", "--state", "failed"), "--state is for runs and deployments"),
-        (("models", "--pipeline", "demo"), "--pipeline is for runs"),
+        (("models", "--state", "failed"), "--state works only with runs and deployments"),
+        (("models", "--pipeline", "demo"), "--pipeline works only with runs"),
         (("deployments", "--state", "gon"), "did you mean 'gone'"),
     ],
 )
@@ -87,7 +87,7 @@ def test_tables_show_the_newest_50_and_json_has_all(cli: Cli) -> None:
     for _ in range(50):
         cli.fake.start_run(cli.fake.pipeline("demo"))
     assert cli("list", "runs") == 0
-    assert "these are the newest 50 of 54 runs" in cli.err
+    assert "showing the newest 50 of 54 runs" in cli.err
     assert "demo-5 " in cli.out
     assert "demo-4 " not in cli.out
     assert cli("list", "runs", "--all") == 0
@@ -106,4 +106,4 @@ def test_a_json_list_has_more_than_one_page(cli: Cli) -> None:
         cli.fake._views[name] = replace(kept, run=replace(kept.run, id=name))
     assert ids(cli) == [f"demo-{number}" for number in range(1204, 0, -1)]
     assert cli("list", "runs") == 0
-    assert "these are the newest 50 of more than 1,050 runs" in cli.err
+    assert "showing the newest 50 of more than 1,050 runs" in cli.err

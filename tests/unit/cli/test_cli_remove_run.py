@@ -20,7 +20,7 @@ def cli(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
 def test_a_dry_run_shows_what_goes_and_what_stays(cli: Cli) -> None:
     assert cli("remove", "run", "demo-1", "--dry-run") == 0
     assert "run demo-1 would be removed: 2 jobs, 2 attempts" in cli.out
-    assert "the versions that it made stay: demo/first@1, demo/second@1" in cli.out
+    assert "versions of the run that are kept: demo/first@1, demo/second@1" in cli.out
     assert cli("remove", "run", "demo-1") == 0
     assert "run demo-1 removed" in cli.out
     assert cli("show", "run", "demo-1") == 4
@@ -59,7 +59,7 @@ def test_logs_of_an_unchanged_job_are_those_of_the_run_that_made_its_version(cli
     unchanged(cli)
     assert cli("logs", "demo-2", "first") == 0
     assert cli.out == "first starts\n"
-    assert "first is unchanged; run demo-1 made its version: this is its log" in cli.err
+    assert "first is unchanged; run demo-1 made its version: its log follows" in cli.err
     assert cli("logs", "demo-2") == 0
     assert "first | first starts" in cli.out
     assert "second | second starts" in cli.out
@@ -71,7 +71,7 @@ def test_where_that_run_was_removed_it_says_so(cli: Cli) -> None:
     unchanged(cli)
     cli.fake._logs.delete(["demo-1"])
     assert cli("logs", "demo-2", "first") == 0
-    assert "it wrote nothing, or its log was deleted" in cli.err
+    assert "the job wrote nothing in it, or the log was deleted" in cli.err
     cli("remove", "run", "demo-1")
     assert cli("logs", "demo-2", "first") == 0
-    assert "run demo-1, which made its version, is not recorded any more" in cli.err
+    assert "run demo-1, which made its version, was removed" in cli.err

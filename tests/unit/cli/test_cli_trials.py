@@ -69,7 +69,7 @@ def test_what_no_search_has_made_is_refused(cli: Cli) -> None:
     assert "p/m@1 was trained without a search" in cli.err
     cli("run", cli.file)
     assert cli("show", "run", "demo", "--trials") == 2
-    assert "--trials is for models" in cli.err
+    assert "--trials works only with models" in cli.err
 
 
 def test_status_shows_the_metrics_of_the_summary_once_a_job_has_ended(cli: Cli) -> None:

@@ -58,7 +58,7 @@ def test_a_model_says_what_it_takes_how_good_it_is_and_where_it_comes_from() -> 
         "dataset s/data@1",
         "learned from 1,200 train rows",
         "measured on 300 test rows",
-        "waited for data 3.8% of the time it learned",
+        "waited for data 3.8% of the training time",
         "packages gridmill 0.1.0, numpy 2.0",
     ):
         assert line in lines

@@ -39,7 +39,7 @@ def test_a_farm_is_on_a_site_that_it_can_be_on() -> None:
     with pytest.raises(InputError) as told:
         read_place("cluster", {}, HOST)
     assert "local, slurm, ray" in told.value.hint
-    with pytest.raises(InputError, match="has an address") as told:
+    with pytest.raises(InputError, match="the address of the Ray cluster is missing") as told:
         read_place("ray", {}, HOST)
     assert "ray:HOST:6379" in told.value.hint
 
@@ -70,7 +70,7 @@ def test_who_starts_a_farm_is_told_what_it_is_not() -> None:
     assert f"ssh://USER@{socket.gethostname()}/127.0.0.1:8700" in alone
     assert "--listen ADDRESS:8700" in alone
     assert notes("10.1.0.7:8700", "") == []
-    assert notes("10.1.0.7:8700", "not root") == ["it serves one tenant only: not root"]
+    assert notes("10.1.0.7:8700", "not root") == ["this farm serves one tenant only: not root"]
 
 
 def test_whose_a_home_is_that_a_farm_has(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_whose_a_home_is_that_a_farm_has(settings: Settings, capsys: pytest.Capt
     assert "gridmill farm tenants" in told.value.hint
     with pytest.raises(SystemExit):
         main(["--home", str(settings.home), "status"])
-    assert "is a farm's: `gridmill farm tenants`" in capsys.readouterr().out
+    assert "is the home of a farm; to list its tenants: gridmill farm tenants" in capsys.readouterr().out
 
 
 def test_hosts_of_buckets_are_added_to_those_of_the_environment(settings: Settings) -> None:
@@ -104,10 +104,10 @@ def test_a_join_line_names_an_address_that_can_be_dialled() -> None:
 def test_options_of_a_control_node_are_none_of_a_farm() -> None:
     check_light(True, control=("", False, ""), farm=(True, ["a=b"]))
     check_light(False, control=("postgresql://", True, ""), farm=(False, None))
-    with pytest.raises(InputError, match="do not go with --light"):
+    with pytest.raises(InputError, match="cannot be combined with --light"):
         check_light(True, control=("", True, ""), farm=(False, None))
     for farm in ((False, ["a=b"]), (False, None, ["minio"]), (False, None, None, True)):
-        with pytest.raises(InputError, match="go with --light"):
+        with pytest.raises(InputError, match="need --light"):
             check_light(False, control=("", False, ""), farm=farm)
 
 

@@ -43,8 +43,8 @@ def test_a_head_that_does_not_answer_in_time_is_tried_again() -> None:
     _stay_joined(machine, None, interrupts, JoinRetryLimit(3600.0))
     assert machine.joined
     [told] = machine.told
-    assert told["state"] == "the grid is away"
-    assert told["why"].endswith("Deadline Exceeded; trying again for 1 h 00 m")
+    assert told["state"] == "the grid is unreachable"
+    assert told["why"].endswith("Deadline Exceeded; retrying for 1 h 00 m")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_no_head_can_be_at_is_refused(text: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error"), [("8", "8 B, which no job fits in"), ("9GiB", "has 8 GiB"), ("-1GiB", "not a size")]
+    ("given", "error"), [("8", "8 B: no job fits into it"), ("9GiB", "has 8 GiB"), ("-1GiB", "not a size")]
 )
 def test_memory_that_cannot_be_given_is_refused(given: str, error: str) -> None:
     with pytest.raises(InputError, match=error):
@@ -122,11 +122,11 @@ def test_a_head_is_at_an_address_of_this_machine() -> None:
 
 def test_patience_ends_so_long_after_the_first_failure() -> None:
     patience, error = JoinRetryLimit(60.0), UnavailableError("nothing answers", hint="Is it up?")
-    assert patience.after(error, 100.0) == "nothing answers; trying again for 1 m 00 s"
+    assert patience.after(error, 100.0) == "nothing answers; retrying for 1 m 00 s"
     assert patience.after(error, 159.0)
     with pytest.raises(UnavailableError) as caught:
         patience.after(error, 160.0)
-    told = "the grid could not be joined, also not when tried again for 1 m 00 s: nothing answers"
+    told = "the grid could not be joined within 1 m 00 s: nothing answers"
     assert (caught.value.message, caught.value.hint) == (told, "Is it up?")
     with pytest.raises(UnavailableError, match="could not be joined: nothing answers"):
         JoinRetryLimit(0.0).after(error, 0.0)

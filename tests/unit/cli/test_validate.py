@@ -90,5 +90,5 @@ def test_json_lists_the_problems_of_a_file(file: Path, capsys: pytest.CaptureFix
 
 def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
     found = look(tmp_path / "none.yaml", {}, HOST)
-    assert [one.message for one in found.problems] == ["there is no such file"]
+    assert [one.message for one in found.problems] == ["the file does not exist"]
     assert not found.valid

@@ -46,10 +46,10 @@ def project(tmp_path: Path) -> Path:
         ),
         ("script: train.py:fti", "`train.py` has no function `fti`; did you mean `fit`?"),
         ("script: train.py:fit\npredict: train.py:predict", "jobs.model.training.predict: `train.py` has no"),
-        ("script: ../train.py", "`../train.py` leads out of the project"),
+        ("script: ../train.py", "`../train.py` is outside the pipeline's folder"),
         ("script: train.py\nenvironment: requirement.txt", "did you mean `requirements.txt`?"),
         ("file: model.onnx", "jobs.model.training.file: there is no file `model.onnx`"),
-        (f"script: {'x' * 5000}", "is no name of a file"),
+        (f"script: {'x' * 5000}", "is not a valid file name"),
         ("script: .", "there is no file `.`"),
         (
             "script: train.py\ninputs: [trian.py]",
@@ -68,7 +68,7 @@ def test_several_are_said_at_once(project: Path) -> None:
 
 def test_a_script_that_is_no_python_is_said(project: Path) -> None:
     (project / "broken.py").write_text("def fit(data:\n")
-    assert "`broken.py` is not Python: '(' was never closed (broken.py, line 1)" in read(
+    assert "`broken.py` has a Python syntax error: '(' was never closed (broken.py, line 1)" in read(
         project, "script: broken.py:fit"
     )
 

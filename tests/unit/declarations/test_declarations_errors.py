@@ -67,7 +67,7 @@ def test_hints_say_what_to_do() -> None:
         "pipeline: p\njobs:\n\ta: x": "Indent with spaces",
         "pipeline: p\njobs: a: b": "Put quotes around text that contains `: `",
         JOB + "{comand: x}": "The fields here are needs, when, resource",
-        JOB + '{command: "${HOME}"}': "Write $${ for a ${ that is meant for the shell.",
+        JOB + '{command: "${HOME}"}': "For a variable of the shell, write $${NAME}.",
         JOB + "{command: x, needs: [b]}": "pipeline/job",
         "": "Start with `pipeline: NAME`",
     }.items():
@@ -89,7 +89,7 @@ def test_an_unknown_set_is_refused() -> None:
 def test_a_billion_laughs_are_few() -> None:
     lines = ["pipeline: p", "description: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"x{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    assert "more than 100000 values, counting what aliases repeat" in said("\n".join(lines))
+    assert "more than 100000 values, including the values that aliases repeat" in said("\n".join(lines))
 
 
 def test_a_second_document_has_its_own_lines() -> None:
@@ -120,14 +120,14 @@ def refused(path: Path) -> PipelineError:
 def test_a_missing_file_names_what_is_near(tmp_path: Path) -> None:
     (tmp_path / "pipeline.yaml").write_text("")
     error = refused(tmp_path / "pipelin.yaml")
-    assert str(error) == f"{tmp_path}/pipelin.yaml: there is no such file"
+    assert str(error) == f"{tmp_path}/pipelin.yaml: the file does not exist"
     assert error.hint == "Did you mean `pipeline.yaml`?"
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "weather.yaml").write_text("")
     error = refused(tmp_path)
-    assert str(error) == f"{tmp_path}: this is a folder"
+    assert str(error) == f"{tmp_path}: this is a folder, not a file"
     assert error.hint == f"Name the file: {tmp_path}/weather.yaml"
 
 
@@ -138,7 +138,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes(b"#" * 2**20 + b"\n")
-    assert str(refused(tmp_path / "p.yaml")) == f"{tmp_path}/p.yaml: larger than 1 MiB"
+    assert str(refused(tmp_path / "p.yaml")) == f"{tmp_path}/p.yaml: the file is larger than 1 MiB"
 
 
 def test_a_file_without_a_pipeline(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_file_without_a_pipeline(tmp_path: Path) -> None:
     path.write_text("resource: r\ntype: sink")
     assert str(refused(path)) == f"{path}: declares no pipeline"
     path.write_text("pipeline: a\njobs: {a: {command: x}}\n---\npipeline: b\njobs: {a: {command: x}}")
-    assert str(refused(path)) == f"{path}: declares 2 pipelines (a, b), one is expected"
+    assert str(refused(path)) == f"{path}: declares 2 pipelines (a, b) instead of one"
 
 
 # nothing but PipelineError

@@ -55,7 +55,7 @@ def test_a_model_of_another_library_is_answered_with_ours(model: str, cure: str)
     error = refused(TABLES + f"  m: {{training: {{dataset: d, model: {model}}}}}\n")
     assert cure in error.message
     assert error.place == "f.yaml:5: jobs.m.training.model"
-    assert "Training in docs/reference/pipeline.md" in error.hint
+    assert "docs/reference/pipeline.md, section Training" in error.hint
 
 
 def test_no_word_of_another_tool_is_one_of_ours() -> None:
@@ -74,7 +74,7 @@ def test_no_hint_names_the_json_schema() -> None:
 
 def test_an_unknown_job_is_answered_with_those_that_there_are() -> None:
     error = refused(TABLES + "  m: {training: {dataset: nothing, model: gbdt}}\n")
-    assert error.message == "there is no job `nothing`; there are the dataset jobs d"
+    assert error.message == "there is no job `nothing`; the file has the dataset jobs d"
 
 
 def test_a_file_is_suggested_only_where_its_name_is_alike(tmp_path: Path) -> None:

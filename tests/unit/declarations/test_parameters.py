@@ -119,10 +119,10 @@ def test_plain_values_stand_as_they_are_and_raw_ones_are_pasted() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("echo \\${x}", "a backslash stands before a parameter"),
-        ("echo $((1 + ${x}))", "arithmetic takes whole numbers"),
-        ("cat <<${x}\nEOF", "named by a parameter"),
-        ("echo `echo ${x}`", "Write $(...) in place of backticks."),
+        ("echo \\${x}", "a backslash is not allowed before a parameter"),
+        ("echo $((1 + ${x}))", "arithmetic needs whole numbers"),
+        ("cat <<${x}\nEOF", "cannot be a parameter"),
+        ("echo `echo ${x}`", "Write $(...) instead of backticks."),
         ("echo $'${x}'", "cannot be written safely"),
         ('echo "${x}', "the command ends within double quotes"),
         ("cat <<'EOF'\n${x}\nEOF", "would end the here-document"),
@@ -190,9 +190,9 @@ def test_a_list_becomes_words_or_items() -> None:
     made = parse(job('{command: [run, "${l}", "${n}", end]}', LISTS))
     assert made.job("a").command.run == ("run", "a", "b c", "1", "2", "end")
     assert made.parameters == {"l": ("a", "b c"), "n": (1, 2), "e": ()}
-    assert "stands within a word" in refused(job('{command: "run x${l}"}', LISTS))
-    assert "stands within double quotes" in refused(job("{command: 'run \"${l}\"'}", LISTS))
-    assert "stands within a text" in refused(job('{command: [run, "x${l}"]}', LISTS))
+    assert "cannot be a part of a word" in refused(job('{command: "run x${l}"}', LISTS))
+    assert "cannot be used within double quotes" in refused(job("{command: 'run \"${l}\"'}", LISTS))
+    assert "cannot be a part of a text" in refused(job('{command: [run, "x${l}"]}', LISTS))
 
 
 @pytest.mark.parametrize("given", ["[x, 'y z']", "x,y z", ["x", "y z"], ("x", "y z")])
@@ -225,8 +225,11 @@ def test_a_matrix_makes_a_job_of_each_combination_and_whoever_needs_it_needs_all
     [
         ("{r: []}", "`r` needs a list"),
         ("{r: [[a]]}", "`r` needs a list"),
-        ("{r: [a b, a-b]}", "two jobs would be called `a-a-b`"),
-        ("{r: [" + "x, " * 17 + "y], s: [" + "x, " * 16 + "y]}", "that makes 306 jobs, more than 256"),
+        ("{r: [a b, a-b]}", "two jobs would have the name `a-a-b`"),
+        (
+            "{r: [" + "x, " * 17 + "y], s: [" + "x, " * 16 + "y]}",
+            "this matrix has 306 jobs; the limit is 256",
+        ),
         ("{r: [a, b], unknown: '${nothing}'}", "there is no parameter `nothing`"),
         ("[a]", "expected fields"),
     ],

@@ -36,7 +36,7 @@ def test_the_rest_of_a_body_that_does_not_come_is_given_up() -> None:
         assert (await taken())["body"] == b"half"
         await taken()
 
-    with pytest.raises(HTTPException, match=r"nothing more of the request came in 0\.01 s") as caught:
+    with pytest.raises(HTTPException, match=r"rest of the request did not arrive within 0\.01 s") as caught:
         asyncio.run(read())
     assert caught.value.status_code == 503
 
@@ -76,7 +76,7 @@ def test_whoever_pauses_in_a_request_is_told_to_send_it_again() -> None:
     explained: Any = app.exception_handlers[HTTPException]
     answer = asyncio.run(explained(None, HTTPException(503, "nothing more came")))
     assert b"nothing more came" in answer.body
-    assert b"Send it again." in answer.body
+    assert b"Send the request again." in answer.body
     large = explained(Request({"type": "http", "app": app}), HTTPException(413, "too large"))
     assert b"/docs" in asyncio.run(large).body
 
@@ -92,7 +92,7 @@ def test_a_server_without_a_thread_left_says_so_and_no_hint_names_a_page_that_is
         await farm(scope, receive, send)
 
     for app, status, text in (
-        (starts_no_thread, 503, b"no process or thread left"),
+        (starts_no_thread, 503, b"has reached the limit of processes and threads"),
         (nothing_there, 404, b"gridmill doctor"),
     ):
         sent: list[Message] = []

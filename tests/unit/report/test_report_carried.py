@@ -53,12 +53,12 @@ def test_it_shows_what_travelled_how_quick_and_what_was_there() -> None:
     assert (line.there.carried, line.there.reused, line.there.took) == ("150 MiB", "25%", "15.0 s")
     assert (line.there.rate, line.back.carried, line.back.rate) == ("10 MiB/s", "2 MiB", "2 MiB/s")
     page = render(RunView(run=run, jobs=(job,)), ())
-    assert "Transfers to other sites and back" in page
-    assert "in fact 6 min + 16 s transfer + 3 s wait, on trainer-1.0" in page
+    assert "Transfers to and from other sites" in page
+    assert "actual: 6 min + 16 s transfer + 3 s wait, on trainer-1.0" in page
     assert "Transfers to" not in render(RunView(run=run, jobs=(view(),)), ())
 
 
 def test_what_could_not_have_run_elsewhere_says_nothing() -> None:
     here = replace(ATTEMPT, transfers=None)
     assert in_fact(view(here)) == ()
-    assert in_fact(view(here, resources=("a", "b"))) == ("in fact 6 min + 3 s wait, on trainer-1.0",)
+    assert in_fact(view(here, resources=("a", "b"))) == ("actual: 6 min + 3 s wait, on trainer-1.0",)

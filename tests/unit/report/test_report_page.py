@@ -112,7 +112,7 @@ def test_a_run_in_which_nothing_ran_says_so_and_whose_results_stand():
         a_job("clean", state=JobState.UNCHANGED),
         a_job("lstm", state=JobState.UNCHANGED, artifacts=(model,)),
     )
-    assert "Nothing ran: 2 jobs unchanged." in words(render(view, ()))
+    assert "No job was executed: 2 jobs unchanged." in words(render(view, ()))
 
 
 def test_a_running_run_shows_what_is_being_built():
@@ -168,9 +168,9 @@ def test_metrics_are_compared_with_the_run_before_and_only_on_the_same_rows():
     other = a_run(a_training("gbdt", a_model("gbdt", 2, rows="others")))
     told = words(render(other, (), (), before))
     assert "better" not in told
-    assert "measured other rows" in told
+    assert "was evaluated on other rows" in told
     same = words(render(a_run(a_training("gbdt", old)), (), (), before))
-    assert "the same version as in the run before" in same
+    assert "the same version as in the previous run" in same
 
 
 def test_a_model_has_importance_residuals_settings_and_learning_curves():
@@ -326,4 +326,4 @@ def test_the_time_that_an_environment_took_is_shown():
         )
 
     page = render(a_run(a_job("clean", takes=100.0)), [line(BEGUN, 1.0), line(ENDED, 89.0)])
-    assert "built its environment in 1 m 28 s" in page
+    assert "environment built in 1 m 28 s" in page

@@ -360,7 +360,7 @@ def test_settings_that_differ_are_told_and_which_ones_count(tmp_path: Path) -> N
     )
     told = differences(ours, other, stays=False)
     assert [line.split()[0] for line in told] == ["GRIDMILL_STORE", "GRIDMILL_CPUS"]
-    assert told[1].startswith("GRIDMILL_CPUS is 2 here and 4 at the control node")
+    assert told[1].startswith("GRIDMILL_CPUS is 2 here and 4 at the running control node")
     assert "u:p" not in told[0]
     assert differences(ours, other, stays=True) == (), "`gridmill up` was told what counts"
     assert differences(ours, replace(other, chosen=("GRIDMILL_CPUS",)), stays=True) == told[1:]

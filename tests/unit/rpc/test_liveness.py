@@ -69,7 +69,7 @@ def test_a_stopped_control_node_is_reported_with_the_next_step(node, tmp_path: P
     for ask in asked:
         with pytest.raises(HungNodeError, match=f"process {process.pid}.* is hung: it is stopped") as caught:
             ask()
-        assert f"`kill -CONT {process.pid}` lets it continue" in caught.value.hint
+        assert f"To continue it, run `kill -CONT {process.pid}`" in caught.value.hint
         assert f"`kill -KILL {process.pid}`" in caught.value.hint
     link.close()  # at once: no parting word is waited for
     os.kill(process.pid, signal.SIGCONT)
@@ -138,7 +138,7 @@ def test_a_control_node_that_takes_connections_and_does_nothing_is_hung():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
-        with pytest.raises(HungNodeError, match="up and does not answer"):
+        with pytest.raises(HungNodeError, match="is running and does not answer"):
             over_tcp(url, None).control()
         assert time.monotonic() - began < 5
 

@@ -70,7 +70,7 @@ def test_times_are_those_measured_so_far_and_else_expected():
 def test_status_names_it_where_there_are_branches():
     load, train, plot = job("load", 3.0), job("train", 40.0, ("p-1/load",)), job("plot", 2.0, ("p-1/load",))
     line = critical_line(view_of(load, train, plot), 0.0)
-    assert line == "critical path: load 3.0 s, train 40.0 s; may take longer: plot by 38.0 s"
+    assert line == "critical path: load 3.0 s, train 40.0 s; slack: plot 38.0 s"
     assert critical_line(view_of(load, train), 0.0) == "", "one after the other: nothing to tell"
 
 

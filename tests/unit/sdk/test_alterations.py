@@ -108,7 +108,7 @@ def test_parts_as_they_are_written() -> None:
     assert read_outage("{time: at, begins: 2024-01-01, ends: 2024-01-02}") == OUTAGE
     for text, message in (
         ("{column: price, most: 0}", "most"),
-        ("price", "is no mapping"),
+        ("price", "is not a mapping"),
         ("{column: price}", "no condition is given for column 'price'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -137,5 +137,5 @@ def test_a_sort_of_part_may_be_said_in_the_plural(part: str, text: str) -> None:
     "words", [[], ["add"], ["add", "colour", "x"], ["mend", "source", "x"], ["add", "source"]]
 )
 def test_other_words_are_told_what_is_meant(words: list[str]) -> None:
-    with pytest.raises(InputError, match="say what to add or remove"):
+    with pytest.raises(InputError, match="is not a change of a sink"):
         read_change(words)

@@ -118,12 +118,12 @@ def test_a_prediction_has_no_splits_and_a_model_no_rows(tmp_path: Path):
     model = version(tmp_path, "model", "a")
     with pytest.raises(InputError, match="p/a@1 is a model, which has no rows"):
         model.to_pandas()
-    with pytest.raises(InputError, match=r"is written as \.onnx, not \.csv"):
+    with pytest.raises(InputError, match=r"can be written as \.onnx, not as \.csv"):
         model.write(tmp_path / "x.csv")
 
 
 def test_where_the_files_are_not_is_said(dataset: Version, tmp_path: Path):
-    with pytest.raises(UnavailableError, match="on the control node's machine, not here"):
+    with pytest.raises(UnavailableError, match="on the control node's machine, not on this machine"):
         _ = version(tmp_path / "elsewhere", "dataset", "a").path
     with pytest.raises(StorageError, match="the files of p/a@1 are deleted"):
         version(tmp_path, "dataset", "b").to_arrow()
@@ -137,9 +137,9 @@ def test_where_the_files_are_not_is_said(dataset: Version, tmp_path: Path):
 def test_what_is_not_installed_is_said(dataset: Version, monkeypatch: pytest.MonkeyPatch):
     for library in ("pandas", "polars"):
         monkeypatch.setitem(__import__("sys").modules, library, None)
-        with pytest.raises(InputError, match=f"{library} is not installed here") as caught:
+        with pytest.raises(InputError, match=f"the library {library} is not installed") as caught:
             getattr(dataset, f"to_{library}")()
-        assert caught.value.hint == f"`pip install {library}`, or use to_arrow()."
+        assert caught.value.hint == f"Install it with `pip install {library}`, or use to_arrow()."
 
 
 def test_the_files_of_a_command_are_named(tmp_path: Path):

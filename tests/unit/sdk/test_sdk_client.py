@@ -120,7 +120,7 @@ def test_a_failed_run_raises_when_checked_and_is_resumed(client: Client, fake: F
     assert str(error) == ("run demo-2 failed: job first: exit code 3\n  | first starts\n  | it broke")
     assert (error.run, error.job, error.exit_code) == ("demo-2", "first", 3)
     assert error.log == ("first starts", "it broke")
-    assert error.hint.startswith("`gridmill logs demo-2 first` shows its log.")
+    assert error.hint.startswith("To see its log: gridmill logs demo-2 first")
     assert "gridmill resume demo-2" in error.hint
     fake.acts.clear()
     assert client.resume("demo").run.state == RunState.SUCCEEDED
@@ -194,11 +194,11 @@ def test_any_noun_is_shown_by_name(
     ("noun", "name", "said"),
     [
         ("job", "demo/third", "no job 'third'"),
-        ("job", "demo", "names no job"),
-        ("attempt", "demo-1", "names no attempt"),
+        ("job", "demo", "is not the name of a job"),
+        ("attempt", "demo-1", "is not the id of an attempt"),
         ("attempt", "demo-1.first.7", "no attempt"),
         ("site", "moon", "no site 'moon'"),
-        ("model", "demo/first", "is no model: its kind is files"),
+        ("model", "demo/first", "is not a model: its kind is files"),
         ("run", "none", "no run 'none'"),
     ],
 )

@@ -198,7 +198,7 @@ def test_columns_that_are_left_out_are_counted(tmp_path):
     output = make(tmp_path, {f"x{k}": "i" for k in range(100)}, 10)
     version = Artifact(id="p/d@1", name="p/d", number=1, output=output, fingerprint="")
     assert columns_left_out(version) == 101 - 40
-    assert "... and 61 more columns, without statistics here" in shown(output)
+    assert "... and 61 more columns without statistics" in shown(output)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

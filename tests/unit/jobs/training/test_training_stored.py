@@ -153,7 +153,7 @@ def test_an_ensemble_with_an_imported_graph_says_that_it_has_none_itself(tmp_pat
     assert "model.onnx" not in output.details["files"]
     assert output.details["file_check"]["difference"] <= 1
     words = graph_words(output.details)
-    assert words == "none: a graph of one of its models was not made by this Gridmill"
+    assert words == "none: this version of Gridmill did not create the graph of one of its models"
 
 
 def test_show_says_what_the_graph_was_compared_by(tmp_path: Path):

@@ -180,11 +180,11 @@ def test_what_cannot_be_given_is_refused() -> None:
         read_memory("16GiB", 8 * GIB)
     assert (read_cpus(None, 2), read_cpus(2.0, 2)) == (None, 2)
     for cpus in (3.0, 1.5):
-        with pytest.raises(InputError, match=rf"--cpus {cpus:g} cannot be given: this machine has 2 CPUs"):
+        with pytest.raises(InputError, match=rf"--cpus {cpus:g} cannot be lent: this machine has 2 CPUs"):
             read_cpus(cpus, 2)
     with pytest.raises(InputError, match="not FROM-TO"):
         read_rules(False, "5m", "25-3")
-    with pytest.raises(InputError, match="goes with --idle-only"):
+    with pytest.raises(InputError, match="--hours needs --idle-only"):
         read_rules(False, "5m", "19-07")
     assert read_rules(True, "5m", "0-24").hours == (0, 0)
     assert all(within((0, 0), hour) for hour in range(24))
