@@ -88,7 +88,7 @@ def test_with_only_a_url_a_stopped_control_node_is_found_by_its_port(node):
         began = time.monotonic()
         with pytest.raises(HungNodeError, match=f"process {process.pid}.* is hung: it is stopped") as caught:
             by_http.control()
-        assert f"`kill -CONT {process.pid}` lets it continue" in caught.value.hint
+        assert f"To continue it, run `kill -CONT {process.pid}`" in caught.value.hint
         assert time.monotonic() - began < 3
     os.kill(process.pid, signal.SIGCONT)
     assert over_tcp(url, None).control().pid == 1
