@@ -29,7 +29,7 @@ CROWD = 16
 commit, and one wait for the disk, for all of them. Use cases do not wait for this; with fewer attempts
 nothing does."""
 LOUD_CHARACTERS = 16_000
-"""The same if so much text of logs came with the last commit."""
+"""The same if the last commit had this much text of logs."""
 LONGEST_END_SECONDS = 10.0
 """How long an ending control node waits for background actions."""
 LATEST_NOT_BEFORE_SECONDS = 60.0

@@ -35,7 +35,7 @@ LISTS_KEPT = 64
 BUNDLES_KEPT = 8
 """Code bundles whose lists of files are kept in memory."""
 BRING_UPS = 3
-"""If the pods of a resource fail to come up this often in a row, its waiting jobs fail."""
+"""If the pods of a resource fail to start this often in a row, its waiting jobs fail."""
 STARTS_PER_TICK = 200
 """The most starts in one plan: a tick stays short, so that a new job does not wait behind many others."""
 CANDIDATES_PER_TICK = 200

@@ -92,7 +92,7 @@ def check_gang(workers: int | None, roles: Mapping[str, int], place: str) -> Non
     total = sum(roles.values())
     if roles and workers is not None and workers != total:
         raise InputError(
-            f"the roles are {total} workers, and `workers` says {workers}",
+            f"the roles have {total} workers, and `workers` is {workers}",
             hint="Leave out `workers`: it is the sum of the roles.",
             place=f"{place}.workers",
         )

@@ -13,7 +13,7 @@ from gridmill.domain.site import LOCAL, Site
 from gridmill.domain.version_manifest import AliasMove, VersionManifest
 
 Declared = Site | Resource | Project | Pipeline | Schedule | Alterations | Origin
-"""Records that users made, and that nothing else says: each has a copy in a file below the storage root."""
+"""Records of users that cannot be derived from others: each has a copy in a file below the storage root."""
 DECLARED: Mapping[str, type[Declared]] = {
     kind.__name__: kind for kind in (Site, Resource, Project, Pipeline, Schedule, Alterations, Origin)
 }

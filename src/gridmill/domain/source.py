@@ -317,7 +317,7 @@ class Source:
         """`headers` and `endpoint` mean nothing where no path is fetched with them."""
         for name, there, scheme in (("headers", self.headers, HTTP), ("endpoint", self.endpoint, OBJECTS)):
             if there and not any(path.startswith(scheme) for path in self.paths):
-                raise InputError(f"`{name}` goes with {' and '.join(scheme)} alone", place=f"source.{name}")
+                raise InputError(f"`{name}` is only for {' and '.join(scheme)}", place=f"source.{name}")
 
     def _check_alone(self, kind: str) -> None:
         """What is said about files means nothing beside a database or stream."""

@@ -46,7 +46,7 @@ class ParallelTiming:
 
 
 HISTORY_DAYS = 90.0
-"""How long events, reports, unused code and environments are kept unless said otherwise."""
+"""How long events, reports, unused code and environments are kept by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

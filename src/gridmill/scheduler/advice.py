@@ -35,7 +35,7 @@ large."""
 PROBE_SHARE, PROBE_SECONDS, PROBE_SHARD_SECONDS = 0.1, 60.0, 0.5
 PROBE_WORKERS = 8
 _BEYOND = 1.25
-"""A number that is worth paying for is probed if it is more than so many times the largest measured one."""
+"""A recommended number is probed if it is more than this many times the largest measured one."""
 _MATTERS = 1.1
 """A third number is probed where the laws that two numbers allow differ by more than this factor."""
 _LEAST_SECONDS = 1e-6

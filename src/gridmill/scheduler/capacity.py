@@ -15,7 +15,7 @@ FEWEST_JOBS = 2
 waiting."""
 
 LEAST_CPUS = 0.1
-"""A node with fewer unclaimed CPUs is full: no pod is brought up with almost no CPU."""
+"""A node with fewer unclaimed CPUs is full: no pod starts with almost no CPU."""
 
 
 def most_jobs(cpus: float) -> int:

@@ -129,7 +129,7 @@ def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, most: _Mem
     larger = after_memory_kill(job_run.sizing, had, most.memory_bytes, growth)
     more = larger.amounts.memory_bytes
     if larger is job_run.sizing:
-        return _failed(killed, now, f"{message}; {most.whose} has no more")
+        return _failed(killed, now, f"{message}; {most.whose} has no more memory")
     return _again(
         replace(killed, sizing=larger), now, 0.0, f"{message}; trying again with {show_bytes(more)}"
     )

@@ -25,7 +25,7 @@ FLOOR = GIB
 FLOOR_SHARE = 8
 """On small nodes the floor adds at most an eighth of the node."""
 PART_OF_CPU = 1.0
-"""A pod is brought up with at least one CPU, or with all of a smaller node."""
+"""A pod starts with at least one CPU, or with all CPUs of a smaller node."""
 
 
 def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:
@@ -77,7 +77,7 @@ def can_bring_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
 
 
 def _wanted_amounts(draft: DraftPlan, lane: Lane) -> Amounts:
-    """What one pod should have where there is room: memory for the jobs expected side by side."""
+    """What one pod should have where there is room: memory for the jobs expected to run at once."""
     if lane.wanted_amounts is None:
         lane.wanted_amounts = _compute_wanted(draft, lane)
     return lane.wanted_amounts
@@ -253,6 +253,6 @@ def _why(lane: Lane, amounts: Amounts, *, needed: bool) -> tuple[str, ...]:
     return (
         f"{memory}: set for {resource.name}"
         if resource.memory_bytes is not None
-        else f"{memory} for the jobs expected side by side",
+        else f"{memory} for the jobs expected to run at once",
         f"{amounts.cpus:g} CPUs: {'set' if resource.cpus else need}",
     )

@@ -30,15 +30,15 @@ from gridmill.scheduler.forecast import expected_seconds, lasted
 from gridmill.scheduler.history import MeasurementHistory
 
 SEVERAL_COMMANDS = 3
-"""After so many different texts of a command its text says little about its memory."""
+"""After this many different texts of a command, its text is no indication of its memory."""
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d){0,2}([.]\d+)?(Z|[+-]\d\d:?\d\d)?)?")
 STEP = 16 * MIB
 """Sizes are whole steps: jobs that need about the same become one class for the planner."""
 MODEL_MARGIN = 1.5
 """Margin of an estimate that no measurement supports."""
 MARGINS = {1: 1.5, 2: 1.4}
-"""Margin above the largest peak of a job measured once or twice: with fewer measurements less is known of the
-spread."""
+"""Margin above the largest peak of a job measured once or twice: fewer measurements leave the spread less
+certain."""
 MARGIN = 1.3
 """Margin of a job measured more often: 30 % above the largest of three is exceeded in under 1 % of runs."""
 SPILLING_MARGIN = 1.5

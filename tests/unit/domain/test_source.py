@@ -49,9 +49,9 @@ def test_other_headers_are_as_they_are(name: str, value: str) -> None:
         (Source(path="gs:///a.csv"), "has no object name"),
         (
             Source(path="a.csv", headers={"Accept": "text/csv"}),
-            "`headers` goes with http:// and https:// alone",
+            "`headers` is only for http:// and https://",
         ),
-        (Source(path="a.csv", endpoint="http://h"), "`endpoint` goes with s3:// and gs:// alone"),
+        (Source(path="a.csv", endpoint="http://h"), "`endpoint` is only for s3:// and gs://"),
     ],
 )
 def test_a_url_that_leads_nowhere_or_what_no_path_is_fetched_with(source: Source, message: str) -> None:

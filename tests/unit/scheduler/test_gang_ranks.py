@@ -288,7 +288,7 @@ def test_of_the_files_that_all_ranks_share_the_last_to_end_decides():
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"workers": 3, "roles": {"worker": 2}}, "the roles are 2 workers, and `workers` says 3"),
+        ({"workers": 3, "roles": {"worker": 2}}, "the roles have 2 workers, and `workers` is 3"),
         ({"roles": {"boss": 1}}, "unknown role 'boss'"),
         ({"roles": {"chief": 2}}, "a gang has only one chief"),
         ({"roles": {"worker": 0}}, "worker is 0"),

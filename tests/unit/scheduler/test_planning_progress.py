@@ -155,20 +155,20 @@ def test_an_estimated_size_grows_to_all_that_the_site_has_before_the_job_has_fai
             job = replace(job, state=JobState.RUNNING)
     assert sizes == [1, 4, 16, 20]
     assert (job.failures, job.memory_kills) == (0, 5)
-    assert job.message == "ran out of memory at 20 GiB; its site has no more"
+    assert job.message == "ran out of memory at 20 GiB; its site has no more memory"
 
 
 def test_a_memory_kill_at_all_there_is_is_final():
     after = settled(a_job(retries=3), an_end(cause=Cause.MEMORY), largest=GIB)
     assert (after.state, after.message) == (
         JobState.FAILED,
-        "ran out of memory at 1 GiB; its site has no more",
+        "ran out of memory at 1 GiB; its site has no more memory",
     )
 
 
 def test_what_has_no_more_is_named():
     after = settle(a_job(), an_end(cause=Cause.MEMORY), NOW, largest=GIB, whose="resource small")
-    assert after.message == "ran out of memory at 1 GiB; resource small has no more"
+    assert after.message == "ran out of memory at 1 GiB; resource small has no more memory"
 
 
 def test_settling_what_does_not_run_or_has_not_ended_is_a_conflict():

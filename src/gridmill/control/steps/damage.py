@@ -21,7 +21,7 @@ SUBJECT = "damaged records"
 """The lasting problem that `gridmill status` shows."""
 _NAMED = 3
 _WITHOUT_FILES = frozenset({"Event", "Counter", Measurement.__name__})
-"""Records that say of no file whether it is needed."""
+"""Records that do not decide which files are needed."""
 _BLOCKED = (JobState.BLOCKED, JobState.WAITING)
 
 
