@@ -16,6 +16,7 @@ import pytest
 import gridmill
 from gridmill.codec import encode_passed
 from gridmill.domain.farm_protocol import DeployRequest, PodNames
+from gridmill.domain.job_log import text_of
 from gridmill.domain.pod_protocol import Events, Hello, Welcome
 from gridmill.farm.unix_users import living
 from tests.contract.test_farm_api import attempt, hear, outcome, pod_order
@@ -175,7 +176,7 @@ def run_there(home: Visitor, name: str, command: str) -> tuple[str, str]:
         _, message = hear(listener, Events)
         assert isinstance(message, Events)
         for event in message.events:
-            written += str(event.body.get("text", ""))
+            written += text_of(event.body)
             if event.type == "ended":
                 assert home.ask("POST", "/v1/pods/end", PodNames(pods=(f"{name}.0",))).status == 204
                 return str(event.body["outcome"]["state"]), written

@@ -20,6 +20,7 @@ import pytest
 from gridmill.codec import decode_passed, encode_passed
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.farm_protocol import DeployRequest, PodNames
+from gridmill.domain.job_log import text_of
 from gridmill.domain.pod_protocol import Events, Hello, Welcome
 from gridmill.farm.unix_users import end_processes, living
 from gridmill.pod.cgroups import destroy
@@ -118,7 +119,7 @@ class Tenant:
         if isinstance(message, Hello):
             self._channels[message.deployment_id] = channel
         for event in message.events if isinstance(message, Events) else ():
-            said = str(event.body.get("text", ""))
+            said = text_of(event.body)
             self._written[event.attempt_id] = self._written.get(event.attempt_id, "") + said
             if event.type == "ended":
                 self._outcomes[event.attempt_id] = event.body["outcome"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from gridmill.codec import from_builtins
 from gridmill.domain.amounts import MIB, Amounts
 from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.job_log import text_of
 from gridmill.domain.pod_protocol import (
     Ack,
     AttemptOrder,
@@ -110,7 +111,7 @@ class ControlEnd:
 
     def log(self, attempt_id: str, stream: str = "out") -> str:
         logs = self.of(attempt_id, EventType.LOG)
-        return "".join(event.body["text"] for event in logs if event.body["stream"] == stream)
+        return "".join(text_of(event.body) for event in logs if event.body["stream"] == stream)
 
     def run(self, order: AttemptOrder) -> AttemptOutcome:
         self.send(Start(order=order))

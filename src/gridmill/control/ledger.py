@@ -278,7 +278,7 @@ class Ledger:
         try:
             for act in staged.before:
                 act()
-            self.text_size = sum(len(record.text) for record in staged.logs)
+            self.text_size = sum(record.packed_size or len(record.text) for record in staged.logs)
             if staged.logs:  # before the commit; a text that is sent again is stored once
                 self.logs.append(staged.logs)
             sequences = self.store.commit([*puts, *staged.deletes.values()], staged.events)

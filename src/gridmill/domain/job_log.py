@@ -3,11 +3,13 @@
 Every byte of text has an offset in its run's log. A stream of texts is put together to lines by `lines_of`.
 """
 
+import zlib
+from base64 import b64decode
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 
-from gridmill.domain.amounts import GIB, MIB, show_bytes
+from gridmill.domain.amounts import GIB, KIB, MIB, show_bytes
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
@@ -15,6 +17,37 @@ JOB_LOG_BYTES = 256 * MIB
 """Text of one job of a run that is kept by default: the first half of it and the last."""
 HOME_LOG_BYTES = 8 * GIB
 """Size on the disk of all logs of a home by default."""
+
+
+MOST_TEXT_BYTES = 384 * KIB
+"""The most bytes of UTF-8 of a text: 128 KiB of a job's output have so many if each is replaced by U+FFFD."""
+
+
+def unpacked(packed: bytes, size: int) -> bytes:
+    """A text that was compressed by zlib, at most `size` bytes of it; nothing if it is damaged."""
+    try:
+        return zlib.decompressobj().decompress(packed, size) if packed else b""
+    except zlib.error:
+        return b""
+
+
+def packed_of(body: Mapping[str, object]) -> tuple[bytes, int]:
+    """The compressed text in the body of a LOG event, and its own size; nothing if there is none, or if its
+    size cannot be right."""
+    coded, size = body.get("packed"), body.get("size")
+    if not isinstance(size, int) or not 0 < size <= MOST_TEXT_BYTES:
+        return b"", 0
+    try:
+        packed = coded if isinstance(coded, bytes) else b64decode(str(coded), validate=True)
+    except ValueError:
+        return b"", 0
+    return packed, size if packed else 0
+
+
+def text_of(body: Mapping[str, object]) -> str:
+    """The text in the body of a LOG event."""
+    packed, size = packed_of(body)
+    return unpacked(packed, size).decode("utf-8", "replace") if packed else str(body.get("text", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +60,11 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
-    """A text as a pod reports it. `number` counts the events of its pod: a text is kept once."""
+    """A text as a pod reports it. `number` counts the events of its pod: a text is kept once.
+
+    `packed`: the text is not in `text` but is these bytes, compressed by zlib, and has `packed_size` bytes of
+    UTF-8 itself.
+    """
 
     run_id: str
     job: str
@@ -37,6 +74,15 @@ class LogRecord:
     stream: str
     text: str
     mark: str = ""
+    packed: bytes = b""
+    packed_size: int = 0
+
+
+def content_of(record: LogRecord) -> bytes:
+    """The text of a record as UTF-8."""
+    if record.packed:
+        return unpacked(record.packed, record.packed_size)
+    return record.text.encode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,8 @@ class EventType(StrEnum):
     """Types of events; the body's fields are given in brackets."""
 
     STARTED = "started"  # {pid}
-    LOG = "log"  # {stream: out|err|pod, text}: whole lines; text ends with a newline unless cut
+    LOG = "log"  # {stream: out|err|pod, text}: whole lines; text ends with a newline unless cut; a long text
+    # instead as {packed, size}: base64 of its UTF-8 compressed by zlib, and the bytes of its UTF-8
     PROGRESS = "progress"  # {done, total, unit, note}; {phase: environment} before the job itself begins
     METRIC = "metric"  # {name, value, step}
     ENDED = "ended"  # {outcome}: see model.message.Outcome; always the attempt's last event

@@ -185,7 +185,7 @@ class ControlLink:
 _LOG = logging.getLogger(__name__)
 _RECONNECT_SECONDS, _LINE_SECONDS = 10.0, 120.0
 _LONGEST_WAIT_SECONDS = 1.0
-_GATHER_SECONDS = 0.002
+_GATHER_SECONDS = 0.004
 """If a job writes much, its pipe fills for so long: each turn costs as much for 8 KiB as for 200."""
 _FAREWELL_SECONDS = 1.0
 

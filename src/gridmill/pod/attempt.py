@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
@@ -14,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gridmill.domain.amounts import KIB
+from gridmill.domain.amounts import KIB, MIB
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import JobKind
 from gridmill.domain.pod_protocol import AttemptOrder, EventType
@@ -30,6 +31,9 @@ FLUSH_SECONDS = 0.02
 FLUSH_BYTES = 32 * KIB
 TEXT_BYTES = 128 * KIB
 """The longest text of a log."""
+PACK_BYTES = 8 * KIB
+"""Longer texts are compressed here, once: the journal, the link and the log's files take them as they are."""
+_LEVEL = 1
 PROGRESS_SECONDS = 0.1
 
 
@@ -174,8 +178,8 @@ def _text(report: dict[str, Any]) -> tuple[EventType, dict[str, Any]]:
 _REPORTS = {"progress": _progress, "metric": _metric, "log": _text}
 
 
-READ_BYTES = 256 * KIB
-_PIPE_BYTES = 512 * KIB
+READ_BYTES = MIB
+_PIPE_BYTES = MIB
 """The pipe of a job that writes much: then it need not wait for the pod each 64 KiB."""
 LOUD_BYTES = 8 * KIB
 """A job writes much if a single read gives so much."""
@@ -278,6 +282,12 @@ class Attempt:
         return min((time for time in times if time is not None), default=float("inf"))
 
 
+def _content(text: str) -> dict[str, Any]:
+    """The text in the body of its event."""
+    data = text.encode() if len(text) >= PACK_BYTES else b""
+    return {"packed": zlib.compress(data, _LEVEL), "size": len(data)} if data else {"text": text}
+
+
 class OutputReader:
     """The pod's ends of a job's pipes. What comes through becomes events."""
 
@@ -366,7 +376,7 @@ class OutputReader:
 
     def _pass_on(self, name: str) -> None:
         for text in self._logs[name].take():
-            self._emit(EventType.LOG, {"stream": name, "text": text})
+            self._emit(EventType.LOG, {"stream": name, **_content(text)})
 
     def _pass_progress(self) -> None:
         if self._progress is not None:

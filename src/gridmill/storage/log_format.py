@@ -2,7 +2,8 @@
 
 A chunk (`RUN.NUMBER.raw`) is a sequence of frames, as they arrived. A segment (`RUN.NUMBER.log`) is a
 sequence of blocks, each made of one chunk. The header of a block says what is in it, so that a reader reads
-headers and the blocks that it wants. All have checksums: what is torn at the end of a file was never
+headers and the blocks that it wants. The text of a frame may have come compressed from its pod and stays so;
+then its block is not compressed again. All have checksums: what is torn at the end of a file was never
 acknowledged, and what is damaged elsewhere costs the frame or the block that it is in.
 """
 
@@ -24,6 +25,11 @@ LEVEL = 1
 
 _FRAME = Struct("<4sIIBdQQHHH")
 _FRAME_MAGIC = b"GLf1"
+_PACKED_MAGIC = b"GLf2"
+"""Of a frame whose text is compressed: before it stands its own size."""
+_MAGICS = (_FRAME_MAGIC, _PACKED_MAGIC)
+_ANY_MAGIC = b"GLf"
+_TEXT_SIZE = Struct("<I")
 _BLOCK = Struct("<4sIIIIQQQQ")
 _BLOCK_MAGIC = b"GLb1"
 _CHECKED = Struct("<4sI").size
@@ -32,7 +38,8 @@ _LONGEST_META = 64 * MIB
 
 
 class Frame(NamedTuple):
-    """Where the text of a frame lies: `position` and `size` in its chunk; `offset` in the run's log."""
+    """Where the text of a frame lies: `position` and `stored` bytes in its chunk, compressed if `packed`;
+    `size` bytes at `offset` in the run's log."""
 
     position: int
     size: int
@@ -43,6 +50,8 @@ class Frame(NamedTuple):
     attempt: str
     job: str
     mark: str
+    stored: int
+    packed: bool
 
     @property
     def end(self) -> int:
@@ -51,14 +60,17 @@ class Frame(NamedTuple):
 
 
 def pack_frame(record: LogRecord, text: bytes, offset: int) -> bytes:
-    """The frame of a text at that offset of its run's log."""
+    """The frame of a text at that offset of its run's log. A text that came compressed stays so."""
+    magic = _FRAME_MAGIC
+    if record.packed:
+        magic, text = _PACKED_MAGIC, _TEXT_SIZE.pack(record.packed_size) + record.packed
     attempt, job, mark = (part.encode() for part in (record.attempt_id, record.job, record.mark))
     stream = STREAMS.index(record.stream) if record.stream in STREAMS else len(STREAMS) - 1
     sizes = (len(attempt), len(job), len(mark))
-    head = _FRAME.pack(_FRAME_MAGIC, 0, len(text), stream, record.time, record.number, offset, *sizes)
+    head = _FRAME.pack(magic, 0, len(text), stream, record.time, record.number, offset, *sizes)
     names = b"".join((head[_CHECKED:], attempt, job, mark))
     crc = zlib.crc32(text, zlib.crc32(names))
-    return b"".join((_FRAME_MAGIC, crc.to_bytes(4, "little"), names, text))
+    return b"".join((magic, crc.to_bytes(4, "little"), names, text))
 
 
 def frames_of(data: bytes | bytearray, position: int = 0) -> Iterator[tuple[Frame, int]]:
@@ -67,7 +79,7 @@ def frames_of(data: bytes | bytearray, position: int = 0) -> Iterator[tuple[Fram
     while position + _FRAME.size <= len(data):
         found = _frame_at(data, position)
         if found is None:
-            position = data.find(_FRAME_MAGIC, position + 1)
+            position = data.find(_ANY_MAGIC, position + 1)
             if position < 0:
                 return
             continue
@@ -80,7 +92,7 @@ def _frame_at(data: bytes | bytearray, position: int) -> tuple[Frame, int] | Non
     begin = position + _FRAME.size
     text = begin + sum(sizes)
     end = text + size
-    if magic != _FRAME_MAGIC or end > len(data):
+    if magic not in _MAGICS or end > len(data):
         return None
     if zlib.crc32(memoryview(data)[position + _CHECKED : end]) != crc:
         return None
@@ -89,7 +101,13 @@ def _frame_at(data: bytes | bytearray, position: int) -> tuple[Frame, int] | Non
     names = data[begin:attempt_end], data[attempt_end:job_end], data[job_end:text]
     attempt, job, mark = (name.decode("utf-8", "replace") for name in names)
     stream_name = STREAMS[min(stream, len(STREAMS) - 1)]
-    return Frame(text, size, offset, time, number, stream_name, attempt, job, mark), end
+    stored = size
+    if packed := magic == _PACKED_MAGIC:
+        if stored < _TEXT_SIZE.size:
+            return None
+        (size,) = _TEXT_SIZE.unpack_from(data, text)
+        text, stored = text + _TEXT_SIZE.size, stored - _TEXT_SIZE.size
+    return Frame(text, size, offset, time, number, stream_name, attempt, job, mark, stored, packed), end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +164,18 @@ def pack_block(chunk: int, start: int, end: int, contents: BlockContents, frames
     """A block of frames as they are in a chunk (b"": all were dropped)."""
     told = {"kept": contents.kept, "dropped": contents.dropped, "last": contents.last}
     meta = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), LEVEL)
-    payload = zlib.compress(frames, LEVEL) if frames else b""
+    level = LEVEL if _has_more_to_gain(contents, frames) else 0
+    payload = zlib.compress(frames, level) if frames else b""
     sizes = (len(meta), len(payload), zlib.crc32(payload))
     dropped = sum(contents.dropped.values())
     head = _BLOCK.pack(_BLOCK_MAGIC, 0, *sizes, chunk, start, end, dropped)[_CHECKED:]
     crc = zlib.crc32(meta, zlib.crc32(head))
     return b"".join((_BLOCK_MAGIC, crc.to_bytes(4, "little"), head, meta, payload))
+
+
+def _has_more_to_gain(contents: BlockContents, frames: bytes) -> bool:
+    """Whether less than half of the texts came compressed."""
+    return len(frames) > sum(contents.kept.values()) // 2
 
 
 def blocks_of(descriptor: int, position: int, size: int) -> Iterator[Block]:

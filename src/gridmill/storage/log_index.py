@@ -12,6 +12,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from gridmill.domain.frozen import dataclass
+from gridmill.domain.job_log import unpacked
 from gridmill.errors import InputError
 from gridmill.storage.log_format import Block, Frame, blocks_of, frames_of, read_block
 
@@ -52,7 +53,8 @@ class PartData(NamedTuple):
 
     def text(self, frame: Frame) -> bytes:
         """The text of a frame."""
-        return bytes(self.data[frame.position : frame.position + frame.size])
+        stored = bytes(self.data[frame.position : frame.position + frame.stored])
+        return unpacked(stored, frame.size) if frame.packed else stored
 
 
 class LogPart(NamedTuple):

@@ -42,13 +42,13 @@ class _Batch:
 
     def add(self, record: LogRecord, known: int) -> None:
         """Add a text; `known` is the highest number of its attempt so far."""
-        text = record.text.encode("utf-8", "replace")
+        text = b"" if record.packed else record.text.encode("utf-8", "replace")
         self.last[record.attempt_id] = max(known, record.number)
-        if text:
+        if size := record.packed_size or len(text):
             frame = pack_frame(record, text, self.end)
             self.frames.append(frame)
             self.size += len(frame)
-            self.end += len(text)
+            self.end += size
 
 
 class RunWriter:
@@ -67,6 +67,7 @@ class RunWriter:
         """Bytes of text of each job in blocks."""
         self.end = 0
         self._chunk, self._size = 0, 0
+        self._chunk_start = 0  # the offset of its first text
         self._sealed, self._sealed_end = -1, 0
         self._open_segments()
         self._open_chunks()
@@ -118,6 +119,7 @@ class RunWriter:
         number = self._sealed + 1
         while (path := self.files.chunk(number)).exists():
             whole, size = 0, path.stat().st_size
+            self._chunk_start = self.end
             for frame, behind in frames_of(path.read_bytes()):
                 self._last[frame.attempt] = max(frame.number, self._last.get(frame.attempt, 0))
                 self.end, whole = max(self.end, frame.end), behind
@@ -125,6 +127,8 @@ class RunWriter:
                 os.truncate(path, whole)
             self._size = whole
             number += 1
+        if number == self._sealed + 1:
+            self._chunk_start = self.end
         self._chunk = max(number - 1, self._sealed + 1)
 
     def append(self, records: Sequence[LogRecord]) -> int:
@@ -135,10 +139,15 @@ class RunWriter:
             if 0 < record.number <= known:
                 continue
             batch.add(record, known)
-            if self._size + batch.size >= self._chunk_bytes:
+            if self._is_full(self._size + batch.size, batch.end):
                 written += self._append(batch)
                 batch = _Batch(end=self.end)
         return written + self._append(batch)
+
+    def _is_full(self, size: int, end: int) -> bool:
+        """Whether a chunk of that size whose last text ends there is full: a reader that wants one text reads
+        all of its block, so compressed texts count with their own size."""
+        return max(size, end - self._chunk_start) >= self._chunk_bytes
 
     def _append(self, batch: "_Batch") -> int:
         if batch.size:
@@ -146,10 +155,13 @@ class RunWriter:
         self.end = batch.end
         self._last.update(batch.last)
         self._size += batch.size
-        if self._size >= self._chunk_bytes:
-            self.close()
-            self._chunk, self._size = self._chunk + 1, 0
+        if self._is_full(self._size, self.end):
+            self._begin_chunk()
         return batch.size
+
+    def _begin_chunk(self) -> None:
+        self.close()
+        self._chunk, self._size, self._chunk_start = self._chunk + 1, 0, self.end
 
     def _write(self, data: bytes) -> None:
         path = self.files.chunk(self._chunk)
@@ -176,7 +188,7 @@ class RunWriter:
         """Let the newest chunk be sealed too, if it is worth it."""
         self.close()
         if self._size >= _WORTH_SEALING:
-            self._chunk, self._size = self._chunk + 1, 0
+            self._begin_chunk()
 
     def seal(self) -> int:
         """Make a block of the oldest chunk that waits; by how many bytes the log grew. Raises OSError."""

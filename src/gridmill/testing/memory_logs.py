@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gridmill.domain.job_log import LogEntry, LogRecord, lines_of
+from gridmill.domain.job_log import LogEntry, LogRecord, content_of, lines_of
 from gridmill.ports.logs import LogQuery
 
 
@@ -25,7 +25,7 @@ class MemoryLogs:
         for record in self.records:
             if record.run_id != query.run_id:
                 continue
-            data = record.text.encode("utf-8", "replace")
+            data = content_of(record)
             begin, offset = offset, offset + len(data)
             first = max(0, query.after - begin)
             last = len(data) if query.until is None else min(len(data), max(0, query.until - begin))
@@ -65,7 +65,7 @@ class MemoryLogs:
         """See LogStore."""
         sizes: dict[str, int] = {}
         for record in self.records:
-            sizes[record.run_id] = sizes.get(record.run_id, 0) + len(record.text.encode("utf-8", "replace"))
+            sizes[record.run_id] = sizes.get(record.run_id, 0) + len(content_of(record))
         return sizes
 
     def close(self) -> None:

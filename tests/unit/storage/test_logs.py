@@ -1,5 +1,6 @@
 """Log files against logs in memory: the same texts, lines and matches, whatever is killed or damaged."""
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from gridmill.domain.frozen import replace
-from gridmill.domain.job_log import LogEntry, LogLimits, LogRecord, lines_of, offset_of
+from gridmill.domain.job_log import LogEntry, LogLimits, LogRecord, content_of, lines_of, offset_of
 from gridmill.errors import InputError, StorageError
 from gridmill.ports.logs import LogQuery, LogStore
 from gridmill.storage.log_index import files_of_run
@@ -34,6 +35,12 @@ def record(number: int, text: str, run_id: str = "r-1", job: str = "a", **more: 
         text=text,
     )
     return replace(made, **more)
+
+
+def packed(made: LogRecord) -> LogRecord:
+    """The record as it is when its pod has compressed the text."""
+    data = content_of(made)
+    return replace(made, text="", packed=zlib.compress(data, 1), packed_size=len(data)) if data else made
 
 
 def pages(logs: LogStore, query: LogQuery, tail: int | None = None) -> Iterator[LogEntry]:
@@ -63,17 +70,16 @@ class Case:
             self.number += 1
             run_id, job = self.random.choice(RUNS), self.random.choice(JOBS)
             rank, stream = self.random.choice(("", ".1")), self.random.choice(("out", "err", "pod"))
-            records.append(
-                record(
-                    self.number,
-                    random_text(self.random),
-                    run_id,
-                    job,
-                    attempt_id=f"{run_id}.{job}.1{rank}",
-                    stream=stream,
-                    mark=self.random.choice(("", "[1] ")),
-                )
+            made = record(
+                self.number,
+                random_text(self.random),
+                run_id,
+                job,
+                attempt_id=f"{run_id}.{job}.1{rank}",
+                stream=stream,
+                mark=self.random.choice(("", "[1] ")),
             )
+            records.append(packed(made) if self.random.random() < 0.4 else made)
         return records
 
     def write(self) -> None:

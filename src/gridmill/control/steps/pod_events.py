@@ -9,7 +9,7 @@ from gridmill.control.steps.end_attempt import runs, settle_attempt
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.environment_build import ENVIRONMENT, is_about_building
 from gridmill.domain.frozen import replace
-from gridmill.domain.job_log import LogRecord
+from gridmill.domain.job_log import LogRecord, packed_of, text_of
 from gridmill.domain.pod_protocol import AttemptOutcome, Event, EventType, PodEvent
 from gridmill.domain.run import Attempt, JobRun
 from gridmill.domain.states import AttemptState, Cause, DeploymentState, PodState
@@ -75,6 +75,7 @@ def _stored(attempt: Attempt, job_run: JobRun | None, pod_id: str, event: PodEve
 
 
 def _log_record(attempt: Attempt, job_run: JobRun | None, event: PodEvent) -> LogRecord:
+    packed, size = packed_of(event.body)
     return LogRecord(
         run_id=attempt.run_id,
         job=job_run.job.name if job_run else "",
@@ -84,12 +85,14 @@ def _log_record(attempt: Attempt, job_run: JobRun | None, event: PodEvent) -> Lo
         stream=str(event.body.get("stream", "pod")),
         text=str(event.body.get("text", "")),
         mark=_mark(attempt, job_run),
+        packed=packed,
+        packed_size=size,
     )
 
 
 def _last_line(reported: ReportedProgress, part: JobRun, body: Mapping[str, object]) -> None:
     """Keep the last line that a command printed on a node, for the table of nodes."""
-    lines = [line.strip() for line in str(body.get("text", "")).split("\n") if line.strip()]
+    lines = [line.strip() for line in text_of(body).split("\n") if line.strip()]
     if lines:
         reported.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
 
