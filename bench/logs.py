@@ -1,5 +1,6 @@
 """The log of a job that prints 1 GB: time beside its output in a file, size, tail and search."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,9 @@ def main() -> None:
         home = Path(folder) / "home"
         with up(home, env) as node:
             results = _results(node, Path(folder), home, env | {"GRIDMILL_HOME": str(home)})
-    save("logs", results, how=HOW)
+    one, _, fifteen = os.getloadavg()
+    load = f"Load average of the machine at the end, which this benchmark is part of: {one:.1f}"
+    save("logs", results, how=f"{HOW} {load} over a minute, {fifteen:.1f} over 15.")
 
 
 def _results(node: Up, folder: Path, home: Path, env: dict[str, str]) -> list[Result]:
