@@ -85,3 +85,7 @@ def _to_file(text: Path, env: dict[str, str]) -> float:
 
 def _read(env: dict[str, str], *argv: str | Path) -> float:
     return timed(lambda: subprocess.run(argv, env=env, stdout=subprocess.DEVNULL, check=True))
+
+
+if __name__ == "__main__":
+    main()
