@@ -1,10 +1,23 @@
+import os
+import zlib
 from itertools import zip_longest
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridmill.codec import decode, encode
+from gridmill.domain.job_log import packed_of, text_of
 from gridmill.domain.pod_protocol import EventType
-from gridmill.pod.attempt import FLUSH_BYTES, FLUSH_SECONDS, TEXT_BYTES, LineBuffer, LogStream, parse_event
+from gridmill.pod.attempt import (
+    FLUSH_BYTES,
+    FLUSH_SECONDS,
+    TEXT_BYTES,
+    LineBuffer,
+    LogStream,
+    OutputReader,
+    parse_event,
+)
 
 
 def test_lines_are_whole():
@@ -112,3 +125,41 @@ def test_the_phase_of_progress_is_kept_where_there_is_one():
     plain = parse_event('{"type": "progress", "done": 0, "phase": ""}')
     assert plain is not None
     assert "phase" not in plain[1]
+
+
+def test_a_long_text_is_compressed_once_and_a_short_one_not():
+    events = []
+    ours, theirs = os.pipe()
+    reader = OutputReader({"out": ours}, lambda kind, body: events.append(body))
+    text = "ä line of a log\n" * 3000
+    os.write(theirs, b"first\n")
+    reader.drain(0.0)
+    os.write(theirs, text.encode())
+    reader.drain(1.0)
+    os.close(theirs)
+    reader.end(2.0)
+    assert events[0] == {"stream": "out", "text": "first\n"}
+    assert "".join(map(text_of, events)) == f"first\n{text}"
+    assert sum(len(body.get("packed", b"")) for body in events) < len(text) // 20
+    coded = decode(encode(events[1]), dict)
+    assert (text_of(coded), packed_of(coded)[0]) == (text_of(events[1]), events[1]["packed"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"packed": "no base64!", "size": 5},
+        {"packed": "", "size": 5},
+        {"packed": b"not zlib", "size": 5},
+        {"packed": zlib.compress(b"x" * 10), "size": 1 << 40},
+        {"packed": zlib.compress(b"x" * 10), "size": -1},
+        {"packed": zlib.compress(b"x" * 10)},
+        {"packed": 7, "size": "9"},
+    ],
+)
+def test_a_compressed_text_that_cannot_be_right_is_empty(body):
+    assert text_of(body) == ""
+
+
+def test_a_compressed_text_is_not_longer_than_its_pod_says():
+    assert text_of({"packed": zlib.compress(b"x" * 1_000_000), "size": 10}) == "x" * 10
