@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def program() -> None:
-    """What is installed as `gridmill`: main, and then the process ends without taking itself apart, which
-    would take longer than many a command. Nothing is left to do: clients are closed by then."""
+    """The entry point `gridmill`: run main, then end the process without the interpreter's cleanup, which
+    would take longer than many commands. All clients are closed by then."""
     code: object = 0
     try:
         text = stored_help(sys.argv[1:], os.environ)

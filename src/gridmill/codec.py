@@ -25,12 +25,12 @@ def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
 
 
 def encode(noun: object) -> bytes:
-    """JSON, one line."""
+    """Encode a record as one line of JSON."""
     return _ENCODER.encode(noun)
 
 
 def decode(data: bytes | str, kind: type[T]) -> T:
-    """A noun of `kind` from JSON. Raises InputError naming the place (`$.jobs[2].name`)."""
+    """Decode a record of `kind` from JSON. Raises InputError with the place (`$.jobs[2].name`)."""
     try:
         noun: T = _decoder(cast(Hashable, kind)).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -39,12 +39,12 @@ def decode(data: bytes | str, kind: type[T]) -> T:
 
 
 def to_builtins(noun: object) -> Any:  # noqa: ANN401  JSON has no better type
-    """Dicts, lists, strings and numbers, as JSON would have them."""
+    """Convert a record to dicts, lists, strings and numbers in the form of JSON."""
     return msgspec.to_builtins(noun)
 
 
 def from_builtins(value: object, kind: type[T]) -> T:
-    """A noun of `kind` from dicts and lists. Raises InputError."""
+    """Convert dicts and lists to a record of `kind`. Raises InputError."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -72,13 +72,13 @@ def decode_message(line: bytes) -> Message:
 
 
 def encode_passed(channel: int, message: Message | None) -> bytes:
-    """A message on its way to or from a farm's pod, as one JSON line without its newline: `[channel,
+    """A relayed message to or from a farm's pod, as one JSON line without its newline: `[channel,
     ["kind",{...}]]`; null for a connection that closed."""
     return b"[%d,%s]" % (channel, b"null" if message is None else encode_message(message))
 
 
 def decode_passed(line: bytes) -> tuple[int, Message | None]:
-    """The channel and the message of a line. Raises InputError."""
+    """Decode the channel and the message of a line. Raises InputError."""
     try:
         channel, body = msgspec.json.decode(line, type=tuple[int, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

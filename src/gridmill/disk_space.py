@@ -11,7 +11,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.usage import DiskSpace
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The numbers of errors that say that a disk, or the quota of a user on it, is full."""
+"""The error numbers for a full disk and for an exceeded disk quota of a user."""
 _MOST_RESERVE_BYTES, _RESERVE_SHARE = GIB, 20
 _MOST_RESERVE_FILES, _RESERVE_FILES_SHARE = 10_000, 100
 _BLOCK_BYTES = 512  # the unit of st_blocks
@@ -72,10 +72,11 @@ class FolderMeter:
         self._linked = set[tuple[int, int]]()
         self._next_pass = 0.0
         self.use: FolderUse | None = None
-        """As the last whole pass found it; None before the first."""
+        """The result of the last complete pass; None before the first."""
 
     def step(self, now: float, entries: int = 1000) -> bool:
-        """Look at so many further entries, if a pass is due (`now`: monotonic); True when it ended one."""
+        """Measure the given number of further entries if a pass is due (`now`: monotonic time). Returns True
+        if a pass has ended."""
         if self._walk is None:
             if now < self._next_pass:
                 return False
@@ -92,14 +93,14 @@ class FolderMeter:
         return ended
 
     def least(self) -> FolderUse:
-        """What is known to be used: the last whole pass, or the one under way where that found more."""
+        """The known usage: that of the last complete pass, or of the current pass if that is larger."""
         known = self.use or FolderUse()
         return FolderUse(
             size_bytes=max(known.size_bytes, self._size_bytes), files=max(known.files, self._files)
         )
 
     def _take(self, walk: Iterator[os.stat_result], entries: int) -> bool:
-        """False at the end."""
+        """Measure one entry; returns False at the end of a pass."""
         for _ in range(entries):
             status = next(walk, None)
             if status is None:
@@ -118,7 +119,7 @@ _SHARE = 20
 
 
 def measure(folders: Sequence[Path | str], entries: int = 1_000_000) -> FolderUse:
-    """The use of folders, in one pass that ends after so many entries: then it is what was seen by then."""
+    """The usage of folders, in one pass that ends after the given number of entries."""
     meter = FolderMeter(folders)
     meter.step(0.0, entries)
     return meter.least()
@@ -129,7 +130,7 @@ def _is_folder(status: os.stat_result) -> bool:
 
 
 def _entries(folders: Sequence[str]) -> Iterator[os.stat_result]:
-    """The status of all that is below the folders, and of a folder that is a file itself."""
+    """The status of all files and folders below the folders, and of a folder that is a file itself."""
     for path in folders:
         try:
             status = os.lstat(path)
@@ -142,7 +143,7 @@ def _entries(folders: Sequence[str]) -> Iterator[os.stat_result]:
 
 
 def _below(folder: str, device: int) -> Iterator[os.stat_result]:
-    """On the file system of that number: what is mounted there takes no space of it."""
+    """True if the entry is on the given file system; mounted file systems do not count."""
     waiting = [folder]
     while waiting:
         try:

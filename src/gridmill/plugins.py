@@ -26,7 +26,7 @@ PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "prediction": ("numpy", "pyarrow.parquet", "safetensors", "onnxruntime"),
     "command": (),
 }
-"""Modules that the zygote of a pod of that type imports at once; each was tested to be safe to fork."""
+"""The modules that the zygote of a pod of a type imports at its start; each was tested to be safe to fork."""
 
 MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "lstm": ("torch",),
@@ -142,10 +142,10 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 
 
 def find(table: str, name: str) -> Callable[..., Any]:
-    """The factory of that name. Raises NotFoundError, naming what there is."""
+    """The factory with the given name. Raises NotFoundError with the known names."""
     target = TABLES[table].get(name)
     if target is None:
-        metadata = import_module("importlib.metadata")  # slow to import, and ours are above
+        metadata = import_module("importlib.metadata")  # slow to import, and not needed for built-in names
         group = {entry.name: entry.value for entry in metadata.entry_points(group=f"gridmill.{table}")}
         target = group.get(name)
         if target is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Whole or not at all, readable by this user alone. Raises OSError."""
+    """Write a file completely or not at all, readable only by this user. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -18,8 +18,8 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder, however deep, as far as that is possible; no link is followed. May be repeated."""
+    """Delete a folder of any depth as far as possible, without following links. Can be repeated."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:  # a folder in a folder, a thousand times
+    except RecursionError:  # too deep for recursion, or for a path
         subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)

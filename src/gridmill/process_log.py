@@ -1,4 +1,4 @@
-"""The log of a process that serves, on standard error: bounded, whoever causes its lines.
+"""The log of a server process on standard error, with a limit on repeated lines.
 
 A line of one kind (logger, level and text before its values are filled in) is written a few times a minute;
 further ones are counted, and the count is written when the minute is over.
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TextIO
 
 LINES, SECONDS = 10, 60.0
-"""How many lines of one kind are written in how many seconds."""
+"""The largest number of lines of one kind in an interval, and the interval in seconds."""
 KINDS = 200
-"""How many kinds are told apart; all others count as one."""
+"""The largest number of kinds that are distinguished; all further kinds count as one."""
 _OTHERS = "others"
 
 
@@ -40,7 +40,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         return None
 
     def _report_counts(self, now: float) -> None:
-        """Write the counts of kinds whose time is over, and forget these kinds."""
+        """Write the counts of kinds whose interval is over, and delete these kinds."""
         over = [name for name, kind in self._kinds.items() if now - kind.began >= SECONDS]
         for name in over:
             kind = self._kinds.pop(name)
@@ -62,5 +62,5 @@ class _Kind:
 
 
 def log_to_standard_error(level: int = logging.WARNING, format: str = "%(asctime)s %(message)s") -> None:
-    """Let the log of this process go to standard error. Call it once, where a process begins."""
+    """Send the log of this process to standard error. Call it once, at the start of a process."""
     logging.basicConfig(format=format, level=level, handlers=[BoundedHandler()])

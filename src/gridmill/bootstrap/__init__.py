@@ -1,1 +1,2 @@
-"""The composition root: the only package that knows all others; builds control nodes, farms and commands."""
+"""The composition root: the only package that imports all others. It builds control nodes, farms and
+commands."""

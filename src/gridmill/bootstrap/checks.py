@@ -1,7 +1,7 @@
 """The checks of `gridmill doctor`: this machine, its farm, and the farms that its home joined.
 
-Of each joined farm it checks that it answers, its version, its clock and what it has. On the machine of a
-farm it checks the GPUs and their driver, the address, and who may use the farm.
+For each joined farm it checks the connection, the version, the clock and the capacity. On the machine of a
+farm it checks the GPUs and their driver, the address, and the tenants.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ _SOON_SECONDS = 30 * _DAY_SECONDS
 
 
 def look_at_clusters(settings: Settings) -> Iterator[Check]:
-    """One line for each farm that this home joined."""
+    """The checks of the farms that this home joined, one line for each."""
     folder = settings.home / "clusters"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in names:
@@ -72,7 +72,7 @@ def _looked(home: Path, name: str) -> tuple[bool, str]:
 
 
 def look_at_dates(certificate: Path, now: float, renew: str) -> str:
-    """Why a certificate does not hold now; empty: it does. Raises InputError."""
+    """The reason why a certificate is not valid now; empty if it is valid. Raises InputError."""
     from gridmill.sites.farm import certificate_request as signing
 
     try:
@@ -103,12 +103,12 @@ def _farm_answer(kept: CredentialFiles) -> tuple[bool, str]:
     if abs(apart_seconds) > _APART_SECONDS:
         later = "ahead" if apart_seconds > 0 else "behind"
         return False, f"{summary}; its clock is {abs(apart_seconds):.0f} s {later}: set one of them"
-    return True, "; ".join((summary, *look.warnings))  # what was lost is told; the farm is well
+    return True, "; ".join((summary, *look.warnings))  # lost results are shown; the farm itself is healthy
 
 
 def _farm_summary(look: FarmStatus) -> str:
     gpus = sum(node.capacity.gpus for node in look.nodes)
-    staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} carried there"
+    staged = f"{show_bytes(look.staged_bytes)} of {show_bytes(look.quota_bytes)} of transferred data"
     nodes = f"{show_count(len(look.nodes), 'node')}, {show_count(gpus, 'GPU')}"
     return f"up, version {look.version}, {nodes}, {staged}"
 
@@ -117,7 +117,7 @@ _SECONDS = 5.0
 
 
 def look_at_gpus(devices: Path = Path("/dev")) -> Check:
-    """The GPUs and the driver; amiss where there are devices that the driver does not tell of."""
+    """The check of GPUs and driver, which fails if there are devices that the driver does not report."""
     device_count = len(list(devices.glob("nvidia[0-9]*")))
     gpu_list = gpus()
     if not gpu_list:
@@ -144,7 +144,7 @@ def _driver() -> str:
 
 
 def look_at_farm(settings: Settings) -> Iterator[Check]:
-    """Nothing where this home is no farm's."""
+    """The checks of the farm of this home; none if the home has no farm."""
     try:
         address = listening(settings)
     except GridmillError:
@@ -163,23 +163,25 @@ def _packages() -> tuple[bool, str]:
 
 
 def _dates(certificate: Path) -> tuple[bool, str]:
-    """A clock that was set back refuses all tenants: theirs are signed by it."""
+    """The check of the farm's own certificate. A clock that was set back would refuse all tenants."""
     try:
-        amiss = look_at_dates(certificate, time.time(), "move it and control.key away; all tenants join anew")
+        amiss = look_at_dates(
+            certificate, time.time(), "move it and control.key away; all tenants must join again"
+        )
     except GridmillError as error:
         return False, f"{certificate} {error.message}"
     return not amiss, amiss or "holds"
 
 
 def _address(address: FarmAddress) -> tuple[bool, str]:
-    """Whether the farm answers there, or could."""
+    """The check that the farm answers at its address, or that the address is free."""
     host, port = read_address(address.address)
     try:
         shown = _shown(host, port)
     except OSError:
         return _could_listen(host, port)
     if not hmac.compare_digest(shown, address.fingerprint):
-        return False, f"{address.address}: something else answers, with the certificate {shown[:16]}…"
+        return False, f"{address.address}: another server answers, with the certificate {shown[:16]}…"
     return True, f"{address.address}, up{'; only this machine can dial it' if is_loopback(host) else ''}"
 
 
@@ -196,7 +198,7 @@ def _could_listen(host: str, port: int) -> tuple[bool, str]:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         return False, f"{host}:{port} cannot be listened at: {error.strerror}"
-    return True, f"{host}:{port} is free; the farm is not up"
+    return True, f"{host}:{port} is free; the farm is not running"
 
 
 def _tenants(settings: Settings) -> Iterator[Check]:
@@ -216,7 +218,7 @@ def _tenants(settings: Settings) -> Iterator[Check]:
 
 
 def _isolation(settings: Settings, one_user: str) -> str:
-    """What keeps jobs of tenants from harming others, as it was tried just now."""
+    """The check of the isolation of tenants' jobs, which is tested now."""
     if one_user:
         return "none: jobs run as the farm's own user, and are limited like jobs of this machine's own grid"
     isolation = look_at_isolation(settings.cgroups)
@@ -248,7 +250,7 @@ _MOST_RECORDS = 100
 
 
 def look(settings: Settings) -> Iterator[Check]:
-    """All checks."""
+    """Run all checks."""
     python_text = (
         f"{platform.python_implementation()} {platform.python_version()} on {platform.platform(terse=True)}"
     )
@@ -292,7 +294,7 @@ def _folder(what: str, path: Path, reserve_bytes: int | None) -> Check:
 
 
 def _store(settings: Settings) -> Iterator[Check]:
-    """Whether all that the store of this home holds is what was written; each damaged record by its name."""
+    """The check that all records of this home's store are undamaged; it names each damaged record."""
     try:
         if not settings.store and not (
             (settings.home / "store.db").exists() or marks_of(settings.root, settings.home)
@@ -307,7 +309,7 @@ def _store(settings: Settings) -> Iterator[Check]:
         yield "store", False, ". ".join(filter(None, (error.message, error.hint)))
         return
     untold = [one for one in lost if not one.told]
-    hint = "; `gridmill recover` restores what the storage root has" if untold else ""
+    hint = "; to restore records from the storage root: gridmill recover" if untold else ""
     found = f"{show_count(len(lost), 'damaged record')}{hint}" if lost else "all records are what was written"
     yield "store", not untold, found
     for one in lost[:_MOST_RECORDS]:
@@ -317,7 +319,7 @@ def _store(settings: Settings) -> Iterator[Check]:
 
 
 def look_at_memory(home: Path) -> Check:
-    """What the machine has and what is free, and what pods of other homes were promised."""
+    """The memory of the machine, the free memory, and the memory reserved by pods of other homes."""
     memory, free, claims = (
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         free_bytes(),
@@ -362,7 +364,7 @@ def _slurm() -> str:
 
 
 def _check_packages(purpose: str, packages: tuple[str, ...], *, needed: bool) -> Check:
-    """A farm may have those of commands alone: what it needs is up to its tenants."""
+    """The checks of packages. A farm needs only the packages that its tenants' jobs need."""
     installed, missing = [], []
     for package in packages:
         try:
@@ -380,6 +382,6 @@ def _control(settings: Settings) -> Check:
     except HungNodeError as error:
         return "control node", False, explained(error)
     except GridmillError:
-        return "control node", True, "none is up (`gridmill run` embeds one)"
+        return "control node", True, "none is running (`gridmill run` starts one)"
     dialled.close()
     return "control node", True, f"up, version {control.version}, process {control.pid}"

@@ -9,8 +9,8 @@ from gridmill.control.client_runs import AttendedRuns
 from gridmill.rpc.connected_clients import Attendance
 
 RETURN_SECONDS = 3.0
-"""How long clients of runs that another control node left have to reconnect, before these continue without
-them."""
+"""The time that clients have to reconnect to runs of another control node before the runs continue without
+them, in seconds."""
 _SWITCH_SECONDS = 0.0005
 """Threads that import modules must not delay the control node in the same process (Python's default is
 0.005)."""
@@ -37,7 +37,7 @@ class _PreloadedReport:
         self._begun = False
 
     def prepare(self) -> None:
-        """Once."""
+        """Import the modules, at the first call only."""
         if not self._begun:
             self._begun = True
             sys.setswitchinterval(_SWITCH_SECONDS)
@@ -45,7 +45,8 @@ class _PreloadedReport:
 
 
 def _compile_report() -> None:
-    """Make the first report quick: its templates are compiled now."""
-    from gridmill.report.render import compile_template  # and with it Jinja, which most commands do not need
+    """Compile the templates of the report now, so that the first report is fast."""
+    # this import loads Jinja, which most commands do not need
+    from gridmill.report.render import compile_template
 
     compile_template()

@@ -1,4 +1,4 @@
-"""Builds a farm in this process, and opens the records of who may use it."""
+"""Builds a farm in this process, and opens the records of its tenants."""
 
 import time
 from collections.abc import Iterator
@@ -135,7 +135,7 @@ def _invite(records: RecordStore, name: str = "") -> str:
 
 
 def _want_tls() -> None:
-    """Raises UnavailableError where no certificate can be made."""
+    """Raises UnavailableError if no certificate can be created."""
     if find_spec("cryptography") is None:
         raise UnavailableError(
             "a farm needs certificates, and the package `cryptography` is not here",

@@ -24,7 +24,8 @@ _KEY_BYTES = 32
 
 
 def lock_home(home: Path) -> IO[str]:
-    """Own the home until the file is closed. Raises HomeInUseError when another process does."""
+    """Lock the home until the returned file is closed. Raises HomeInUseError if another process has the
+    lock."""
     make_home(home)
     file = (home / "control.lock").open("a+")
     try:
@@ -36,7 +37,8 @@ def lock_home(home: Path) -> IO[str]:
         if is_farm(home):
             raise HomeInUseError(f"a farm (process {owner}) already owns {home}", hint=_OF_A_FARM) from error
         raise HomeInUseError(f"a control node (process {owner}) already owns {home}") from error
-    (home / "control.json").unlink(missing_ok=True)  # of one that was killed, maybe with our process number
+    # the record of a killed process, which may have had the number of this process
+    (home / "control.json").unlink(missing_ok=True)
     file.truncate(0)
     file.write(str(os.getpid()))
     file.flush()
@@ -44,7 +46,7 @@ def lock_home(home: Path) -> IO[str]:
 
 
 def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
-    """Own the home once nobody else does, as long as `waits()`. Raises HomeInUseError."""
+    """Lock the home, and wait for another owner as long as `waits()` is true. Raises HomeInUseError."""
     while True:
         try:
             return lock_home(home)
@@ -65,7 +67,7 @@ def home_secret(home: Path) -> bytes:
     try:
         key = bytes.fromhex(path.read_text("ascii"))
     except ValueError as error:
-        raise _no_key(path, "it holds no hexadecimal number") from error
+        raise _no_key(path, "it has no hexadecimal number") from error
     if len(key) < _KEY_BYTES:
         raise _no_key(path, f"it has {len(key)} bytes of a key instead of {_KEY_BYTES}")
     return key
@@ -73,9 +75,9 @@ def home_secret(home: Path) -> bytes:
 
 def _no_key(path: Path, why: str) -> StorageError:
     return StorageError(
-        f"it is damaged: {why}",
-        hint="Restore it, or remove it while no pods run (`gridmill down --all`): a new one is made. Pods"
-        " that still run have been given the old one, and end.",
+        f"the key file is damaged: {why}",
+        hint="Restore the file, or delete it while no pods run (`gridmill down --all`). Then a new key is "
+        "created, and pods that still run with the old key end.",
         place=str(path),
     )
 
@@ -101,7 +103,8 @@ def open_store(settings: Settings) -> Store:
 
 
 def _why_not_ours(settings: Settings, store: Store) -> str:
-    """Why the store does not know what this home has in the root; empty: it does, or there is nothing."""
+    """The reason why the store does not have the results of this home in the storage root; empty if it has
+    them, or if there are none."""
     site = store.get(Site, LOCAL)
     mark = site.noun.settings.get("store", "") if site and isinstance(site.noun, Site) else ""
     others = False

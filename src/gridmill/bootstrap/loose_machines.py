@@ -16,7 +16,8 @@ from gridmill.sites.ray.machine_lock import claim_machine
 
 
 def check_head(host: str) -> None:
-    """Raise InputError if that is no address of this machine, UnavailableError without Ray."""
+    """Raise InputError if the host is not an address of this machine, UnavailableError if Ray is not
+    installed."""
     want_ray()
     want_own(host)
 

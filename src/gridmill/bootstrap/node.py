@@ -1,4 +1,4 @@
-"""Builds a control node from the settings: one that runs, or one that only reads."""
+"""Builds a control node from the settings: a running one, or one that only reads."""
 
 import hashlib
 import os
@@ -64,14 +64,14 @@ shares fairly. Memory is never claimed twice."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the machine."""
 
     def now(self) -> float:
         """Unix time in seconds."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds from some start."""
+        """Monotonic time in seconds, from an arbitrary start."""
         return time.monotonic()
 
 
@@ -84,7 +84,7 @@ class EmbeddedNode:
     finish: Callable[[bool], None]
 
     def close(self, *, tear_down: bool = True) -> None:
-        """End it; may be repeated."""
+        """Stop the control node. Can be repeated."""
         self.finish(tear_down)
 
 
@@ -100,7 +100,7 @@ def _with_fault(store: Store, fault: str) -> Store:
 
 
 def warn(message: str) -> None:
-    """The control node's log: standard error."""
+    """Print a line to the log of the control node, which is standard error."""
     print(f"gridmill: {message}", file=sys.stderr)
 
 
@@ -184,7 +184,7 @@ def _control(
 
 
 def _local_site(control: Control) -> Site:
-    """The local site as this machine is now, and whose it is."""
+    """The local site with the current capacity of this machine, and the identity of its owner."""
     nodes = control.sites["local"].nodes()
     home = (
         hashlib.sha256(b"home" + control.channels.secret).hexdigest()[:16] if control.channels.secret else ""
@@ -197,7 +197,7 @@ def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping
     """With the mark of the store, which goes with it from home to home, and as how many a GPU here counts."""
     site = control.ledger.find(Site, here.name)
     mark = site.settings.get("store") if site else None
-    mark = mark or max(marks, key=marks.__getitem__, default=None)  # where that record was damaged
+    mark = mark or max(marks, key=marks.__getitem__, default=None)  # for a damaged record
     shares = {GPU_SHARES: str(gpu_shares)} if gpu_shares > 1 else {}
     return replace(here, settings={**here.settings, **shares, "store": mark or secrets.token_hex(8)})
 
@@ -251,7 +251,7 @@ def _wire(
             part.close()
         raise
     _keep_copies(control, DeclaredCopies(settings.root, here.settings["store"]), anew=not embedded)
-    control.ledger.doubtful = True  # the first tick looks again at everything a crash may have left half-way
+    control.ledger.doubtful = True  # the first tick checks everything that a crash may have left unfinished
     surveyor = SiteMonitor(node)
     closed: list[bool] = []
     over = threading.Event()
@@ -267,7 +267,7 @@ def _wire(
             if tear_down:
                 node.release_idle()
         except GridmillError as error:
-            warn(f"idle deployments are left to end by themselves: {error}")
+            warn(f"idle deployments could not be stopped, and end by themselves: {error}")
         finally:
             links.close()
             for site in control.sites.values():
@@ -298,7 +298,7 @@ def _wire(
 
 
 def _sweep(service: Service, days: float, over: threading.Event, warn: Callable[[str], None]) -> None:
-    """At start and once a day, beside everything else: read the whole store, delete what nobody needs."""
+    """At the start and once a day, in the background: check the whole store, and delete unused data."""
     while not over.is_set():
         try:
             service.check_store()
@@ -318,7 +318,7 @@ def _keep_copies(control: Control, copies: DeclaredCopies, *, anew: bool) -> Non
             copies.drop(deleted)
             set_problem(control.problems, _COPIES, "")
         except StorageError as error:
-            set_problem(control.problems, _COPIES, f"copies of declarations are not kept: {error}")
+            set_problem(control.problems, _COPIES, f"copies of declarations cannot be stored: {error}")
 
     control.ledger.followers.append(keep)
     if anew or not copies.exist:
@@ -343,7 +343,7 @@ def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> N
 
 
 def _watch_disk(service: Service, over: threading.Event, warn: Callable[[str], None]) -> None:
-    """Until the end, look at the free space."""
+    """Measure the free space until the control node ends."""
     last = ""
     while not over.wait(DISK_SECONDS):
         try:
@@ -352,7 +352,7 @@ def _watch_disk(service: Service, over: threading.Event, warn: Callable[[str], N
         except GridmillError as error:
             if explained(error) != last:
                 last = explained(error)
-                warn(f"the free space cannot be watched: {last}")
+                warn(f"the free space cannot be measured: {last}")
 
 
 def _all(acts: Iterable[Callable[[], None]]) -> None:
@@ -361,14 +361,14 @@ def _all(acts: Iterable[Callable[[], None]]) -> None:
 
 
 DISK_SECONDS = 0.5
-"""How often the free space of home and root is looked at."""
+"""The interval at which the free space of home and storage root is measured, in seconds."""
 
 
 class NullLinkServer:
-    """The links of a reader: nobody can dial in."""
+    """The links of a reading control node: no pod can connect."""
 
     def receive(self) -> tuple[ReceivedMessage, ...]:
-        """Nothing comes."""
+        """Receive nothing."""
         return ()
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
@@ -378,18 +378,20 @@ class NullLinkServer:
         """Nobody is there."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing."""
 
 
 def read(settings: Settings) -> EmbeddedNode:
-    """A control node without its loop, beside whichever owns the home: it answers and changes nothing.
+    """A control node without its loop, beside the one that owns the home. It answers calls and changes
+    nothing.
 
     Raises StorageError.
     """
     make_home(settings.home)
     store = open_store(settings)
     site: SitePort = find("sites", "local")(settings)
-    control = _control(settings, store, site, NullLinkServer(), warn, secret=b"")  # no pod is ever told one
+    # no pod connects to this address
+    control = _control(settings, store, site, NullLinkServer(), warn, secret=b"")
     control.ledger.load()
     summarize(control.problems, store)
     control.ledger.snapshot.put(_local_site(control))
@@ -405,7 +407,8 @@ def read(settings: Settings) -> EmbeddedNode:
 
 
 def _refuse_others_pods(control: Control, here: Site) -> None:
-    """Pods of another home can be seen, and stopped, from there only. Raises StoreInUseError."""
+    """Check that the store has no running pods of another home, which only that home can see and stop. Raises
+    StoreInUseError."""
     site = control.ledger.find(Site, here.name)
     if site is None or site.settings.get("home") in (None, here.settings["home"]):
         return
@@ -419,7 +422,7 @@ def _refuse_others_pods(control: Control, here: Site) -> None:
 
 
 def _refuse_other_shares(control: Control, here: Site) -> None:
-    """GPUs that are in use are numbered as they were. Raises InputError."""
+    """Check that the number of shares per GPU does not change while GPUs are in use. Raises InputError."""
     stored_site = control.ledger.find(Site, here.name)
     was, now = (site.settings.get(GPU_SHARES, "1") if site else "1" for site in (stored_site, here))
     local = [one for one in control.ledger.snapshot.deployments.values() if one.site == here.name]
@@ -433,7 +436,7 @@ def _refuse_other_shares(control: Control, here: Site) -> None:
 
 
 def _declare_site(control: Control, site: Site) -> None:
-    """The local site as this machine is now."""
+    """The local site with the current capacity of this machine."""
     if control.ledger.find(Site, site.name) != site:
         transaction = control.begin()
         transaction.put(site)

@@ -1,1 +1,1 @@
-"""The embedded control node: a process that commands of a home share if `gridmill up` does not run."""
+"""The embedded control node: a process that the commands of a home share if `gridmill up` is not running."""

@@ -1,7 +1,7 @@
 """`python -m gridmill.embedded FD`: the control node that the first command of a home starts.
 
 It ends with the last command. FD is a socket to the process that starts it: an empty message means that the
-control node is up, a non-empty one says why not.
+control node is running, a non-empty message has the error.
 """
 
 import gc
@@ -18,17 +18,17 @@ from gridmill.settings import read_settings
 
 
 def program() -> None:
-    """The process. What it says goes to standard error, which is its log."""
+    """Run the process. Its messages go to standard error, which is its log."""
     if os.fork():
-        os._exit(0)  # nobody's child: who started it may live on, and need not wait for it
-    gc.disable()  # what is imported stays: a tenth of the time until it is up went into looking for garbage
+        os._exit(0)  # a daemon: the process that started it may live longer, and need not wait for it
+    gc.disable()  # imported modules are never garbage; without collections the start is 10 % faster
     log_to_standard_error()
     with socket.socket(fileno=int(sys.argv[1])) as starter:
         try:
             settings = read_settings()
             site = find("sites", "local")(settings)
-            site.prepare()  # its process starts while this one imports the control node
-            from gridmill.embedded.process import NodeProcess  # and with it the control node
+            site.prepare()  # the other process starts while this one imports the control node
+            from gridmill.embedded.process import NodeProcess  # this import loads the control node
 
             node = NodeProcess(settings, starter, site)
         except GridmillError as error:

@@ -19,16 +19,16 @@ from gridmill.rpc.server import CallServer
 from gridmill.settings import Settings, is_farm
 
 _OWNER_SECONDS = 15.0
-"""How long this process waits for another control node of the home to end."""
+"""The time for which this process waits for the end of another control node of the home, in seconds."""
 _ARRIVAL_SECONDS = 30.0
-"""How long the command that started this process has to become its client."""
+"""The time in which the command that started this process must become its client, in seconds."""
 
 
 class NodeProcess:
-    """A control node, the calls that it answers, and what ends it."""
+    """A control node with its server of calls, and the conditions for its end."""
 
     def __init__(self, settings: Settings, starter: socket.socket, site: SitePort) -> None:
-        """`site` is the local one, prepared. Raises HomeInUseError, StoreInUseError, StorageError,
+        """`site` is the prepared local site. Raises HomeInUseError, StoreInUseError, StorageError,
         InputError."""
         share_memory_areas()
         self._attendance: Attendance | None = None
@@ -56,7 +56,7 @@ class NodeProcess:
             signal.signal(number, self._end)
 
     def wait_for_clients(self, starter: socket.socket) -> None:
-        """Until the last client has gone."""
+        """Run until the last client has ended."""
         attendance = self._attendance
         assert attendance is not None
         threading.Thread(target=_wait_for, args=(starter, attendance.hold()), daemon=True).start()
@@ -65,7 +65,7 @@ class NodeProcess:
         self._node.close(tear_down=self._tear_down)
 
     def _leave(self) -> None:
-        """For one that stays: what was brought up, and the runs, go on with it."""
+        """End for a permanent control node, which continues the runs and deployments."""
         self._tear_down = False
         self._shut_down()
 
@@ -79,13 +79,13 @@ class NodeProcess:
         self._over.set()
 
     def _warn(self, message: str) -> None:
-        """To the log, and to who is here."""
+        """Print a message to the log, and send it to all clients."""
         logging.warning("%s", message)
         if self._attendance is not None:
             self._attendance.warn_clients(message)
 
 
 def _wait_for(starter: socket.socket, release: Callable[[], None]) -> None:
-    """Who started this process closes its end once it is a client, and so it does when it is killed."""
+    """Wait until the process that started this one closes its end: it is a client then, or was killed."""
     readable(starter, milliseconds=int(_ARRIVAL_SECONDS * 1000))
     release()

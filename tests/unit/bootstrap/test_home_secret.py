@@ -19,7 +19,7 @@ def test_the_key_is_made_once(tmp_path: Path):
 )
 def test_a_file_without_a_key_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "secret").write_bytes(content)
-    with pytest.raises(StorageError, match="it is damaged") as caught:
+    with pytest.raises(StorageError, match="the key file is damaged") as caught:
         home_secret(tmp_path)
     assert caught.value.place == str(tmp_path / "secret")
-    assert "a new one is made" in caught.value.hint
+    assert "a new key is created" in caught.value.hint

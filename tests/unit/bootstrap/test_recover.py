@@ -244,5 +244,5 @@ def test_a_home_that_is_in_use_is_not_recovered(settings: Settings):
 
 def test_a_damaged_secret_is_said_to_be_one(tmp_path: Path):
     (tmp_path / "secret").write_text("rubbish")
-    with pytest.raises(StorageError, match="it is damaged"):
+    with pytest.raises(StorageError, match="the key file is damaged"):
         home_secret(tmp_path)
