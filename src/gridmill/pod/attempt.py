@@ -282,12 +282,6 @@ class Attempt:
         return min((time for time in times if time is not None), default=float("inf"))
 
 
-def _content(text: str) -> dict[str, Any]:
-    """The text in the body of its event."""
-    data = text.encode() if len(text) >= PACK_BYTES else b""
-    return {"packed": zlib.compress(data, _LEVEL), "size": len(data)} if data else {"text": text}
-
-
 class OutputReader:
     """The pod's ends of a job's pipes. What comes through becomes events."""
 
@@ -376,7 +370,9 @@ class OutputReader:
 
     def _pass_on(self, name: str) -> None:
         for text in self._logs[name].take():
-            self._emit(EventType.LOG, {"stream": name, **_content(text)})
+            data = text.encode() if len(text) >= PACK_BYTES else b""
+            packed = {"packed": zlib.compress(data, _LEVEL), "size": len(data)} if data else None
+            self._emit(EventType.LOG, {"stream": name, **(packed or {"text": text})})
 
     def _pass_progress(self) -> None:
         if self._progress is not None:
