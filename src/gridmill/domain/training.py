@@ -300,7 +300,7 @@ class TrainingSpec:
 
     def _check_folds(self) -> None:
         if self.folds is None and self.folds_by != FoldsBy.TIME:
-            raise InputError("`folds_by` goes with `folds`", place="training.folds_by")
+            raise InputError("`folds_by` needs `folds`", place="training.folds_by")
         if self.folds is not None and self.folds < 2:
             raise InputError(f"folds is {self.folds}; it must be at least 2", place="training.folds")
         if self.folds is not None and self.model in _NO_FOLDS:

@@ -125,7 +125,7 @@ def test_problems_are_said_with_what_to_do():
     problems = {job.job: job.problem for job in dry_run(pipeline, a_snapshot(), {}, frozenset()).jobs}
     assert problems["typo"] == "there is no resource 'trainer'. Did you mean 'trainers'?"
     assert problems["kind"].startswith("resource 'trainers' is for training jobs, this is a command job")
-    assert problems["large"].startswith("needs 48 GiB; the largest node of site local gives 4 GiB")
+    assert problems["large"].startswith("needs 48 GiB; the largest node of site local has 4 GiB")
 
 
 def test_assigned_jobs_use_their_resource():

@@ -217,7 +217,7 @@ def test_nodes_that_are_down_or_drained_count_they_come_back() -> None:
     large = resource(memory_bytes=20 * GIB)
     problem = problem_of_resource(Snapshot([none_left]), "a", large)
     assert problem is not None
-    assert "gives 4 CPUs, 14 GiB" in problem.message
+    assert "has 4 CPUs, 14 GiB" in problem.message
 
 
 def test_a_node_that_has_left_a_farm_counts_until_it_is_back() -> None:

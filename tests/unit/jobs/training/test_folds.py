@@ -213,7 +213,7 @@ def test_too_few_entities_are_told_before_anything_is_learned(tmp_path, monkeypa
 
 @pytest.mark.parametrize(("options", "says"), [
     ({"folds": 1}, "folds is 1; it must be at least 2"),
-    ({"folds_by": FoldsBy.ENTITY}, "`folds_by` goes with `folds`"),
+    ({"folds_by": FoldsBy.ENTITY}, "`folds_by` needs `folds`"),
     ({"folds": 3, "model": ModelKind.ENSEMBLE, "models": ("a",)}, "model ensemble has no folds"),
 ])  # fmt: skip
 def test_folds_that_make_no_sense_are_refused(options, says):
