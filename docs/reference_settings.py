@@ -52,7 +52,6 @@ Gridmill sets these variables:
 | `OMP_NUM_THREADS` and similar | Number of threads, from the CPUs of the attempt. |
 | `CUDA_VISIBLE_DEVICES` | The GPUs of the attempt; empty if its resource has none. |
 | `PYTHONUNBUFFERED` | `1`, so that lines appear as soon as they are printed. |
-| `PYTHONPATH` | A folder of Gridmill, for [loud programs](../how-to/logs.md), and the value in `env`. |
 | {quiet} | Values that turn off telemetry and update checks. |
 
 Variables in `env` of the job take precedence over inherited variables. The variables `GRIDMILL_*` above,

@@ -38,9 +38,6 @@ INHERITED = (
 """Variables of Gridmill's environment that a command sees, besides LC_* and Slurm's: no credentials by
 accident."""
 
-_COMMAND_PYTHON = str(Path(__file__).parent / "command_python")
-"""The folder from which the Pythons of commands import `sitecustomize`."""
-
 GPU_SHARE = "GRIDMILL_GPU_SHARE"
 """The job's share of its GPU, if that is not all of it."""
 _OF_SHARE = 0.9
@@ -145,7 +142,6 @@ def command_environment(
         **spec.env,
         **markers(order, pod_folder),
         **_checkpoints(order),
-        "PYTHONPATH": os.pathsep.join(filter(None, (_COMMAND_PYTHON, spec.env.get("PYTHONPATH")))),
         **({"GRIDMILL_NODE": order.part.node} if order.part and order.part.node else {}),
         **({"GRIDMILL_FAILED": " ".join(order.failed)} if order.job.when != When.SUCCESS else {}),
         "GRIDMILL_OUTPUT": str(below(order.root, order.output_uri)),

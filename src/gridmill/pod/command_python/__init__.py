@@ -1,1 +1,0 @@
-"""A folder on the PYTHONPATH of commands: Python imports `sitecustomize` from it when it starts."""
