@@ -145,7 +145,7 @@ def test_transfers_that_begin_together_do_not_stop_each_other_half_way(
     assert place(first, "a1", tree_of(mine)).status == 200
     answer = place(second, "b1", tree_of(others))
     assert answer.status == 503
-    assert "are promised to transfers under way" in answer.told["message"]
+    assert "are reserved for running transfers" in answer.told["message"]
     assert carry(first, "a1", mine).told["chunks"] == []
 
 

@@ -135,7 +135,7 @@ class TestUnix(LinkSuite):
 
     def test_a_server_that_answers_is_not_replaced(self, harness):
         harness.start()
-        with pytest.raises(HomeInUseError, match=r"links\.sock: a control node listens there"):
+        with pytest.raises(HomeInUseError, match=r"links\.sock: a control node runs in this home"):
             unix.listen(harness.path)
         harness.greet("p-1.0")
 
@@ -149,7 +149,7 @@ class TestUnix(LinkSuite):
     def test_another_file_is_not_removed(self, harness):
         harness.path.parent.mkdir()
         harness.path.write_text("mine")
-        with pytest.raises(StorageError, match="not a socket"):
+        with pytest.raises(StorageError, match="is not a socket"):
             unix.listen(harness.path)
         assert harness.path.read_text() == "mine"
 
@@ -298,7 +298,7 @@ class TestSpool(LinkSuite):
 
     def test_a_place_that_cannot_be_a_folder_is_explained(self, tmp_path):
         (tmp_path / "file").write_text("")
-        with pytest.raises(StorageError, match="cannot be a spool"):
+        with pytest.raises(StorageError, match="cannot be used as a spool"):
             SpoolFolder(tmp_path / "file", FakeClock().monotonic)
 
     def test_polling_slows_down_with_age(self, folder):

@@ -65,7 +65,7 @@ class Carried:
 
         def there() -> bool:
             told = self.view()["jobs"][1]["progress"]
-            return f"carried {way} far" in told.get("note", "") and 0 < told["done"] < told["total"]
+            return f"transfer {way} far" in told.get("note", "") and 0 < told["done"] < told["total"]
 
         self.land.wait(there, f"{self.name} is carried {way} the farm")
 

@@ -80,7 +80,7 @@ def test_jobs_at_a_farm_on_ray_run_there_and_what_they_make_comes_home(folder: P
     with ray_cluster(folder / "ray", cpus=2) as address, farm_on(address, folder) as (listen, line):
         add = ("add", "cluster", "far", "--controller", listen)
         added = call(*add, "--join", line)
-        while "nothing came in time" in added.stderr:  # the farm waits for Ray's first answer
+        while "no answer within the timeout" in added.stderr:  # the farm waits for Ray's first answer
             added = call(*add)
         assert "64 GiB" in added.stdout, added.stderr  # what Ray was told that this machine has
         gridmill("run", str(project / "pipeline.yaml"), code=1)

@@ -42,7 +42,7 @@ jobs:
     view = place.json("run", file, GRIDMILL_ROOT=str(disk / "root"))
     (greedy,) = attempts(view, "writes")
     assert (greedy["state"], greedy["cause"]) == ("failed", "disk"), greedy
-    assert "this job had written most" in greedy["message"]
+    assert "this job wrote most" in greedy["message"]
     assert [one["state"] for one in attempts(view, "small")][-1] == "succeeded"
     assert not list(disk.glob("root/files/greedy/writes/*/large"))  # nobody needs it, others need the room
 

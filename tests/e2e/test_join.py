@@ -77,7 +77,7 @@ def grid() -> Iterator[Grid]:
 @pytest.mark.long
 def test_what_is_wrong_at_joining_is_said(grid: Grid) -> None:
     wrong = "0" * 64
-    assert "does not take this token" in grid.refused(grid.address, GRIDMILL_TOKEN=wrong)
+    assert "does not accept this token" in grid.refused(grid.address, GRIDMILL_TOKEN=wrong)
     nobody = f"{grid.alpha.address}:1"
     told = grid.refused(nobody, "--wait", "1s", GRIDMILL_TOKEN=wrong)
     assert "the grid is unreachable: nothing answers" in told
@@ -106,7 +106,7 @@ def test_a_link_cut_for_half_a_minute_has_its_job_run_elsewhere_and_the_machine_
     """Ray calls it dead after 8 s, its pods end after 10, their work is done again after 20 (`patience`)."""
     grid.join("--cpus", "2")
     for host in (grid.beta, grid.alpha):
-        assert "is a node of a grid already" in grid.refused_again(host), "and nothing of it is changed"
+        assert "is already a node of a grid" in grid.refused_again(host), "and nothing of it is changed"
     run = grid.waiting("cut")
     assert run.hosts == ["beta"]  # the smallest that is large enough
     grid.beta.connect(False)

@@ -140,7 +140,7 @@ def test_a_job_never_reads_a_version_that_was_changed(place: Place):
     assert done.returncode == 1
     [attempt] = place.json("show", "job", "other-1", "read")["attempts"]
     assert attempt["cause"] == "input"
-    assert "changed/make@1 is not what it was when it was made: x was changed" in attempt["message"]
+    assert "changed/make@1 was changed after it was made: x was changed" in attempt["message"]
     assert "gridmill verify changed/make@1" in attempt["hint"]
 
 
@@ -169,7 +169,7 @@ def test_a_table_that_has_lost_files_is_not_added_to(place: Place):
     for _ in range(2):
         done = place.gridmill("run", pipeline)
         assert done.returncode == 1
-        assert "lost/rows@1 is not what it was when it was made" in done.stderr + done.stdout
+        assert "lost/rows@1 was changed after it was made" in done.stderr + done.stdout
         place.write("a\n2\n", "two.csv")
     assert place.gridmill("remove", "sink", "lost/rows", "--force").returncode == 0
     assert place.gridmill("run", pipeline).returncode == 0
@@ -234,7 +234,7 @@ def test_a_changed_version_is_not_backed_up_and_what_is_restored_can_be_verified
     keeping_times(next((place.home / "storage/files/kept/files").glob("*/a/b")), b"ho\n")
     done = place.gridmill("backup", "kept", "-o", tmp_path / "changed.zip")
     assert done.returncode != 0
-    assert "kept/files@1 is not what it was when it was made: a/b was changed" in done.stderr
+    assert "kept/files@1 was changed after it was made: a/b was changed" in done.stderr
     assert not (tmp_path / "changed.zip").exists()
 
 
@@ -312,7 +312,7 @@ def test_an_incremental_dataset_does_not_build_on_a_version_that_was_changed(pla
     place.write("t,s,v\n2024-01-03T00:00:00,a,3\n", "3.csv")
     done = place.gridmill("run", pipeline)
     assert done.returncode == 0, done.stderr
-    assert "is missing; all is computed anew" in place.gridmill("logs", "grown-3", "rows").stdout
+    assert "is missing; the job executes again" in place.gridmill("logs", "grown-3", "rows").stdout
     assert len(place.json("preview", "grown/rows")["rows"]) == 3
 
 

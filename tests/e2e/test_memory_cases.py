@@ -207,7 +207,7 @@ def test_what_a_job_leaves_in_shared_memory_is_freed_and_nothing_else(grid, shar
         process.communicate(b"\n")
     assert outcome.state == AttemptState.SUCCEEDED
     assert [mine.exists(), theirs.exists(), kept.exists(), other.exists()] == [False, True, True, True]
-    assert "150 MiB that it left in /dev/shm were freed" in grid.control.log("p-1.j.1", "err")
+    assert "150 MiB that it left in /dev/shm were deleted" in grid.control.log("p-1.j.1", "err")
 
 
 def test_a_job_that_says_how_many_cpus_it_wants_has_so_many(grid):

@@ -152,7 +152,7 @@ def test_links_in_an_output_are_kept_as_what_they_point_to(any_grid):
 
 BAD_OUTPUTS = [
     ('ln -s /nowhere "$GRIDMILL_OUTPUT/x"', {}, "a link x to /nowhere, which does not exist"),
-    ('ln -s /etc/passwd "$GRIDMILL_OUTPUT/x"', {}, "which is not the job's own and may change"),
+    ('ln -s /etc/passwd "$GRIDMILL_OUTPUT/x"', {}, "which does not belong to the job and may change"),
     ('rmdir "$GRIDMILL_OUTPUT"', {}, "the command removed its output folder"),
     ('rmdir "$GRIDMILL_OUTPUT"; ln -s /tmp "$GRIDMILL_OUTPUT"', {}, "by a link to /tmp"),
     ("true", {"outputs": ("model.bin",)}, "the command did not write its output 'model.bin'"),
@@ -281,7 +281,7 @@ def test_a_simple_command_that_cannot_be_executed_says_why(any_grid):
     for number, run in enumerate((("nowhere-to-be-found",), ("/",), ("a\0b",)), 1):
         outcome = any_grid.control.run(any_grid.command(f"p-1.j.{number}", run))
         assert (outcome.state, outcome.cause) == (AttemptState.FAILED, Cause.INPUT)
-        assert ("there is no command 'nowhere-to-be-found'", "cannot be executed", "cannot be executed")[
+        assert ("there is no program 'nowhere-to-be-found'", "cannot be executed", "cannot be executed")[
             number - 1
         ] in outcome.message
 
@@ -416,14 +416,14 @@ def test_a_folder_of_the_path_that_is_closed_hides_no_missing_command(grid, tmp_
     (tmp_path / "closed").mkdir(mode=0o000)
     path = os.pathsep.join((str(tmp_path / "closed"), os.environ["PATH"]))
     outcome = grid.control.run(grid.command("p-1.a.1", ("nope",), env={"PATH": path}))
-    assert "there is no command 'nope'" in outcome.message
+    assert "there is no program 'nope'" in outcome.message
 
 
 def test_declarations_that_cannot_work_are_input_errors(grid):
     wrong = {
-        "there is no command 'nope'": grid.command("p-1.a.1", ("nope",)),
+        "there is no program 'nope'": grid.command("p-1.a.1", ("nope",)),
         "does not exist": grid.command("p-1.b.1", "true", folder="/no/such/folder"),
-        "leads out of the project": grid.command("p-1.c.1", "true", folder=".."),
+        "is outside the project": grid.command("p-1.c.1", "true", folder=".."),
         "not on this machine": grid.command("p-1.d.1", "true", bundle="0" * 64),
         "cannot be set": grid.command("p-1.f.1", "true", env={"A=B": "1"}),
         "nothing to run": grid.command("p-1.g.1", ()),

@@ -353,7 +353,7 @@ jobs:
     view = lab.ended(lab.run(text, "wishes"), "wishes")
     assert state(view) == "failed"
     said = {name: job(view, name)["job"]["message"] for name in ("gpu", "ram", "many")}
-    assert "host beta has 0 GPUs and not the one with number 0 that it promised" in said["gpu"]
+    assert "host beta has 0 GPUs and not GPU number 0, which Ray assigned" in said["gpu"]
     assert "of memory and not the 500 GiB that it promised" in said["ram"]
     assert "the largest" in said["many"]
 

@@ -348,7 +348,7 @@ def test_a_login_node_that_lets_nobody_in_is_told(shared_cluster: SlurmCluster, 
         server.config.write_text(text.replace("/user\n", "/host\n"))  # a key that is not the user's
         with pytest.raises(UnavailableError, match="Permission denied") as caught:
             Lab(tmp_path, shared_cluster, address=server.address, ssh=f"-F {server.config}")
-    assert "must work here without a question" in caught.value.hint
+    assert "must work without a question" in caught.value.hint
 
 
 # --- what fails there
@@ -427,7 +427,7 @@ def test_slurm_refusing_a_job_is_told_in_its_own_words(cluster: SlurmCluster, tm
     run_id = lab.command("true")
     view = lab.ended(run_id)
     assert view.run.state == RunState.FAILED
-    assert "cannot start: Slurm refuses it: " in lab.job(run_id).message
+    assert "cannot start: Slurm refuses the job: " in lab.job(run_id).message
     assert "reservation is invalid" in lab.job(run_id).message
     lab.close()
 
@@ -487,7 +487,7 @@ def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> Non
     private.hangs(run_id)
     private.cluster.power_off(private.where())
     first, second = killed_once(private, run_id)
-    assert first.message.startswith("Slurm ended it, NODE_FAIL: a node of it failed or stopped answering")
+    assert first.message.startswith("Slurm ended it, NODE_FAIL: one of its nodes failed or stopped answering")
     assert second.pod_id != first.pod_id
 
 

@@ -213,7 +213,7 @@ def test_a_site_that_is_added_again_before_its_bucket_was_cleared_has_what_is_ke
 def test_a_bucket_that_is_not_there_is_told_and_waited_for(home: Home, server: str) -> None:
     tree(home.folder / "root/parts/a", {"a": b"1"})
     home.site.settings["export"] = "s3://nowhere"  # type: ignore[index]
-    with pytest.raises(UnavailableError, match="no such bucket"):
+    with pytest.raises(UnavailableError, match="this bucket does not exist"):
         home.carrying.upload_inputs(wanted())
 
 

@@ -326,7 +326,7 @@ def look_at_memory(home: Path) -> Check:
         pod_claims(),
     )
     others = homes_text(str(home), claims)
-    shared = f"; pods of other homes were promised {others}" if others else ""
+    shared = f"; pods of other homes may use {others}" if others else ""
     warning = overbooked_text(str(home), claims, free)
     told = f"{show_bytes(memory)}, {show_bytes(free)} free"
     return "memory", memory >= GIB, f"{told}; warning: {warning}" if warning else f"{told}{shared}"

@@ -455,9 +455,9 @@ class Agent:
 
     def _has_ended(self, now: float) -> bool:
         if self._signalled and self._ending is None:
-            self._end("it was told to by a signal")
+            self._end("a signal told it to end")
         if self._ending is None and self._is_given_up(now):
-            self._end("it had no control node for its lease")
+            self._end("no control node reached it within its lease")
         if self._supervisor.busy:
             return False
         if self._ending is None:
@@ -478,7 +478,7 @@ class Agent:
             all_acknowledged=self._journal.acknowledged == self._journal.last,
             lease_seconds=self._order.lease_seconds,
         ):
-            self._end("nobody has used it for a while")
+            self._end("it was not used for a while")
 
     def _has_flushed(self, now: float) -> bool:
         """A moment for the last events to be taken, if there is somebody to take them."""

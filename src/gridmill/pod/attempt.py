@@ -146,7 +146,7 @@ def _log(text: str) -> tuple[EventType, dict[str, Any]]:
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError("not a number")
+        raise TypeError("the value is not a number")
     return float(value)
 
 
@@ -262,10 +262,10 @@ class Attempt:
         if collected is None:
             return ()
         if self.order.part is not None and collected.files:
-            message = "a command that runs once on each node keeps no files"
+            message = "files of a command that runs once on each node are not stored"
             return (
                 *collected.notes,
-                f"the {collected.files} files in GRIDMILL_OUTPUT are not kept: {message}\n",
+                f"{collected.files} files in GRIDMILL_OUTPUT are dropped: {message}\n",
             )
         return collected.notes
 

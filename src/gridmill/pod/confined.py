@@ -222,7 +222,7 @@ def _oom_score(text: str) -> None:
 def probe(user: int) -> Isolation:
     """What this machine permits for a pod of that user: tried, not concluded."""
     if not is_supported():
-        return Isolation(problem="it is not run by root on Linux")
+        return Isolation(problem="Gridmill does not run as root on Linux")
     with tempfile.TemporaryDirectory(prefix="gridmill-probe-") as made:
         place = Path(made)
         hierarchies = own_hierarchies()

@@ -157,8 +157,8 @@ class PodDiskGuard:
             return replace(
                 outcome,
                 cause=Cause.DISK,
-                message=f"{message}; the job itself had written {size} ({use.files:,} files)",
-                hint="Give its files a larger disk (GRIDMILL_ROOT, GRIDMILL_HOME), or let it write less.",
+                message=f"{message}; the job itself wrote {size} ({use.files:,} files)",
+                hint="Move GRIDMILL_ROOT or GRIDMILL_HOME to a larger disk, or let the job write less.",
             )
         return replace(
             outcome,
@@ -216,11 +216,11 @@ def _above_limit(use: FolderUse, limits: DiskLimits) -> AttemptOutcome:
 
 def _fills_disk(use: FolderUse, space: DiskSpace) -> AttemptOutcome:
     message = (
-        f"{space.shortage}, and this job had written most: {show_bytes(use.size_bytes)} "
-        f"({use.files:,} files). It was ended before others fail"
+        f"{space.shortage}, and this job wrote most: {show_bytes(use.size_bytes)} "
+        f"({use.files:,} files). It was stopped before other jobs fail"
     )
     hint = (
-        f"Free space on that disk (`gridmill clean`), give it a larger one, or lower the reserve "
+        f"Free space on that disk (`gridmill clean`), use a larger disk, or lower the reserve "
         f"(GRIDMILL_DISK_RESERVE, now {show_bytes(space.reserve_bytes)})."
     )
     return AttemptOutcome(state=AttemptState.FAILED, cause=Cause.DISK, message=message, hint=hint)

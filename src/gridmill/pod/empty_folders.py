@@ -48,7 +48,7 @@ class EmptyFolders:
             self._usual.setdefault(role, _look(path))
             return
         if os.path.lexists(path):
-            raise FileExistsError(f"{path} is there")
+            raise FileExistsError(f"{path} exists already")
         kept = free.pop()
         try:
             os.rename(kept, path)

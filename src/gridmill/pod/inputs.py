@@ -74,7 +74,7 @@ def hand_over(order: AttemptOrder, work: Path) -> None:
                 _hand(order.root, entry.artifact, folders[entry.name])
     except OSError as error:
         raise StorageError(
-            f"its inputs cannot be handed over: {error.strerror or error}", place=str(error.filename or work)
+            f"its inputs cannot be prepared: {error.strerror or error}", place=str(error.filename or work)
         ) from error
 
 
@@ -120,6 +120,7 @@ def _write_rows(root: str, version: Artifact, folder: Path) -> None:
     except InputError:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise UnavailableError(
-            f"{version.id} cannot be handed over: {last or f'its process ended with {done.returncode}'}"
+            f"the input {version.id} cannot be prepared: "
+            f"{last or f'its process ended with {done.returncode}'}"
         ) from None
     raise from_body(answer)

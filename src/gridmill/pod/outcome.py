@@ -22,7 +22,7 @@ from gridmill.pod.outputs import CollectedFiles
 
 MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
 KILL_HINT = "The job itself or another program sent SIGKILL. `retries: 1` on the job tries it once more."
-SHORT_HINT = "Let fewer jobs run on it at the same time (a smaller `memory` of its resources), or add memory."
+SHORT_HINT = "Run fewer jobs at the same time (give its resources a smaller `memory`), or add memory."
 _KILLED = int(signal.SIGKILL)
 TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
 
@@ -105,7 +105,7 @@ def _by_status(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
     if code == 0 and ending.is_command:
         return _with_files(ending, ending.collected or CollectedFiles())
     if code == 0:
-        return _failed(Cause.INTERNAL, "the job ended without saying how")
+        return _failed(Cause.INTERNAL, "the job ended without reporting a result")
     return _failed(Cause.EXIT, f"exit code {code}{_shell_note(code)}", _kill_hint(ending.status))
 
 
@@ -156,7 +156,7 @@ def _failed(cause: Cause, message: str, hint: str = "") -> AttemptOutcome:
 def port_in_use(port: int) -> AttemptOutcome:
     """The end of a rank that could not begin; the gang begins again, with other ports."""
     return AttemptOutcome(
-        state=AttemptState.LOST, cause=Cause.LOST, message=f"port {port} of its host was taken meanwhile"
+        state=AttemptState.LOST, cause=Cause.LOST, message=f"another program took port {port} of its host"
     )
 
 
@@ -190,7 +190,7 @@ def _signal_name(number: int) -> str:
 def _shell_note(code: int) -> str:
     """A shell says 128 + N when what it ran was killed by signal N, 127 when there was no such command."""
     if 128 < code < 128 + 65:
-        return f" (something in it was killed by {_signal_name(code - 128)})"
+        return f" (a program in it was killed by {_signal_name(code - 128)})"
     return {126: " (a command could not be executed)", 127: " (a command was not found)"}.get(code, "")
 
 

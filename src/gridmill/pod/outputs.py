@@ -35,8 +35,8 @@ _DRAFT = ".gridmill-copy-"
 _MOST_COPIED = 1_000_000
 _FEW, _LITTLE_BYTES = 200, 1 << 20
 """Outputs up to this size are hashed at once: it takes some milliseconds."""
-_COPY = "Write the file itself there, for example with `cp -L`."
-_EMPTY = 'To begin anew remove what is in it: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
+_COPY = "Write the file itself to the output, for example with `cp -L`."
+_EMPTY = 'Keep the folder and delete only its content: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def collect(left: OutputFolders) -> CollectedFiles:
         return CollectedFiles(problem=str(error), hint=error.hint)
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        return CollectedFiles(problem=f"its output cannot be kept: {error.strerror or error}{where}")
+        return CollectedFiles(problem=f"its output cannot be stored: {error.strerror or error}{where}")
 
 
 def _check_shared(left: OutputFolders) -> None:
@@ -142,7 +142,8 @@ def _check_shared(left: OutputFolders) -> None:
         if problems:
             raise InputError(
                 f"its input {version.id} was changed while it ran: {problem_text(problems)}",
-                hint="A job must not write to its inputs; copy what it changes, for example with `cp -r`. "
+                hint="A job must not write to its inputs. Copy the files that it changes, for example with "
+                "`cp -r`. "
                 f"{repair_hint(version)}",
             )
 
@@ -155,9 +156,9 @@ def _check_folder(folder: Path) -> None:
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(folder)
         folder.unlink()  # what removes the folder of a failed attempt must not find its way out
-        raise InputError(f"the command replaced its output folder by a link to {target}", hint=_COPY)
+        raise InputError(f"the command replaced its output folder with a link to {target}", hint=_COPY)
     if not stat.S_ISDIR(status.st_mode):
-        raise InputError("the command replaced its output folder by a file", hint=_EMPTY)
+        raise InputError("the command replaced its output folder with a file", hint=_EMPTY)
 
 
 def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
@@ -184,7 +185,7 @@ def _counted(
             names.add(os.path.relpath(entry.path, left.output))
     missing = [name for name in left.wanted if not has_output(name, names)]
     problem = f"the command did not write its output {', '.join(map(repr, missing))}" if missing else ""
-    hint = f"It has to be in GRIDMILL_OUTPUT; {_present_text(names)}." if missing else ""
+    hint = f"Write it to the folder GRIDMILL_OUTPUT, which {_present_text(names)}." if missing else ""
     return CollectedFiles(files=files, size_bytes=size, notes=notes, problem=problem, hint=hint)
 
 
@@ -203,10 +204,10 @@ def _listed(left: OutputFolders, collected_files: CollectedFiles) -> CollectedFi
 
 def _present_text(found: set[str]) -> str:
     if not found:
-        return "nothing is there"
+        return "is empty"
     names = sorted(found)
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return f"there is {', '.join(names[:5])}{more}"
+    return f"contains {', '.join(names[:5])}{more}"
 
 
 class _OutputScan:
@@ -228,9 +229,9 @@ class _OutputScan:
                 replaced += self._replace(path)
             else:
                 path.unlink(missing_ok=True)
-                yield f"{self._name(path)} is no file (a socket, a pipe or a device), and is not kept\n"
+                yield f"{self._name(path)} is a socket, a pipe or a device, and is not stored\n"
         if replaced:
-            yield f"{replaced} links in the output were replaced by what they point to\n"
+            yield f"{replaced} links in the output were replaced with the files that they point to\n"
 
     def _name(self, path: Path) -> str:
         return os.path.relpath(path, self._left.output)
@@ -262,9 +263,9 @@ class _OutputScan:
         except OSError as error:
             raise InputError(f"{what}: {error.strerror}", hint=_COPY) from error
         if not _is_in(target, (self._output, *self._own, *self._inputs)):
-            raise InputError(f"{what}, which is not the job's own and may change", hint=_COPY)
+            raise InputError(f"{what}, which does not belong to the job and may change", hint=_COPY)
         if Path(os.path.realpath(link.parent)).is_relative_to(target):
-            raise InputError(f"{what}, a folder that it lies in", hint=_COPY)
+            raise InputError(f"{what}, a folder that contains the link", hint=_COPY)
         return target
 
     def _copy(self, source: Path, target: Path, trail: tuple[Path, ...]) -> None:
@@ -275,12 +276,15 @@ class _OutputScan:
         if source.is_file():
             return self._copy_file(source, target)
         if not source.is_dir():
-            raise InputError(f"the output has a link to {source}, which is no file", hint=_COPY)
+            raise InputError(f"the output has a link to {source}, which is not a file or folder", hint=_COPY)
         target.mkdir()
         for entry in sorted(source.iterdir()):
             real = self._target(entry) if entry.is_symlink() else entry
             if real in trail:
-                raise InputError(f"the output has links in a circle: {self._name(entry)}", hint=_COPY)
+                raise InputError(
+                    f"the output has a link that leads back to a folder above it: {self._name(entry)}",
+                    hint=_COPY,
+                )
             if real.is_dir() or real.is_file():
                 self._copy(real, target / entry.name, (*trail, real))
 
@@ -320,7 +324,7 @@ class OutputCollection:
             self.pid = fork(lambda parent: _work(left, self._file, parent))
         except OSError as error:
             self._found = CollectedFiles(
-                problem=f"no process could be made to keep its output: {error.strerror}"
+                problem=f"the process that stores its output could not be started: {error.strerror}"
             )
 
     def cancel(self) -> None:
@@ -334,7 +338,9 @@ class OutputCollection:
             ended = processes.stat(self.pid) is None
             self._found = _read(self._file)
             if self._found is None and ended:
-                self._found = CollectedFiles(problem="its output cannot be kept: the process for that died")
+                self._found = CollectedFiles(
+                    problem="its output cannot be stored: the process that stores it died"
+                )
         return self._found
 
 

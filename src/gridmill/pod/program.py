@@ -78,8 +78,9 @@ def devices(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
         return {**threads, "CUDA_VISIBLE_DEVICES": ",".join(names), **QUIET}
     if order.gang is not None and len(order.gang.me.gpus) % shares:
         raise InputError(
-            f"the workers of a gang share no GPU, and {len(order.gang.me.gpus)} here is no whole one",
-            hint=f"Here each GPU counts as {shares}: give the resource `gpus: {shares}`, or a multiple.",
+            f"workers of a gang cannot share a GPU, and {len(order.gang.me.gpus)} is not a whole number of "
+            "GPUs here",
+            hint=f"Each GPU counts as {shares} here: give the resource `gpus: {shares}`, or a multiple.",
             place=f"job {order.job.name}",
         )
     numbers = list(map(int, names))
@@ -163,7 +164,7 @@ def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
 
 def _spec(order: AttemptOrder) -> CommandSpec:
     if order.job.command is None:
-        raise InternalError(f"job {order.job.name!r} is no command")
+        raise InternalError(f"job {order.job.name!r} is not a command")
     return order.job.command
 
 
@@ -199,7 +200,7 @@ def make_folder(path: str | Path) -> None:
 def not_executed(name: str, error: OSError, environment: Mapping[str, str]) -> InputError:
     """Why the program of a command could not be executed."""
     if isinstance(error, FileNotFoundError) or _is_nowhere(name, environment):
-        return InputError(f"there is no command {name!r}", hint=_PATH_HINT)
+        return InputError(f"there is no program {name!r}", hint=_PATH_HINT)
     return InputError(f"{name!r} cannot be executed: {error.strerror}")
 
 
@@ -219,7 +220,7 @@ def _is_nowhere(name: str, environment: Mapping[str, str]) -> bool:
     )
 
 
-_PATH_HINT = "A list is executed as it is; for shell syntax write the command as one string."
+_PATH_HINT = "A list is executed without a shell; for shell syntax write the command as one string."
 
 
 def prepare(order: AttemptOrder, home: Path, work: Path) -> Program:
@@ -250,7 +251,7 @@ def _folder(spec: CommandSpec, code: Path) -> Path:
     folder = code / (spec.folder or "")
     inside = spec.folder is None or PurePosixPath(spec.folder).is_absolute()
     if not inside and not folder.resolve().is_relative_to(code.resolve()):
-        raise InputError(f"the command's folder {spec.folder!r} leads out of the project")
+        raise InputError(f"the command's folder {spec.folder!r} is outside the project")
     if not folder.is_dir():
         where = "on this machine" if folder == Path(spec.folder or "") else "in the project's code"
         raise InputError(f"the command's folder {spec.folder!r} does not exist {where}")
@@ -261,7 +262,7 @@ def read_requirements(name: str, code: Path, bundle: str) -> Requirements:
     """The requirements file of that name in the code. Raises InputError."""
     path = code / name
     if not path.resolve().is_relative_to(code.resolve()):
-        raise InputError(f"the environment {name!r} leads out of the project")
+        raise InputError(f"the environment {name!r} is outside the project")
     try:
         return Requirements(file=path, text=path.read_text("utf-8"), bundle=bundle)
     except (OSError, UnicodeDecodeError) as error:

@@ -150,7 +150,7 @@ def ready_environment(home: Path, requirements: Requirements) -> Path:
     folder = home / "cache" / "environments" / requirements.key
     mark = folder / _READY
     if not mark.exists():
-        _show("waiting for the job that builds it")
+        _show("waiting for another job that builds it")
         with locked(folder.with_name(f"{folder.name}.lock")):
             if not mark.exists():
                 _build(folder, requirements)
@@ -161,7 +161,7 @@ def ready_environment(home: Path, requirements: Requirements) -> Path:
 
 def _build(folder: Path, requirements: Requirements) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    _log_line(f"{BEGUN} {folder.name[:12]} (once; others will use it)\n")
+    _log_line(f"{BEGUN} {folder.name[:12]} (once; other jobs reuse it)\n")
     _show("python -m venv")
     pip = _make_empty(folder)
     log = folder / "pip.log"
@@ -271,14 +271,14 @@ def _failure(code: int, last: str, unanswered: str) -> GridmillError:
     if code in _KILLED:
         return InstallError(
             f"the installer of the environment was killed by {_KILLED[code]}",
-            hint="Another program killed it, or the kernel did as memory was short.",
+            hint="Another program killed it, or the machine ran out of memory.",
         )
     if _FULL in last:
-        return StorageError(f"the environment could not be built as the disk is full:\n{last}")
+        return StorageError(f"the environment could not be built, because the disk is full:\n{last}")
     if unanswered:
         return InstallError(
             f"the package index did not answer: {unanswered}",
-            hint="If it is not reachable from there, set PIP_INDEX_URL or PIP_FIND_LINKS where pods run.",
+            hint="If this machine cannot reach it, set PIP_INDEX_URL or PIP_FIND_LINKS where pods run.",
         )
     return InputError(
         f"the environment could not be built:\n{last}",

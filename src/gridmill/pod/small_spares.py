@@ -57,7 +57,7 @@ class Program:
         begin = lists + _POINTER * len(self.affinity)
         ends = list(accumulate(map(len, texts), initial=address + begin))
         if ends[-1] - address > REGION_BYTES or any(text.count(b"\0") > 1 for text in texts):
-            raise ValueError("a command that is too large, or has a NUL")
+            raise ValueError("the command is too large, or contains a NUL character")
         tried, first = len(self.paths), 2 + len(self.paths)
         arguments, variables = ends[first : first + len(self.argv)], ends[first + len(self.argv) : -1]
         argv, envp = address + HEADER.size, address + HEADER.size + _POINTER * (len(arguments) + 1)

@@ -101,8 +101,8 @@ class Supervisor:
             self._journal_end(attempt_id, order.token, port_in_use(order.gang.me.port))
             return
         if (there := existing_output(order)) is not None:
-            message = f"its output folder {there} exists already; nothing was written there"
-            self._refuse(order, Cause.STORAGE, f"{message}: `gridmill recover` says what it is of")
+            message = f"its output folder {there} exists already, and nothing was written to it"
+            self._refuse(order, Cause.STORAGE, f"{message}; `gridmill recover` shows what made it")
             return
         now = time.monotonic()
         try:
@@ -170,7 +170,7 @@ class Supervisor:
         try:
             pipes, ends = make_pipes()
         except OSError as error:
-            self._ended_early(attempt, f"no pipes could be made: {error.strerror}")
+            self._ended_early(attempt, f"its pipes could not be created: {error.strerror}")
             return
         attempt.reader = OutputReader(ends, self._emitter(attempt.order))
         declared = attempt.order.job.cpus is not None
@@ -178,7 +178,7 @@ class Supervisor:
         try:
             pid = self._starter.start(attempt, pipes, affinity, warm=warm)
         except OSError as error:
-            self._ended_early(attempt, f"no process could be made: {error.strerror}")
+            self._ended_early(attempt, f"its process could not be started: {error.strerror}")
         except InputError as error:
             with contextlib.suppress(OSError):
                 write_outcome(attempt.folder, failed_outcome(error))
@@ -346,7 +346,7 @@ class Supervisor:
         others = [other.meter for other in self._live.values() if other is not attempt]
         mine = {key: path for key, path in left.items() if not any(meter.knows(key) for meter in others)}
         freed = remove_left(mine)
-        return (f"{show_bytes(freed)} that it left in /dev/shm were freed\n",) if freed else ()
+        return (f"{show_bytes(freed)} that it left in /dev/shm were deleted\n",) if freed else ()
 
     def _remove_attempt(self, attempt: Attempt) -> None:
         self._by_pid.pop(attempt.pid, None)
@@ -470,7 +470,7 @@ class Supervisor:
                 self._orphans.kill(attempt, now)
             elif attempt.disk.shortage and not attempt.disk.was_told:
                 attempt.disk.was_told = True
-                line = f"gridmill: {attempt.disk.shortage}; no further attempt starts until there is room\n"
+                line = f"gridmill: {attempt.disk.shortage}; no attempt starts until space is free\n"
                 self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": line})
 
     def _hold_back(self, full: bool) -> None:

@@ -223,7 +223,7 @@ class TenantGroups:
                 if tries == _TRIES - 1:
                     raise
             except OSError as error:
-                raise UnavailableError(f"control groups cannot be made: {error}") from error
+                raise UnavailableError(f"control groups cannot be created: {error}") from error
             else:
                 return
 

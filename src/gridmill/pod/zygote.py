@@ -83,7 +83,7 @@ class Zygote:
         try:
             pid = fork(lambda parent: _be(launch, pipes, parent))
         except OSError as error:
-            message = f"no process could be made: {error.strerror}"
+            message = f"its process could not be started: {error.strerror}"
             self._send_report(ZygoteReport(kind="failed", attempt_id=launch.attempt_id, message=message))
         else:
             self._children.add(pid)

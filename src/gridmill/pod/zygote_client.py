@@ -169,7 +169,7 @@ class ZygoteClient:
     def zygote_died(self, status: int, now: float) -> None:
         """End what it had forked (the kernel kills them with it), and make another."""
         self._receive_reports()  # what it still said
-        trouble = f"the process it was forked from was {describe(status)}"
+        trouble = f"the process from which it was forked died: {describe(status)}"
         if not self._ready and self._give_up_at < float("inf"):
             self._failures += 1
         if self._child is not None:

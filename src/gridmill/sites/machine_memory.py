@@ -63,11 +63,11 @@ def overbooked_text(home: str, claims: Sequence[PodClaim], free: int) -> str:
     if still <= free:
         return ""
     others = homes_text(home, claims)
-    extra = f"; pods of other homes were promised {others}" if others else ""
+    extra = f"; pods of other homes may use {others}" if others else ""
     return (
-        f"this machine may run out of memory: its pods may take {show_bytes(still)} more than they use now, "
-        f"and {show_bytes(free)} are free{extra}. Give each home a part of the machine with GRIDMILL_MEMORY, "
-        "or end what else uses its memory"
+        f"this machine may run out of memory: its pods may use {show_bytes(still)} more than they use now, "
+        f"and {show_bytes(free)} are free{extra}. "
+        "Limit the memory of each home with GRIDMILL_MEMORY, or stop other programs that use memory"
     )
 
 

@@ -165,8 +165,9 @@ class SshSessions:
 _SESSION_SECONDS = 1.0
 
 BLIND = (
-    "this user may not read all keyboards and mice (who is in the group `input` may): terminals are watched,"
-    " and a desktop is in use until it tells systemd-logind that it is idle"
+    "this user may not read all keyboards and mice (members of the group `input` may). Therefore only "
+    "terminals are "
+    "watched, and a desktop counts as used until systemd-logind reports it as idle"
 )
 
 

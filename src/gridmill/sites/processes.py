@@ -248,7 +248,7 @@ class ProcessSite:
             return PodReport(status=PodStatus.GONE, message=_why_never_started(folder))
         if _has_ended(folder):  # between the two looks
             return PodReport(status=PodStatus.GONE, message=_why_ended(folder))
-        return PodReport(status=PodStatus.UNKNOWN, message="it died, and something of it is still there")
+        return PodReport(status=PodStatus.UNKNOWN, message="it died, and some of its processes still run")
 
     def _reap(self) -> None:
         for pod_id, child in tuple(self._children.items()):

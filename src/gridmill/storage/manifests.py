@@ -177,7 +177,7 @@ def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str
         problems = tuple(_troubles(one, manifest.contents if manifest else None, hashes))
         if problems:
             raise ConflictError(
-                f"{one.id} is not what it was when it was made: {problem_text(problems)}",
+                f"{one.id} was changed after it was made: {problem_text(problems)}",
                 hint=f"`gridmill verify {one.id}` lists all such files in the grid that it is from. There, "
                 f"run its pipeline again or remove it (`gridmill remove {one.kind} {one.id}`).",
             )

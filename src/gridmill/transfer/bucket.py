@@ -20,11 +20,14 @@ from gridmill.transfer.stream import UNMETERED, ByteMeter
 
 PASS_SECONDS = 900.0
 """How long a signed URL is valid."""
-_ALLOW = "Are the credentials right, still valid, and for this prefix?"
-_SET = "The clock of this machine is wrong, or that of the bucket's server: set it."
-_MAKE = "Make it, or name another: `gridmill configure site NAME --export s3://BUCKET/PREFIX` (or --shared)."
+_ALLOW = "Check that the credentials are correct, have not expired and permit this prefix."
+_SET = "Correct the clock of this machine or of the bucket's server: they differ."
+_MAKE = (
+    "Create the bucket, or set another: `gridmill configure site NAME --export s3://BUCKET/PREFIX` (or "
+    "--shared)."
+)
 _SAY = (
-    "Set them where the control node is started (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; or "
+    "Set them in the environment of the control node (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; or "
     "GOOGLE_SERVICE_ACCOUNT, the path of a key), or run it on a machine of the cloud that has them."
 )
 _SILENT = "its server does not answer"
@@ -83,7 +86,9 @@ class BucketClient:
             try:
                 obstore.put(self._puts, name, content, use_multipart=False)
             except (FileNotFoundError, NotFoundError) as error:
-                raise TransferRefusedError("there is no such bucket", place=self.url, hint=_MAKE) from error
+                raise TransferRefusedError(
+                    "this bucket does not exist", place=self.url, hint=_MAKE
+                ) from error
 
     def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
         """Raises NotFoundError, and DataError for one that is larger."""
@@ -91,7 +96,9 @@ class BucketClient:
             try:
                 got = obstore.get(self._store, name)
             except (FileNotFoundError, NotFoundError) as error:
-                raise errors.NotFoundError("is not there", place=f"{self.url}/{name}") from error
+                raise errors.NotFoundError(
+                    "this object does not exist", place=f"{self.url}/{name}"
+                ) from error
             if got.meta["size"] > most_bytes:
                 raise errors.DataError("is too large", place=f"{self.url}/{name}")
             content = bytearray()
@@ -163,7 +170,9 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
         raise _refusal(error, url) from error
     except (BaseError, OSError) as error:
         if any(scheme_name in str(error) for scheme_name in _CLOUDS):
-            raise TransferRefusedError("there are no credentials for it", place=url, hint=_SAY) from error
+            raise TransferRefusedError(
+                "there are no credentials for this bucket", place=url, hint=_SAY
+            ) from error
         if "403 Forbidden" in str(error):
             raise _refusal(error, url) from error
         raise errors.UnavailableError(_line(error), place=url) from error
@@ -174,7 +183,7 @@ def _refusal(error: BaseException, url: str) -> TransferRefusedError:
     match = _REFUSAL.search(str(error))
     words = [word for word in (match["code"], match["told"]) if word] if match else [_line(error)]
     hint = _SET if words[0] == _SKEWED else _ALLOW
-    return TransferRefusedError(f"access is refused: {': '.join(words)}", place=url, hint=hint)
+    return TransferRefusedError(f"access is denied: {': '.join(words)}", place=url, hint=hint)
 
 
 def _line(error: BaseException) -> str:

@@ -257,7 +257,7 @@ class SharedBucketEndpoint:
             lost = self._received(sizes)
         if lost:
             self._cache.forget_listing()
-            raise UnavailableError("chunks were removed from the bucket before the farm had taken them")
+            raise UnavailableError("chunks were deleted from the bucket before the farm downloaded them")
 
     def _received(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
         return passed(self._bucket, lambda: self._farm.take(self._cache.parcels(sizes)))

@@ -111,7 +111,7 @@ class ExportBucketEndpoint:
             self._bucket.put(name, b"".join(chunk.data for chunk in chunks), self._meter)
             lost = passed(self._bucket, lambda: self._farm.take([self._parcel("GET", name, slices)]))
         if lost:
-            raise UnavailableError(f"{name} was removed before the farm had taken it")
+            raise UnavailableError(f"{name} was deleted from the bucket before the farm downloaded it")
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
         """See Giver. Raises TransferRefusedError where the bucket refuses one of the sides."""

@@ -220,7 +220,7 @@ def _list_files(root: Path) -> list[_ScannedFile]:
     try:
         status = os.lstat(root)
     except FileNotFoundError as error:
-        raise NotFoundError("there is no such file or folder", place=str(root)) from error
+        raise NotFoundError("this file or folder does not exist", place=str(root)) from error
     if stat.S_ISDIR(status.st_mode):
         return sorted(_walk(root), key=lambda file: file.path)
     _check_kind(status, root, "")
@@ -257,14 +257,18 @@ def _looked(root: Path, path: str) -> _ScannedFile:
 def _check_no_link(status: os.stat_result, root: Path, path: str) -> None:
     if stat.S_ISLNK(status.st_mode):
         raise UnsafePathError(
-            "links are not carried", place=str(root / path), hint="Put the file itself there."
+            "links are not transferred", place=str(root / path), hint="Replace the link with the file itself."
         )
 
 
 def _check_kind(status: os.stat_result, root: Path, path: str) -> None:
     _check_no_link(status, root, path)
     if not stat.S_ISREG(status.st_mode):
-        raise InputError("only files and folders are carried", place=str(root / path), hint="Take it away.")
+        raise InputError(
+            "only files and folders are transferred",
+            place=str(root / path),
+            hint="Delete it, or move it elsewhere.",
+        )
 
 
 def _hashed(root: Path, files: list[_ScannedFile], chunk_bytes: int) -> dict[str, tuple[str, ...]]:
@@ -328,6 +332,8 @@ def _hash(root: Path, below: FilesBelow, file: _ScannedFile, offset: int, most_b
         os.close(descriptor)
     if left or seen(status) != seen(file.stat):
         raise ConflictError(
-            "it changed while it was read", place=str(root / file.path), hint="Try again once it is written."
+            "the file changed while it was read",
+            place=str(root / file.path),
+            hint="Try again when no program writes to it.",
         )
     return hashed.hexdigest()

@@ -141,7 +141,7 @@ class ChunkStore:
         """As `path`; of many small files each Path made counts."""
         lot = self._lots.get(chunk)
         if lot is None:
-            raise NotFoundError("is not here", place=f"chunk {chunk}")
+            raise NotFoundError("is not stored here", place=f"chunk {chunk}")
         return f"{self._chunks}/{lot}/{chunk}"
 
     def _path(self, name: str) -> str:
@@ -153,14 +153,14 @@ class ChunkStore:
         if name in self._lots:
             return self._file(name)
         if self._large.is_coming(name):
-            raise NotFoundError("is not whole", place=f"file {name}")
+            raise NotFoundError("is not complete", place=f"file {name}")
         return self._path(name)
 
     def size_of(self, name: str) -> int:
         """In bytes, of what is kept by this name. Raises NotFoundError."""
         size_bytes = self._sizes.get(name)
         if size_bytes is None:
-            raise NotFoundError("is not here", place=f"file {name}")
+            raise NotFoundError("is not stored here", place=f"file {name}")
         return size_bytes
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
@@ -169,7 +169,7 @@ class ChunkStore:
             try:
                 yield Chunk(hash=chunk, data=self._read(chunk))
             except FileNotFoundError as error:
-                raise NotFoundError("is not here", place=f"chunk {chunk}") from error
+                raise NotFoundError("is not stored here", place=f"chunk {chunk}") from error
             except OSError as error:
                 raise not_kept(error, self.folder) from error
 
@@ -213,7 +213,7 @@ class ChunkStore:
         """The chunks that a large file lacks, and that are nowhere else."""
         lacking = [chunk for chunk in self._large.lacking(name) if not self._copied(chunk)]
         if set(self._large.lacking(name)) - set(lacking):
-            raise InputError("its chunks do not have the sizes that were said", place=f"file {name}")
+            raise InputError("its chunks do not have the announced sizes", place=f"file {name}")
         return lacking
 
     def _copied(self, chunk: str) -> bool:
@@ -344,8 +344,8 @@ class ChunkStore:
             over_bytes -= self._evict(over_bytes)
         if over_bytes > 0:
             raise StorageError(
-                f"the quota of {self.quota_bytes} bytes is used up by what is in use",
-                hint="Wait for an attempt that uses it to end, or raise the quota.",
+                f"the quota of {show_bytes(self.quota_bytes)} is full, and all its data is in use",
+                hint="Wait until an attempt that uses the data ends, or raise the quota.",
                 place=str(self.folder),
             )
         self._coming_bytes += room_bytes
@@ -430,7 +430,7 @@ class ChunkStore:
     def _pin(self, owner: str) -> Path:
         check_path(owner)
         if "/" in owner:
-            raise UnsafePathError(f"{owner!r} cannot be an owner's name")
+            raise UnsafePathError(f"{owner!r} is not a valid name of an owner")
         return self._pins / owner
 
 
@@ -443,7 +443,7 @@ def _check(chunk: Chunk) -> None:
 
 def _check_size(size_bytes: int) -> None:
     if size_bytes > LARGEST_CHUNK_BYTES:
-        raise InputError(f"a chunk of {size_bytes} bytes: {LARGEST_CHUNK_BYTES} is the most")
+        raise InputError(f"a chunk has {size_bytes} bytes; at most {LARGEST_CHUNK_BYTES} are possible")
 
 
 def _remove(lot: str, chunk: str) -> None:
@@ -499,9 +499,9 @@ class SpaceByOwner:
         mine = {name: size for has in trees.values() for name, size in has.items()}
         if sum(mine.values()) > self._quota_bytes:
             raise CapacityError(
-                f"{show_bytes(sum(mine.values()))} are more than the quota of "
+                f"{show_bytes(sum(mine.values()))} are needed, which is more than the quota of "
                 f"{show_bytes(self._quota_bytes)}",
-                hint="Ask for less, or raise the quota.",
+                hint="Use less data, or raise the quota.",
             )
         mark = self._since.setdefault(owner, next(self._numbers))
         self._expire_requests()
@@ -524,7 +524,7 @@ class SpaceByOwner:
         if not ahead and self._fits(mine, hold.values()):
             return
         self._waiting[owner] = self._monotonic()
-        hint = "It waits for their ends; the farm's owner can raise the quota."
+        hint = "It starts when they end. The farm's owner can raise the quota."
         if ahead:
             raise UnavailableError(f"it waits for room behind {_named(ahead)}", hint=hint)
         total = sum({name: size for has in hold.values() for name, size in has.items()}.values())

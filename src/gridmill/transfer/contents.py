@@ -133,7 +133,7 @@ def place_of(folder: Path, path: str) -> str:
     """Where a stored file's path is below its version's folder. Raises UnsafePathError."""
     name = os.fsdecode(unquote_to_bytes(path)) if "%" in path else path
     if name[:1] in ("", "/") or (".." in name and ".." in name.split("/")):
-        raise UnsafePathError(f"{path!r} is no path of a version's file", place=str(folder))
+        raise UnsafePathError(f"{path!r} is not a valid path of a version's file", place=str(folder))
     return os.path.join(folder, name)
 
 

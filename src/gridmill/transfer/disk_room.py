@@ -140,7 +140,7 @@ class DiskRoom:
             raise CapacityError(
                 f"{show_bytes(size_bytes)} do not fit on the {self._place}'s disk, which has "
                 f"{show_bytes(space.size_bytes)}, of which {show_bytes(space.reserve_bytes)} stay free",
-                hint="Ask for less data, or give the farm a larger disk.",
+                hint="Use less data, or give the farm a larger disk.",
             )
 
     def _free(
@@ -161,10 +161,10 @@ class DiskRoom:
             )
         if (wanted_bytes and missing > 0) or space.is_short or _lacks_files(space, files):
             coming = self._outstanding(promised, space)
-            more = f"; {show_bytes(coming)} are promised to transfers under way" if coming else ""
+            more = f"; {show_bytes(coming)} are reserved for running transfers" if coming else ""
             raise UnavailableError(
                 f"{_waiting(wanted_bytes, files)} for room: {self.explain(name)}{more}",
-                hint="It goes on by itself once there is room on the disk.",
+                hint="The transfer continues automatically when the disk has space.",
             )
 
     def _outstanding(

@@ -107,7 +107,7 @@ def _sync_all(descriptor: int) -> None:
 
 def not_kept(error: OSError, place: Path) -> StorageError:
     """What a caller is told when something could not be read or written."""
-    return StorageError(f"cannot be kept: {error.strerror}", place=str(error.filename or place))
+    return StorageError(f"cannot be read or stored: {error.strerror}", place=str(error.filename or place))
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int = 0) -> None:

@@ -225,9 +225,9 @@ def _refuse_changed(manifest: Manifest, root: Path) -> None:
     for was, entry in zip(sorted(manifest.files, key=lambda entry: entry.path), now.files, strict=True):
         if was != entry:
             raise ConflictError(
-                "it changed while it was carried",
+                "the file changed while it was transferred",
                 place=str(root / entry.path),
-                hint="Stage it again once nothing writes to it.",
+                hint="Run the job again when no program writes to the file.",
             )
 
 
@@ -422,7 +422,9 @@ class _RunningTransfer:
             left_seconds = until - time.monotonic()
             stopped = self._stop.wait(min(_LOOK_SECONDS, max(0.0, left_seconds)))
             if stopped or self._stopped.is_set():
-                raise InterruptedRunError("the transfer was stopped", hint="What has arrived stays there.")
+                raise InterruptedRunError(
+                    "the transfer was stopped", hint="Chunks that arrived are kept and are not sent again."
+                )
             if left_seconds <= _LOOK_SECONDS:
                 return
 

@@ -41,4 +41,6 @@ class ChunksInFlight:
                 if self._chunks.isdisjoint(chunks):
                     return
                 self._changed.wait(_LOOK_SECONDS)
-        raise InterruptedRunError("the transfer was stopped", hint="What has arrived stays there.")
+        raise InterruptedRunError(
+            "the transfer was stopped", hint="Chunks that arrived are kept and are not sent again."
+        )

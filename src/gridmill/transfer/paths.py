@@ -32,7 +32,7 @@ def check_path(path: str) -> None:
     except UnicodeEncodeError as error:
         raise UnsafePathError(f"the path {path!r} is not UTF-8") from error
     if _LEADS_ELSEWHERE.search(path):
-        raise UnsafePathError(f"the path {path!r} is not one below a folder")
+        raise UnsafePathError(f"the path {path!r} leads out of its folder")
     if len(encoded) > _LONGEST_NAME and (
         len(encoded) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in encoded.split(b"/"))
     ):
@@ -52,14 +52,16 @@ def check_manifest(manifest: Manifest) -> None:
     also a folder), InputError for sizes that do not fit the chunks.
     """
     if not 0 < manifest.chunk_bytes <= LARGEST_CHUNK_BYTES:
-        raise InputError(f"chunks of {manifest.chunk_bytes} bytes: 1 to {LARGEST_CHUNK_BYTES} are possible")
+        raise InputError(
+            f"a chunk size of {manifest.chunk_bytes} bytes is not between 1 and {LARGEST_CHUNK_BYTES}"
+        )
     single = len(manifest.files) == 1 and manifest.files[0].path == ""
     seen: set[str] = set()
     for entry in manifest.files:
         if not single:
             check_path(entry.path)
         if entry.path in seen:
-            raise UnsafePathError(f"the path {entry.path!r} is there twice")
+            raise UnsafePathError(f"the path {entry.path!r} occurs twice")
         seen.add(entry.path)
         _check_entry(entry, manifest.chunk_bytes)
     if not single:

@@ -54,9 +54,9 @@ def check_bucket(url: str, place: str = "") -> None:
     """Raises InputError, at `place` (default: the URL), for what names no bucket."""
     if not _BUCKET.fullmatch(url) or ".." in url.split("/"):
         raise InputError(
-            f"{url!r} is no bucket" if place else "is no bucket",
+            f"{url!r} is not the address of a bucket" if place else "is no bucket",
             place=place or url,
-            hint="Name s3://BUCKET/PREFIX or gs://BUCKET/PREFIX.",
+            hint="Write s3://BUCKET/PREFIX or gs://BUCKET/PREFIX.",
         )
 
 
@@ -97,7 +97,7 @@ def flows(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[ChunkS
         with _opened(request, allowed) as answer:
             if answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 raise UnavailableError(
-                    "the bucket does not give parts of an object", place=_shown(parcel.url)
+                    "the bucket does not support reading a part of an object", place=_shown(parcel.url)
                 )
             _refuse_short(answer, end - first, parcel.url)
             for one in run:
@@ -150,7 +150,7 @@ def _runs(slices: Iterable[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
     for one in sorted(slices, key=lambda one: one.begin):
         check_hash(one.chunk)
         if one.begin < 0 or not 0 <= one.size_bytes <= LARGEST_CHUNK_BYTES:
-            raise InputError(f"{one.size_bytes} bytes from {one.begin} on are no chunk")
+            raise InputError(f"{one.size_bytes} bytes from byte {one.begin} are not a valid chunk")
         if run and run[-1].begin + run[-1].size_bytes != one.begin:
             yield run
             run = []
@@ -162,16 +162,18 @@ def _runs(slices: Iterable[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
 def _refuse_short(answer: http.client.HTTPResponse, size_bytes: int, url: str) -> None:
     """An object that ends too early stays so; an answer that breaks off may be whole next time."""
     if answer.length is not None and answer.length < size_bytes:
-        raise DataError(f"has {answer.length} bytes where {size_bytes} were put", place=_shown(url))
+        raise DataError(f"has {answer.length} bytes, but {size_bytes} were uploaded", place=_shown(url))
 
 
 def _exactly(answer: http.client.HTTPResponse, size_bytes: int, url: str, until: float) -> Iterator[Content]:
     while size_bytes:
         piece = answer.read1(min(size_bytes, PIECE_BYTES))
         if not piece:
-            raise UnavailableError("what the bucket sends breaks off", place=_shown(url))
+            raise UnavailableError(
+                "the bucket closed the connection before the end of the object", place=_shown(url)
+            )
         if time.monotonic() > until:
-            raise UnavailableError("the bucket is too slow", place=_shown(url))
+            raise UnavailableError("the bucket sends too slowly", place=_shown(url))
         size_bytes -= len(piece)
         yield piece
 
@@ -182,7 +184,7 @@ def _checked(url: str) -> str:
     except ValueError:
         host = None
     if not host or not _HTTP.fullmatch(url):
-        raise InputError("a parcel's URL begins with https:// or http://, and a host", place="url")
+        raise InputError("a URL must begin with https:// or http:// and a host", place="url")
     return url
 
 
@@ -234,8 +236,8 @@ def refusal(error: HTTPError, method: str, place: str) -> InputError | NotFoundE
         return NotFoundError(text, place=place)
     if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
         return DataError(text, place=place)
-    hint = "May the credentials at home read and write there, is home's clock right, and is the endpoint "
-    return InputError(text, place=place, hint=f"{hint}the bucket's own?")
+    hint = "Check at home: the credentials must permit reading and writing, the clock must be right, and "
+    return InputError(text, place=place, hint=f"{hint}`endpoint` must be the server of this bucket.")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -294,8 +296,9 @@ def _far_address(host: str, port: int) -> str:
     for address in addresses:
         if is_refused(address) or _is_own(address):
             raise InputError(
-                f"{address} is no bucket's address",
-                hint="If a bucket is on the farm's own machine, GRIDMILL_BUCKET_HOSTS there names its host.",
+                f"the farm does not open {address}: it is not an address of a bucket",
+                hint="If the bucket is in the farm's own network, set GRIDMILL_BUCKET_HOSTS at the farm to "
+                "its host.",
             )
     return addresses[0]
 

@@ -98,7 +98,7 @@ class Decoder:
     def end(self) -> None:
         """Nothing more comes. Raises InputError in the middle of a frame."""
         if self._head or self._name:
-            raise InputError("the frames end in the middle of one", hint="Send them again.")
+            raise InputError("the data ends in the middle of a frame", hint="Send the chunks again.")
 
     def _feed_head(self, piece: memoryview) -> memoryview:
         """What is left of the piece."""
@@ -116,7 +116,7 @@ def _read_head(head: Content | bytearray, largest_bytes: int) -> tuple[str, int]
     name = digest.decode("ascii", "replace")
     check_hash(name)
     if size > largest_bytes:
-        raise InputError(f"a chunk of {size} bytes: {largest_bytes} is the most")
+        raise InputError(f"a chunk has {size} bytes; at most {largest_bytes} are possible")
     return name, size
 
 

@@ -194,8 +194,8 @@ class TreeCheckout:
             others = [name for name in placed.owners if name != owner]
             if others and self._mark(placed.uri)[0] == placed.mark[0]:
                 raise ConflictError(
-                    f"{placed.uri} is in use with other content by {others[0]}",
-                    hint="Wait for its end, or take another path.",
+                    f"{others[0]} uses {placed.uri} with other content",
+                    hint="Wait until it ends, or use another path.",
                 )
 
     def _reserve(self, wanted: CheckedOutTree, manifest: Manifest) -> None:
@@ -323,7 +323,7 @@ def _link(kept: str, path: str) -> bool:
 def _check_size(size_bytes: int, entry: FileEntry) -> None:
     if size_bytes != entry.size_bytes:
         raise InputError(
-            f"its chunks are {size_bytes} bytes, not the {entry.size_bytes} that were said",
+            f"its chunks are {size_bytes} bytes, not the announced {entry.size_bytes}",
             place=entry.path,
         )
 

@@ -67,8 +67,8 @@ def check_order(order: AttemptOrder, root: str | Path, say: Callable[[str], obje
             problems = find_troubles(root, version)
             if problems:
                 say(
-                    f"{version.id} is not what it was when it was made: {problem_text(problems)}; all is"
-                    " computed anew"
+                    f"{version.id} was changed after it was made: {problem_text(problems)}; the job "
+                    "executes again"
                 )
                 return replace(order, earlier=())
     return order
@@ -80,7 +80,7 @@ def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
         problems = find_troubles(root, version)
         if problems:
             raise DataError(
-                f"{version.id} is not what it was when it was made: {problem_text(problems)}",
+                f"{version.id} was changed after it was made: {problem_text(problems)}",
                 hint=f"`gridmill verify {version.id}` lists all such files. {repair_hint(version)}",
             )
 
@@ -89,10 +89,10 @@ def repair_hint(version: Artifact) -> str:
     """What to do about a version that was changed."""
     pipeline = version.name.partition("/")[0]
     if version.kind != ArtifactKind.SINK:
-        return f"Run pipeline {pipeline!r} again with --force: it makes a new version."
+        return f"Make a new version: `gridmill run FILE --force`, with the file of pipeline {pipeline!r}."
     return (
-        f"Restore them from a backup; or `gridmill remove sink {version.name} --force`, and run pipeline "
-        f"{pipeline!r} again: the table is loaded anew from its source."
+        f"Restore the files from a backup. Or run `gridmill remove sink {version.name} --force`, and then "
+        f"run pipeline {pipeline!r} again: the table is loaded again from its source."
     )
 
 
@@ -117,9 +117,9 @@ def verify(root: str | Path, version: Artifact, read: dict[str, str]) -> Verific
             version.attempt_id,
             version.fingerprint,
         ):
-            return VerificationResult(version=version.id, problem="its manifest is of another version")
+            return VerificationResult(version=version.id, problem="its manifest belongs to another version")
         if manifest.contents is None:
-            return VerificationResult(version=version.id, problem="its files were never listed", known=False)
+            return VerificationResult(version=version.id, problem="it has no list of its files", known=False)
         problems = _compared(root, version, manifest.contents, read_all=True, read=read)
         problems += _differing_rejects(root, version, manifest.contents, read)
     except NotFoundError:

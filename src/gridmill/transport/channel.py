@@ -45,7 +45,7 @@ class LineSplitter:
         self._parts.append(part)
         self._size += len(part)
         if self._size > self.limit_bytes:
-            raise InputError(f"a line is longer than {self.limit_bytes} bytes")
+            raise InputError(f"a message is longer than {self.limit_bytes} bytes")
 
     @property
     def partial(self) -> bool:
@@ -58,7 +58,7 @@ def to_pod(line: bytes) -> ToPod:
     message = decode_message(line)
     if isinstance(message, Welcome | Start | Stop | Ack | Goodbye | Heartbeat):
         return message
-    raise InputError(f"a control node does not say {type(message).__name__}")
+    raise InputError(f"a control node does not send messages of type {type(message).__name__}")
 
 
 Monotonic: TypeAlias = Callable[[], float]
@@ -143,7 +143,7 @@ class Channel:
             for line in self._lines.feed(data):
                 message = decode_message(line)
                 if not isinstance(message, Hello | Events | Heartbeat):
-                    raise InputError(f"a pod does not say {type(message).__name__}")
+                    raise InputError(f"a pod does not send messages of type {type(message).__name__}")
                 self._lines.limit_bytes = LINE_LIMIT_BYTES
                 if not isinstance(message, Heartbeat):  # these are the links' own
                     self.has_spoken = True
@@ -153,11 +153,12 @@ class Channel:
         return True
 
     def send(self, lines: bytes) -> bool:
-        """Send what goes at once and queue the rest; over when the pod left too much unread."""
+        """Send what goes at once and queue the rest; over when the pod left the pod leaves too many messages
+        unread."""
         if self._farewell is not None:
             return True
         if self.wire.pending_bytes() > SEND_LIMIT_BYTES:
-            return self._over("too much unread")
+            return self._over("the pod leaves too many messages unread")
         if self._liveness:
             self._liveness.note_sent()
         self.wire.write(lines)

@@ -42,7 +42,7 @@ class HomeListeners:
         if find_spec("cryptography") is None:
             raise UnavailableError(
                 "pods on other machines need a certificate of the control node, and the package "
-                "`cryptography` is not here",
+                "`cryptography` is not installed",
                 hint="pip install 'gridmill[tls]'",
             )
         from gridmill.transport.certificate import make_certificate
@@ -53,8 +53,8 @@ class HomeListeners:
             port, fingerprint = self._links.listen_tls(host, port or before, certfile, keyfile)
         except UnavailableError as error:
             raise UnavailableError(
-                f"pods cannot be listened for at {host}:{port or before}: {error.message}",
-                hint="Name an address of this machine that the nodes reach, with a free port: "
+                f"the control node cannot listen for pods at {host}:{port or before}: {error.message}",
+                hint="Set an address of this machine that the nodes can reach, with a free port: "
                 "`gridmill configure site NAME --set control=HOST:PORT`.",
             ) from error
         self._save_ports(host, port)

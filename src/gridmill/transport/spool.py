@@ -178,7 +178,9 @@ class SpoolFolder:
         try:
             self._begin()
         except OSError as error:
-            raise StorageError(f"cannot be a spool: {error.strerror or error}", place=str(folder)) from error
+            raise StorageError(
+                f"cannot be used as a spool: {error.strerror or error}", place=str(folder)
+            ) from error
 
     def _begin(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)

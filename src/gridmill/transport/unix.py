@@ -69,7 +69,9 @@ def listen(path: Path) -> socket.socket:
         _check_free(path)
         return _bind(path)
     except OSError as error:
-        raise StorageError(f"cannot listen there: {error.strerror or error}", place=str(path)) from error
+        raise StorageError(
+            f"a socket cannot be created here: {error.strerror or error}", place=str(path)
+        ) from error
 
 
 def _check_free(path: Path) -> None:
@@ -83,7 +85,7 @@ def _check_free(path: Path) -> None:
         return
     except BlockingIOError:
         pass  # it answers, and is busy
-    raise HomeInUseError("a control node listens there", place=str(path))
+    raise HomeInUseError("a control node runs in this home", place=str(path))
 
 
 def _bind(path: Path) -> socket.socket:

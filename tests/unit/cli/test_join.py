@@ -50,8 +50,11 @@ def test_a_head_that_does_not_answer_in_time_is_tried_again() -> None:
 @pytest.mark.parametrize(
     ("says", "error"),
     [
-        ("grpc: Unauthenticated: InvalidAuthToken", "does not take this token"),
-        ("RuntimeError: Version mismatch: The cluster was started with:\n Ray: 2.1\n", "another Ray"),
+        ("grpc: Unauthenticated: InvalidAuthToken", "does not accept this token"),
+        (
+            "RuntimeError: Version mismatch: The cluster was started with:\n Ray: 2.1\n",
+            "another version of Ray",
+        ),
     ],
 )
 def test_what_trying_again_does_not_help_is_refused_at_once(says: str, error: str) -> None:
@@ -109,14 +112,14 @@ def test_memory_that_cannot_be_given_is_refused(given: str, error: str) -> None:
 
 def test_a_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot be made"):
+    with pytest.raises(StorageError, match="cannot be created"):
         token_file(tmp_path / "file" / "node")
 
 
 def test_a_head_is_at_an_address_of_this_machine() -> None:
     want_own("127.0.0.1")
     for host in ("192.0.2.1", "nobody.invalid"):
-        with pytest.raises(InputError, match=f"{host} is no address of this machine"):
+        with pytest.raises(InputError, match=f"{host} is not an address of this machine"):
             want_own(host)
 
 

@@ -85,7 +85,9 @@ def test_gpus_may_have_names(own, numbers, visible):
 def test_workers_of_a_gang_get_whole_gpus():
     base = {"GRIDMILL_POD_GPU_SHARES": "4"}
     two = tuple(GangMember(rank=k, host="h", address="h", port=1, gpus=(2 * k, 2 * k + 1)) for k in range(2))
-    with pytest.raises(InputError, match="the workers of a gang share no GPU, and 2 here is no whole one"):
+    with pytest.raises(
+        InputError, match="workers of a gang cannot share a GPU, and 2 is not a whole number of GPUs"
+    ):
         devices(replace(an_order((0, 1)), gang=Gang(id="g", rank=0, members=two)), base)
     whole = tuple(replace(one, gpus=tuple(range(4 * one.rank, 4 * one.rank + 4))) for one in two)
     told = devices(replace(an_order((0, 1, 2, 3)), gang=Gang(id="g", rank=0, members=whole)), base)

@@ -118,7 +118,7 @@ def test_the_attempt_that_has_written_most_is_ended_before_others_fail() -> None
         assert one.look([neighbour, greedy], 1.0) == [greedy]
         assert greedy.ended_for is not None
         assert greedy.ended_for.cause == Cause.DISK
-        assert "this job had written most: 30 MiB" in greedy.ended_for.message
+        assert "this job wrote most: 30 MiB" in greedy.ended_for.message
         assert neighbour.shortage
 
 
@@ -142,7 +142,7 @@ def test_a_command_that_filled_the_disk_itself_fails() -> None:
         write(output, 39 * MIB)
         outcome = one.explained(disk, EXIT_1, 2.0)
         assert (outcome.state, outcome.cause) == (AttemptState.FAILED, Cause.DISK)
-        assert "the job itself had written 39 MiB" in outcome.message
+        assert "the job itself wrote 39 MiB" in outcome.message
 
 
 def test_inodes_run_out_as_bytes_do() -> None:

@@ -71,7 +71,7 @@ def test_links_to_what_is_the_jobs_own_become_files(left: OutputFolders, tmp_pat
     assert look(left, most=100) is None
     found = collect(left)
     assert (found.problem, found.files) == ("", 6)
-    assert found.notes == ("5 links in the output were replaced by what they point to\n",)
+    assert found.notes == ("5 links in the output were replaced with the files that they point to\n",)
     assert [path.is_symlink() for path in made] == [False] * 5
     assert [path.read_text() for path in made] == ["weights", "weights", "mine", "theirs", "weights"]
     assert os.stat(left.output / "latest").st_ino == os.stat(left.output / "model.bin").st_ino
@@ -94,9 +94,9 @@ def test_a_linked_folder_becomes_a_folder_with_its_own_links_followed(left: Outp
     ("name", "target", "said"),
     [
         ("gone", "/nowhere/at-all", "the output has a link gone to /nowhere/at-all, which does not exist"),
-        ("rows", "../elsewhere/rows", "a link rows to ../elsewhere/rows, which is not the job's own"),
+        ("rows", "../elsewhere/rows", "a link rows to ../elsewhere/rows, which does not belong to the job"),
         ("self", "self", "Too many levels of symbolic links"),
-        ("up", ".", "a folder that it lies in"),
+        ("up", ".", "a folder that contains the link"),
     ],
 )
 def test_a_link_that_cannot_be_kept_is_named(left: OutputFolders, name: str, target: str, said: str):
@@ -110,7 +110,7 @@ def test_links_in_a_circle_are_refused(left: OutputFolders):
     for name, other in (("a", "b"), ("b", "a")):
         (left.output / name).mkdir()
         (left.output / name / "other").symlink_to(f"../{other}")
-    assert "circle" in collect(left).problem
+    assert "leads back" in collect(left).problem
 
 
 def test_the_output_folder_itself_must_stay(left: OutputFolders, tmp_path: Path):
@@ -118,10 +118,10 @@ def test_the_output_folder_itself_must_stay(left: OutputFolders, tmp_path: Path)
     left.output.rmdir()
     assert collect(left).problem == "the command removed its output folder"
     left.output.symlink_to(tmp_path / "elsewhere")
-    assert "by a link to" in collect(left).problem
+    assert "with a link to" in collect(left).problem
     assert not left.output.is_symlink()
     left.output.write_text("")
-    assert collect(left).problem == "the command replaced its output folder by a file"
+    assert collect(left).problem == "the command replaced its output folder with a file"
 
 
 def test_sockets_and_pipes_are_removed_and_told(left: OutputFolders, monkeypatch: pytest.MonkeyPatch):
@@ -148,7 +148,7 @@ def test_a_declared_output_that_is_missing_is_named(left: OutputFolders):
     found = collect(wanting(left, "model.bin", "metrics.json", "parts/*.json", "empty", "*.csv"))
     missing = "'metrics.json', 'parts/*.json', 'empty', '*.csv'"
     assert found.problem == f"the command did not write its output {missing}"
-    assert found.hint == "It has to be in GRIDMILL_OUTPUT; there is model.bin, parts/0.csv."
+    assert found.hint == "Write it to the folder GRIDMILL_OUTPUT, which contains model.bin, parts/0.csv."
 
 
 def test_a_rank_leaves_the_links_of_others_alone(left: OutputFolders, tmp_path: Path):

@@ -47,7 +47,7 @@ def test_pointers_lead_to_what_was_said(more):
 
 @pytest.mark.parametrize("more", [{"argv": ("a\0b",)}, {"environment": {"A": "x" * REGION_BYTES}}])
 def test_what_cannot_be_told_is_refused(more):
-    with pytest.raises(ValueError, match="too large, or has a NUL"):
+    with pytest.raises(ValueError, match="too large, or contains a NUL"):
         program(**more).packed(0)
 
 

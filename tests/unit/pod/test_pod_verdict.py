@@ -25,7 +25,7 @@ def test_a_command_succeeds_with_exit_code_0():
     [
         (3 << 8, Cause.EXIT, "exit code 3"),
         (127 << 8, Cause.EXIT, "exit code 127 (a command was not found)"),
-        (139 << 8, Cause.EXIT, "exit code 139 (something in it was killed by SIGSEGV)"),
+        (139 << 8, Cause.EXIT, "exit code 139 (a program in it was killed by SIGSEGV)"),
         (int(signal.SIGSEGV), Cause.SIGNAL, "killed by SIGSEGV"),
         (int(signal.SIGABRT) | 0x80, Cause.SIGNAL, "killed by SIGABRT"),
         (None, Cause.INTERNAL, "its process could not be started"),

@@ -54,7 +54,7 @@ CHANGES: list[tuple[Callable[[Path], object], str]] = [
 def test_a_change_is_named(tmp_path: Path, folder: Path, change: Callable[[Path], object], said: str):
     check_inputs(tmp_path, [version()])
     change(folder)
-    with pytest.raises(DataError, match="p/j@1 is not what it was when it was made") as raised:
+    with pytest.raises(DataError, match="p/j@1 was changed after it was made") as raised:
         check_inputs(tmp_path, [version()])
     assert said in raised.value.message
     assert "gridmill verify p/j@1" in raised.value.hint

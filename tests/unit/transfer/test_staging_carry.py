@@ -302,7 +302,9 @@ def test_why_something_is_sent_again_is_known_until_it_arrives(tmp_path):
     root = tree(tmp_path / "from", FILES)
     manifest = scan(root, chunk_bytes=10)
     progress = TransferProgress()
-    far = Looking(store, [None, UnavailableError("what the bucket sends breaks off")])
+    far = Looking(
+        store, [None, UnavailableError("the bucket closed the connection before the end of the object")]
+    )
     push(manifest, root, far, progress=progress, terms=AT_ONCE)
-    assert "what the bucket sends breaks off" in seen
+    assert "the bucket closed the connection before the end of the object" in seen
     assert progress.look().trouble == ""

@@ -146,7 +146,7 @@ def test_what_has_rotted_is_put_again(
 def test_a_bucket_that_loses_all_is_no_way(tmp_path: Path, bucket: LittleBucket) -> None:
     bucket.put = lambda name, content, meter: None  # type: ignore[method-assign]
     there, sizes = There(tmp_path / "there"), {LARGE.hash: len(LARGE.data)}
-    with pytest.raises(UnavailableError, match="removed from the bucket"):
+    with pytest.raises(UnavailableError, match="deleted from the bucket"):
         SharedBucketEndpoint(there, BucketCache(bucket), bucket, sizes).send([LARGE])
 
 

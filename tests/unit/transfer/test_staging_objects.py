@@ -120,7 +120,7 @@ def test_why_a_metered_put_is_refused_is_told_as_of_any(tmp_path: Path) -> None:
         bucket = BucketClient(
             "s3://bucket/x", {**OPTIONS, "endpoint": f"http://127.0.0.1:{server.server_port}"}
         )
-        with pytest.raises(TransferRefusedError, match="access is refused: AccessDenied: Not you"):
+        with pytest.raises(TransferRefusedError, match="access is denied: AccessDenied: Not you"):
             bucket.put("a", b"content", ByteMeter(moved=lambda _: None))
         server.shutdown()
     with pytest.raises(UnavailableError, match="does not answer"):
@@ -181,7 +181,7 @@ REFUSED = (
 def test_why_a_bucket_refuses_is_told_in_its_own_words(refused: type[Exception]) -> None:
     with pytest.raises(TransferRefusedError) as told, explained("s3://bucket"):
         raise refused(REFUSED.format("PUT", "AccessDenied", "Access Denied."))
-    assert str(told.value) == "s3://bucket: access is refused: AccessDenied: Access Denied."
+    assert str(told.value) == "s3://bucket: access is denied: AccessDenied: Access Denied."
     assert "credentials" in told.value.hint
     with pytest.raises(InputError, match="RequestTimeTooSkewed: too late") as told, explained("s3://bucket"):
         raise refused(REFUSED.format("GET", "RequestTimeTooSkewed", "too late"))

@@ -100,7 +100,7 @@ def test_whoever_has_all_keeps_it(room: SpaceByOwner) -> None:
 
 def test_more_than_the_quota_is_refused_at_once(room: SpaceByOwner) -> None:
     take(room, "a", a1=60)
-    with pytest.raises(CapacityError, match="120 B are more than the quota of 100 B"):
+    with pytest.raises(CapacityError, match="120 B are needed, which is more than the quota of 100 B"):
         take(room, "a", a2=60)
 
 

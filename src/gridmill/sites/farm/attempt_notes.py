@@ -126,7 +126,7 @@ def not_started(event: PodEvent, note: AttemptNote) -> PodEvent:
 
 def lost_note(event: PodEvent) -> PodEvent:
     """The end of one of which nobody knows where what it made is to come."""
-    return ended(event, AttemptState.LOST, "what was noted of it at home is damaged")
+    return ended(event, AttemptState.LOST, "the record of this attempt at home is damaged")
 
 
 def succeeded(body: Mapping[str, Any]) -> bool:

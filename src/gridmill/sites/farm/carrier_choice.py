@@ -120,8 +120,8 @@ class PrefixesInUse:
         with self._lock:
             if lot in self._clearing:
                 raise UnavailableError(
-                    "what a site that was removed kept there is being removed",
-                    hint="It goes on by itself once that is done.",
+                    "data of a site that was removed is still being deleted from this bucket",
+                    hint="The transfer continues automatically when that is done.",
                     place=lot.url,
                 )
             self._held[lot] += 1
@@ -279,10 +279,10 @@ class BucketCollector:
 
 
 SETTINGS = {
-    "export": "the bucket by which resources with `staging: export` go, as s3://BUCKET/PREFIX",
-    "shared": "the bucket in which what went to farms is kept, for resources with `staging: shared`",
-    "keep": "how long what was put there is kept (30d)",
-    "endpoint": "where the bucket's server is, as http://10.0.0.5:9000 (default: the cloud's own)",
+    "export": "the bucket for resources with `staging: export`, as s3://BUCKET/PREFIX",
+    "shared": "the bucket for resources with `staging: shared`, which keeps uploaded data for reuse",
+    "keep": "how long unused data in the bucket is kept (default: 30d)",
+    "endpoint": "the address of the bucket's server, as http://10.0.0.5:9000 (default: the cloud's own)",
 }
 _KEEP = "30d"
 
@@ -336,8 +336,8 @@ class BucketEndpoints:
         with self._lock:
             if self._over:  # nobody would release it
                 raise UnavailableError(
-                    f"the cluster {self._site.name} was changed or removed meanwhile",
-                    hint="If it is still there it goes on by itself.",
+                    f"the site {self._site.name} was changed or removed",
+                    hint="If the site still exists, the transfer continues automatically.",
                     place=lot.url,
                 )
             if lot not in self._held:
@@ -359,7 +359,7 @@ class BucketEndpoints:
     def _bucket(self, lot: BucketPrefix) -> "BucketClient":
         if find_spec("obstore") is None:
             raise TransferRefusedError(
-                "buckets are spoken to by the package `obstore`, which is not here",
+                "buckets need the package `obstore`, which is not installed",
                 hint="pip install 'gridmill[objects]' at home",
                 place=f"site {self._site.name}",
             )
@@ -397,7 +397,7 @@ def check(site: Site) -> float:
     endpoint = site.settings.get("endpoint", "https://")
     if not endpoint.startswith(("http://", "https://")) or "@" in endpoint:
         raise InputError(
-            f"{endpoint!r} is no address of a bucket's server",
+            f"{endpoint!r} is not the address of a bucket's server",
             hint="Write it as https://HOST:PORT.",
             place=f"site {site.name}: settings.endpoint",
         )
@@ -412,7 +412,7 @@ def bucket_of(site: Site, staging: Staging) -> str:
     url = site.settings.get(staging)
     if not url:
         raise TransferRefusedError(
-            f"the cluster {site.name} has no bucket for `staging: {staging}`",
-            hint=f"`gridmill configure site {site.name} --{staging} s3://BUCKET/PREFIX` says one.",
+            f"site {site.name} has no bucket for `staging: {staging}`",
+            hint=f"Set one: `gridmill configure site {site.name} --{staging} s3://BUCKET/PREFIX`.",
         )
     return url.rstrip("/")

@@ -31,5 +31,5 @@ def holds(certificate: bytes) -> tuple[float, float]:
     try:
         read = x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
-        raise InputError("is no certificate") from error
+        raise InputError("is not a certificate") from error
     return read.not_valid_before_utc.timestamp(), read.not_valid_after_utc.timestamp()

@@ -111,8 +111,8 @@ class PinnedConnection(http.client.HTTPSConnection):
         if not hmac.compare_digest(shown, self._pinned):
             raise InputError(
                 f"{self.host}:{self.port} shows the certificate {shown[:16]}…, not {self._pinned[:16]}…",
-                hint="Either the farm was set up anew (join it again with its new line), or somebody is "
-                "between you and it.",
+                hint="If the farm was set up again, join it again with its new join line. If not, somebody "
+                "may intercept the connection.",
             )
 
     @property
@@ -209,7 +209,7 @@ class FarmClient:
         """What time of day it has (Unix), to the second. Raises UnavailableError where it does not say."""
         result = self._exchange("GET", "/healthz", b"", _read_date, seconds=LOOK_SECONDS, more={})
         if result is None:
-            raise UnavailableError(f"the farm at {self._place} does not tell the time")
+            raise UnavailableError(f"the farm at {self._place} does not report its time")
         return result
 
     def probe(self, there_bytes: int, back_bytes: int) -> None:
@@ -412,7 +412,7 @@ class FarmClient:
                 self._open.add(connection)
                 return connection
         connection.close()
-        raise UnavailableError(f"the farm at {self._place} is asked no more")
+        raise UnavailableError(f"the farm at {self._place} was closed and gets no more requests")
 
     def _discard_connection(self, connection: PinnedConnection) -> None:
         with self._lock:
@@ -421,7 +421,7 @@ class FarmClient:
 
     def _unavailable(self, error: Exception, lane: _ConnectionPool) -> AwayError:
         tunnel_message = lane.tunnel.last_message() if lane.tunnel is not None else ""
-        late = "nothing came in time" if isinstance(error, TimeoutError) else ""
+        late = "no answer within the timeout" if isinstance(error, TimeoutError) else ""
         why = tunnel_message or late or getattr(error, "strerror", None) or str(error) or type(error).__name__
         return AwayError(f"the farm at {self._place} does not answer: {why}")
 

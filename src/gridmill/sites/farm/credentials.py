@@ -50,7 +50,7 @@ class CredentialFiles:
         except OSError as error:
             raise InputError(
                 f"no farm was joined as {self.folder.name}: there is no {self.folder}",
-                hint="`gridmill farm invite` on the farm prints a line with --join: paste it here.",
+                hint="Run `gridmill farm invite` on the farm and paste the printed line with --join here.",
             ) from error
 
     def write(self, credentials: FarmCredentials, certificate: str) -> None:
@@ -63,7 +63,7 @@ class CredentialFiles:
         UnavailableError, OSError."""
         if find_spec("cryptography") is None:
             raise UnavailableError(
-                "a farm wants a certificate, and the package `cryptography` is not here",
+                "a farm needs a certificate, and the package `cryptography` is not installed",
                 hint="pip install 'gridmill[tls]'",
             )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

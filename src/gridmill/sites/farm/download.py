@@ -77,7 +77,9 @@ class ResultDownload:
             if not lacking:
                 self._known.remember(below(self._root, uri), remote)
                 return shutil.rmtree(folder, ignore_errors=True)
-        raise UnavailableError(f"what came of {uri} is gone again", place=str(folder))
+        raise UnavailableError(
+            f"chunks of {uri} were deleted again before the download was complete", place=str(folder)
+        )
 
     def _pull(
         self,

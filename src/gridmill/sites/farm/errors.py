@@ -14,7 +14,7 @@ def refusal(status: int, body: bytes) -> GridmillError:
     try:
         error = from_body(json.loads(body))
     except ValueError:
-        return UnavailableError(f"the farm answers with status {status}")
+        return UnavailableError(f"the farm answers with HTTP status {status}")
     if isinstance(error, StorageError):  # a path there is none here
         return FarmStorageError(f"at the farm {error}", hint=error.hint)
     return error

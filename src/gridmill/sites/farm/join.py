@@ -17,8 +17,8 @@ from gridmill.version import __version__
 
 PORT = 8700
 _AWAY = (
-    "Is `gridmill up --light` running there, and may this machine reach that address and port? "
-    "`gridmill doctor` there looks at it."
+    "Check that `gridmill up --light` runs at the farm and that this machine can reach the address and port. "
+    "Run `gridmill doctor` at the farm."
 )
 _HOST = 16  # farms take 23 characters
 _FORM = re.compile(r"(?P<fingerprint>[0-9a-f]{64}):(?P<secret>\S{16,200})")
@@ -84,9 +84,9 @@ def _check_new(kept: CredentialFiles, fingerprint: str) -> None:
         if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
             credentials = other.read()
             raise ConflictError(
-                f"this home has joined that farm already, as {folder.name}",
-                hint=f"`gridmill add cluster {folder.name} --controller"
-                f" {credentials.host}:{credentials.port}` adds it.",
+                f"this home joined that farm already as {folder.name}",
+                hint=f"Add it as a site: `gridmill add cluster {folder.name} --controller "
+                f"{credentials.host}:{credentials.port}`.",
             )
 
 
@@ -99,7 +99,7 @@ def read_controller(text: str) -> FarmCredentials:
     destination, _, behind = text.removeprefix("ssh://").partition("/")
     host, port = read_address(behind or "127.0.0.1", port=PORT, place="--controller")
     if not destination or destination.startswith("-"):
-        raise InputError(f"{text!r} names no host", place="--controller", hint="ssh://user@gpu1")
+        raise InputError(f"{text!r} has no host", place="--controller", hint="ssh://user@gpu1")
     return FarmCredentials(host=host, port=port, fingerprint="", token="", ssh=f"ssh://{destination}")
 
 
@@ -110,9 +110,9 @@ def read_line(line: str) -> tuple[str, str]:
     match = _FORM.fullmatch(words[-1])
     if match is None:
         raise InputError(
-            f"that is not FINGERPRINT:SECRET{_amiss(words[-1])}",
+            f"the value is not FINGERPRINT:SECRET{_amiss(words[-1])}",
             place="--join",
-            hint="`gridmill up --light` (or `gridmill farm invite`) on the farm says the whole line.",
+            hint="Run `gridmill farm invite` on the farm and copy the whole line that it prints.",
         )
     return match["fingerprint"], match["secret"]
 
@@ -123,8 +123,8 @@ def _amiss(word: str) -> str:
     if not colon:
         return ""
     if not re.fullmatch("[0-9a-f]{64}", fingerprint):
-        return f": a fingerprint has 64 characters, 0 to 9 and a to f; this has {len(fingerprint)}"
-    return ": its secret is not whole"
+        return f": a fingerprint has 64 characters, 0 to 9 and a to f; this one has {len(fingerprint)}"
+    return ": its secret is not complete"
 
 
 def tenant_name(home: Path) -> str:

@@ -273,7 +273,9 @@ class _RelaySession:
         if error.place or not isinstance(message, Start):
             raise error
         attempt = message.order.attempt_id
-        self._carrying.refuse(attempt, InputError(f"the farm refuses it: {error.message}", hint=error.hint))
+        self._carrying.refuse(
+            attempt, InputError(f"the farm refuses the job: {error.message}", hint=error.hint)
+        )
         self._outgoing.put(encode_passed(channel, Stop(attempt_id=attempt, reason=error.message)))
 
     def _more(self) -> list[bytes]:
@@ -427,7 +429,11 @@ class _RelaySession:
         if error is None:
             self._outgoing.put(encode_passed(channel, Start(order=future.result())))
         else:
-            refusal = error if isinstance(error, GridmillError) else InternalError(f"staging failed: {error}")
+            refusal = (
+                error
+                if isinstance(error, GridmillError)
+                else InternalError(f"preparing its data failed: {error}")
+            )
             if refusal is not error:
                 _LOG.error("staging_failed attempt=%s", order.attempt_id, exc_info=error)
             self._carrying.refuse(order.attempt_id, refusal)
@@ -489,7 +495,7 @@ class UndeliveredEvents:
         try:
             return self._pool.submit(self._download, pod, words)
         except RuntimeError as error:
-            raise UnavailableError("nothing more is brought home here") from error
+            raise UnavailableError("the site is closed and downloads no more results") from error
 
     def take(self, pod: str) -> Words | None:
         """What is to be believed of that pod; None where it is not here. Raises what `bring` did."""

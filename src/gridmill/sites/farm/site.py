@@ -44,9 +44,9 @@ from gridmill.sites.farm.staging import HomeAttemptData
 from gridmill.transfer.progress import LATELY_SECONDS, TransferState
 
 SETTINGS = {
-    "lease": "after how long without a word of this tenant the farm ends its pods by itself (1h)",
-    "checkpoints": "how often newer checkpoints of what runs there come home, at the most (30s)",
-    "rate": "the most that is carried there in a second, as 20MiB (default: as much as can be)",
+    "lease": "the time without contact after which the farm ends the pods of this home (default: 1h)",
+    "checkpoints": "the shortest time between two downloads of checkpoints of a running job (default: 30s)",
+    "rate": "the limit for transfers to and from the farm in bytes a second, as 20MiB (default: no limit)",
 } | carrier_choice.SETTINGS
 _LEASE, _CHECKPOINTS = "1h", "30s"
 _LEAST_LEASE_SECONDS = 10.0
@@ -87,8 +87,8 @@ def _rate(site: Site) -> float | None:
     except InputError as error:
         raise _at(site, "rate", error) from error
     if rate == 0.0:
-        hint = f"`gridmill configure site {site.name} --set rate=` takes the limit away."
-        raise _at(site, "rate", InputError("at 0 nothing is ever carried", hint=hint))
+        hint = f"Remove the limit: `gridmill configure site {site.name} --set rate=`."
+        raise _at(site, "rate", InputError("the rate 0 permits no transfer", hint=hint))
     return rate
 
 
@@ -99,8 +99,8 @@ def _seconds(site: Site, name: str, usual: str, least: float) -> float:
     except InputError as error:
         raise _at(site, name, error) from error
     if seconds < least:
-        hint = f"Where nothing is said it is {usual}."
-        raise _at(site, name, InputError(f"{text!r} is too short: {least:g}s is the least", hint=hint))
+        hint = f"The default is {usual}."
+        raise _at(site, name, InputError(f"{text!r} is too short: the minimum is {least:g}s", hint=hint))
     return seconds
 
 
@@ -114,7 +114,7 @@ def check_resource(resource: Resource, site: Site) -> None:
     if resource.type == JobKind.SINK:
         raise InputError(
             f"a sink is loaded at home, not at the farm {site.name}",
-            hint="Leave `site` out of the resource: what other jobs read there is carried to them.",
+            hint="Remove `site` from the resource. Jobs at the farm get the table by a transfer.",
             place=f"resource {resource.name}: site",
         )
     if resource.staging not in (None, Staging.DIRECT):
@@ -234,7 +234,7 @@ def _timed(act: Callable[[], None], clock: Callable[[], float]) -> float:
 T = TypeVar("T")
 _LOOK_SECONDS = 5.0
 _NEVER = PodReport(status=PodStatus.GONE, message="it was never started")
-_LEAVES = PodReport(status=PodStatus.UNKNOWN, message="it is gone, and what it left comes home")
+_LEAVES = PodReport(status=PodStatus.UNKNOWN, message="it has ended, and its results are being downloaded")
 
 
 class FarmSite:
@@ -330,7 +330,10 @@ class FarmSite:
         """A pod of a farm that is cut off; one that it never answered for may come up when it is back."""
         if pod_id in self._unanswered or not self._is_lost(pod_id):
             return PodReport(status=PodStatus.UNKNOWN, message="the farm does not answer")
-        why = f"the farm has not answered for {self._leases.of(pod_id):g} s: it has ended its pods by now"
+        why = (
+            f"the farm has not answered for {self._leases.of(pod_id):g} s, and by its lease has ended its "
+            "pods"
+        )
         return PodReport(status=PodStatus.GONE, message=why)
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
@@ -377,7 +380,7 @@ class FarmSite:
         way, progress = self._attempt_data.progress(attempt_id) or ("", None)
         if progress is None or not progress.total_bytes:
             return {}
-        note = ", ".join([f"carried {way} {self._name}", *_rate_texts(progress)])
+        note = ", ".join([f"transfer {way} {self._name}", *_rate_texts(progress)])
         done = progress.present_bytes + progress.transferred_bytes
         return {"done": done, "total": progress.total_bytes, "unit": "bytes", "note": note}
 
@@ -430,12 +433,15 @@ CONFIRMED_SECONDS = 5.0
 def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
     """In words: how quick it goes, and what is left."""
     if transfer_state.trouble:
-        yield f"tried again, as {transfer_state.trouble}"
+        yield f"retried because {transfer_state.trouble}"
     if not transfer_state.left_bytes and transfer_state.still_seconds >= CONFIRMED_SECONDS:
-        yield f"all is sent; for {show_seconds(transfer_state.still_seconds)} the farm has not confirmed it"
+        yield (
+            "all data is sent; the farm has not confirmed it for "
+            f"{show_seconds(transfer_state.still_seconds)}"
+        )
     # what ssh holds may take so long
     if transfer_state.left_bytes and transfer_state.still_seconds >= LATELY_SECONDS:
-        yield f"nothing has moved for {show_seconds(transfer_state.still_seconds)}"
+        yield f"no data was transferred for {show_seconds(transfer_state.still_seconds)}"
     elif transfer_state.bytes_per_second:
         yield f"{show_bytes(int(transfer_state.bytes_per_second))}/s"
         if transfer_state.left_seconds:

@@ -276,10 +276,10 @@ class HomeAttemptData:
             raise
         except InterruptedRunError as error:
             if self._closed.is_set():
-                raise UnavailableError("nothing more is carried here") from error
+                raise UnavailableError("the site is closed and starts no more transfers") from error
             raise
         except UnavailableError as error:
-            self._held_up[attempt_id] = f"what {attempt_id} needs or has made waits: {explained(error)}"
+            self._held_up[attempt_id] = f"the transfer of data of {attempt_id} waits: {explained(error)}"
             raise
         else:
             self._held_up.pop(attempt_id, None)
@@ -339,7 +339,8 @@ class HomeAttemptData:
                         )
             self._in_flight.wait(lacking - mine, stop)
         raise UnavailableError(
-            f"the farm lost chunks of {tree.uri} as they came", hint="Its quota may be too small."
+            f"the farm deleted chunks of {tree.uri} while they were sent",
+            hint="The quota of this tenant at the farm may be too small.",
         )
 
     def _endpoint(self, staging: Staging, manifest: Manifest) -> ChunkEndpoint:
@@ -421,13 +422,15 @@ class HomeAttemptData:
                     self._list(note.output_uri)
         except NotFoundError as error:
             if must:
-                event = ended(event, AttemptState.LOST, f"what it made is no more at the farm: {error}")
+                event = ended(
+                    event, AttemptState.LOST, f"its results do not exist at the farm any more: {error}"
+                )
         except ConflictError as error:  # another rank of its gang still writes there
             raise UnavailableError(error.message) from error
         except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:
-            message = f"what it made cannot be carried home: {error}"
+            message = f"its results cannot be downloaded: {error}"
             event = ended(event, AttemptState.FAILED, message, hint=error.hint)
         if note.checkpoint_uri:
             self._keep_checkpoints(note, event.attempt_id, done=done)
@@ -513,4 +516,4 @@ class HomeAttemptData:
 
 
 def _by(way: str, staging: Staging) -> str:
-    return way if staging == Staging.DIRECT else f"by a bucket {way}"
+    return way if staging == Staging.DIRECT else f"through a bucket {way}"

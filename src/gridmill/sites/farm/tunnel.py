@@ -115,8 +115,8 @@ class Tunnel:
         while not way.is_open():
             if way.process.poll() is not None or time.monotonic() > until or self._closed:
                 raise AwayError(
-                    f"no way to {self._destination} by ssh: {way.last_line() or 'it does not answer'}",
-                    hint=f"Try `ssh {self._destination} true`: it must work without a password.",
+                    f"no SSH connection to {self._destination}: {way.last_line() or 'it does not answer'}",
+                    hint=f"Run `ssh {self._destination} true`: it must work without a password.",
                 )
             time.sleep(_POLL_SECONDS)
 

@@ -103,10 +103,16 @@ def hint_of(error: BaseException) -> str:
     """What to do about it."""
     text = str(error)
     if "ersion mismatch" in text:
-        return "Ray wants the same Python, to the patch level, and the same Ray on every machine."
+        return "Install the same version of Python (including the patch level) and of Ray on every machine."
     if "token" in text.lower() or "auth" in text.lower():
-        return "Put the cluster's token into a file and name it: --set token_file=FILE."
-    return "Is it up, and is this machine one of its nodes? From elsewhere the address is ray://HOST:10001."
+        return (
+            "Write the cluster's token to a file and set its path: `gridmill configure site NAME --set "
+            "token_file=FILE`."
+        )
+    return (
+        "Check that the cluster runs and that this machine is one of its nodes. If it is not a node, use "
+        "the address ray://HOST:10001."
+    )
 
 
 _PIN = 0.001  # of Ray's own resource `node:ADDRESS`, of which each node has 1
@@ -293,13 +299,15 @@ class Bridge:
         was never placed and of which a node has left never will be."""
         note = self._notes.read(pod_id)
         if note is None or self._group(pod_id) != "PENDING":
-            return PodReport(status=PodStatus.RUNNING, message="waits for an answer of its node")
+            return PodReport(status=PodStatus.RUNNING, message="its node has not answered yet")
         living = {str(node["NodeID"]) for node in self._living().values()}
         if all(other.node in living for other in self._notes.same_group(note) if other.node):
-            return PodReport(status=PodStatus.QUEUED, message="waits for Ray, whose nodes have no room now")
+            return PodReport(
+                status=PodStatus.QUEUED, message="it waits for Ray: its nodes have no free resources now"
+            )
         self._futures.pop(pod_id, None)
         self._release_group(pod_id)
-        why = "its node has left the cluster before it was placed"
+        why = "its node left the cluster before the pod was placed"
         return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _pod_report(self, pod_id: str) -> PodReport | None:
@@ -310,7 +318,7 @@ class Bridge:
         except RayActorError as error:
             if "creation task" not in str(error):
                 return None
-            sight, message = PodStatus.GONE, f"its keeper could not begin: {last_of(error)}"
+            sight, message = PodStatus.GONE, f"its keeper could not start: {last_of(error)}"
         except RayError:
             return None
         self._lost_since.pop(pod_id, None)
@@ -387,7 +395,7 @@ class Bridge:
         if time.monotonic() - since < self._patience_with(pod_id):
             return PodReport(status=PodStatus.UNKNOWN, message="its node is lost")
         self._over(pod_id)
-        why = "its node is lost: powered off, cut off or removed"
+        why = "its node is lost: it was switched off, disconnected or removed"
         return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _patience_with(self, pod_id: str) -> float:
@@ -495,7 +503,9 @@ def main() -> int:
     except (RayError, RuntimeError, ConnectionError, ValueError, OSError) as error:
         _write_response(
             out,
-            BridgeResponse(error=f"the Ray cluster does not take us: {short_of(error)}", hint=hint_of(error)),
+            BridgeResponse(
+                error=f"the Ray cluster refuses the connection: {short_of(error)}", hint=hint_of(error)
+            ),
         )
         return 1
     _write_response(out, BridgeResponse())
@@ -505,7 +515,7 @@ def main() -> int:
         except GridmillError as error:
             _write_response(out, BridgeResponse(error=error.message, hint=error.hint))
         except (RayError, RuntimeError, ConnectionError, ValueError) as error:
-            _write_response(out, BridgeResponse(error=f"Ray says: {short_of(error)}"))
+            _write_response(out, BridgeResponse(error=f"Ray reports: {short_of(error)}"))
             return 1  # the next request opens the cluster anew
     return 0
 

@@ -38,7 +38,7 @@ _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _BEHIND = ("nice", "-n", "19")
 START = (sys.executable, "-m", "ray.scripts.scripts", "start", "--include-log-monitor=false")
 """Without Ray's log monitor: Gridmill reads the output of jobs itself."""
-_IS_IT_UP = "Is `gridmill up --ray HOST` running there?"
+_IS_IT_UP = "Check that `gridmill up --ray HOST` runs on the head."
 _UP = b"Ray runtime started"
 _VERSION = re.compile(r"(Ray|Python): (\S+)")
 _START_SECONDS = 90.0
@@ -102,16 +102,16 @@ def refusal(output: str, log: Path) -> InputError | UnavailableError:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if "ersion mismatch" in output:
         return InputError(
-            f"this machine has another Ray or another Python than the grid{_versions(output)}",
-            hint="Both must be the same, Python to the patch level: install those of the head here.",
+            f"this machine has another version of Ray or Python than the grid{_versions(output)}",
+            hint="Install the versions of the head on this machine, Python including the patch level.",
         )
     if "nauthenticated" in output or "uthentication" in output:
         return InputError(
-            "the grid does not take this token",
-            hint="`gridmill up --ray HOST` prints where the right one is.",
+            "the grid does not accept this token",
+            hint="`gridmill up --ray HOST` on the head prints the path of the correct token.",
         )
     last = next(
-        (line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it said nothing"
+        (line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "it printed nothing"
     )
     return UnavailableError(f"Ray did not start: {last[:300]}", hint=f"Its log is {log}.")
 
@@ -123,8 +123,9 @@ def want_own(host: str) -> None:
         socket.create_server((host, 0), family=family).close()
     except OSError as error:
         raise InputError(
-            f"{host} is no address of this machine",
-            hint="Give the one by which the others reach it: `hostname -I` lists them.",
+            f"{host} is not an address of this machine",
+            hint="Use an address at which the other machines reach this machine; `hostname -I` lists its "
+            "addresses.",
             place="--ray",
         ) from error
 
@@ -152,7 +153,7 @@ def start_head(folder: Path, host: str, port: int) -> RayNode | None:
         if runs(folder):
             return None
         raise UnavailableError(
-            f"something else listens at {host}:{port}", hint="Take another: --ray HOST:PORT."
+            f"another program listens at {host}:{port}", hint="Use another port: --ray HOST:PORT."
         )
     words = ["--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false"]
     with try_claim() or nullcontext() as claim:
@@ -180,7 +181,7 @@ def join(
     host, port = read_address(address)
     if not answers(host, port):
         raise UnavailableError(
-            f"nothing answers at {address}", hint="Is `gridmill up --ray HOST` running there?"
+            f"nothing answers at {address}", hint="Check that `gridmill up --ray HOST` runs on the head."
         )
     _want_head(host, port)
     path = folder / "token"
@@ -196,11 +197,13 @@ def _want_head(host: str, port: int) -> None:
     try:
         is_head = speaks(host, port)
     except OSError as error:
-        raise UnavailableError(f"what listens at {host}:{port} says nothing", hint=_IS_IT_UP) from error
+        raise UnavailableError(
+            f"the program that listens at {host}:{port} does not answer", hint=_IS_IT_UP
+        ) from error
     if not is_head:
         raise InputError(
-            f"what listens at {host}:{port} is no head of a grid",
-            hint="`gridmill up --ray HOST` says HOST:PORT.",
+            f"the program that listens at {host}:{port} is not the head of a grid",
+            hint="`gridmill up --ray HOST` on the head prints HOST:PORT.",
         )
 
 
@@ -268,7 +271,7 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise StorageError(
-            f"{folder} cannot be made: {error.strerror}",
+            f"{folder} cannot be created: {error.strerror}",
             hint="Set GRIDMILL_HOME to a folder you can write to.",
         ) from error
 
@@ -276,4 +279,4 @@ def _make_folder(folder: Path) -> None:
 def want_ray() -> None:
     """Raises UnavailableError where Ray is not installed."""
     if find_spec("ray") is None:
-        raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray,tls]'")
+        raise UnavailableError("the package `ray` is not installed", hint="pip install 'gridmill[ray,tls]'")

@@ -35,8 +35,9 @@ def claim_machine(folder: Path) -> socket.socket:
         claim = try_claim()
     if claim is None:
         raise InputError(
-            "this machine is a node of a grid already",
-            hint="It can be of one: end the other `gridmill join` first, or the head that runs here.",
+            "this machine is already a node of a grid",
+            hint="A machine can belong to one grid. Stop the other `gridmill join`, or the head that runs "
+            "here.",
         )
     return claim
 

@@ -47,7 +47,7 @@ def why_unseen(root_mark: Path) -> str:
     if root_mark.exists():
         return ""
     host, root = socket.gethostname(), root_mark.parent.parent
-    return f"the storage root {root} is not seen on host {host}; mount it there under the same path"
+    return f"the storage root {root} does not exist on host {host}; mount it there under the same path"
 
 
 def why_unfit(order: PodOrder, machine: NodeCapacity, gpus: str = "") -> str:
@@ -60,10 +60,15 @@ def why_unfit(order: PodOrder, machine: NodeCapacity, gpus: str = "") -> str:
 def _without_memory(host: str, wanted: int, machine: NodeCapacity) -> str:
     if machine.claimed_bytes + wanted <= machine.memory_bytes:
         return ""
-    others = f", {show_bytes(machine.claimed_bytes)} of it for other pods," if machine.claimed_bytes else ""
+    others = (
+        f", {show_bytes(machine.claimed_bytes)} of it reserved for other pods,"
+        if machine.claimed_bytes
+        else ""
+    )
     return (
         f"host {host} has {show_bytes(machine.memory_bytes)} of memory{others} and not the "
-        f"{show_bytes(wanted)} that it promised for a pod; start Ray there with the right --memory"
+        f"{show_bytes(wanted)} "
+        "that Ray assigned to a pod; start Ray there with the correct --memory"
     )
 
 
@@ -74,8 +79,8 @@ def _without_gpu(host: str, given: str, machine: NodeCapacity) -> str:
     if not missing:
         return ""
     return (
-        f"host {host} has {show_count(has or 0, 'GPU')} and not the one with number {missing[0]} that it "
-        "promised for a pod; start Ray there with the right --num-gpus"
+        f"host {host} has {show_count(has or 0, 'GPU')} and not GPU number {missing[0]}, which Ray assigned "
+        "to a pod; start Ray there with the correct --num-gpus"
     )
 
 

@@ -63,11 +63,13 @@ def speaks(host: str, port: int, seconds: float = SECONDS) -> bool:
 
 
 SETTINGS = {
-    "control": "HOST[:PORT] by which pods dial this machine (default: its address that faces the cluster)",
-    "home": "the pods' folder on the nodes (default: /tmp/gridmill-MARK)",
+    "control": "HOST[:PORT] at which pods reach this machine (default: its address on the way to the "
+    "cluster)",
+    "home": "the folder of pods on the nodes (default: /tmp/gridmill-MARK)",
     "token_file": "a file with the cluster's token; without it RAY_AUTH_MODE and RAY_AUTH_TOKEN are used",
-    MOST_NODES: "how many nodes the cluster has at most; without it a gang that is too large waits for more",
-    "patience": "after what time pods of a lost node, which may be cut off, are taken for gone (75s)",
+    MOST_NODES: "the largest number of nodes that the cluster can have; if it is not set, a gang that is "
+    "too large waits for more nodes",
+    "patience": "the time after which the pods of a lost node count as ended (default: 75s)",
 }
 RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -168,7 +170,7 @@ class RaySite:
     def _want_open(self) -> None:
         """Asked before and after a bridge is started: none outlives `close`."""
         if self._closed:
-            raise UnavailableError("the site was closed: it is removed or changed")
+            raise UnavailableError("the site is closed because it was removed or changed")
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._unread = b""
@@ -194,7 +196,7 @@ class RaySite:
         except OSError as error:
             self._end()
             raise UnavailableError(
-                f"the process that speaks to Ray ended ({error})", hint=self._hint()
+                f"the process that connects to Ray ended ({error})", hint=self._hint()
             ) from error
         return decode(answer, BridgeResponse)
 
@@ -212,7 +214,9 @@ class RaySite:
         return line
 
     def _hint(self) -> str:
-        return f"Its log is {self._log}. Is the cluster up at {self._opening.address}?"
+        return (
+            f"Check that the cluster runs at {self._opening.address}. The log of the process is {self._log}."
+        )
 
     def _end(self) -> None:
         bridge, self._bridge = self._bridge, None
@@ -233,12 +237,13 @@ def _want_answer(address: str) -> None:
     except OSError as error:
         raise UnavailableError(
             f"no Ray cluster answers at {address}: {error.strerror or error}",
-            hint="Is it up? The address is HOST:6379 of its head; ray://HOST:10001 from what is no node.",
+            hint="Check that the cluster runs. On a node of the cluster the address is HOST:6379 of the "
+            "head, elsewhere ray://HOST:10001.",
         ) from error
     if not ray:
         raise UnavailableError(
-            f"what listens at {address} is no Ray cluster",
-            hint="Another service has that port: a head's is 6379 unless it was started with another --port.",
+            f"the program that listens at {address} is not a Ray cluster",
+            hint="Use the port of the head. It is 6379 if the head was started without --port.",
         )
 
 
@@ -269,12 +274,12 @@ def check_site(site: Site) -> None:
     """Raises InputError for an address or settings that cannot be, UnavailableError without Ray."""
     check_settings(site, SETTINGS)
     if find_spec("ray") is None:
-        raise UnavailableError("the package `ray` is not here", hint="pip install 'gridmill[ray]'")
+        raise UnavailableError("the package `ray` is not installed", hint="pip install 'gridmill[ray]'")
     if not site.address:
         raise InputError(
             f"site {site.name} has no address",
-            hint="--address HOST:6379 of the head where this machine is a node of the cluster, "
-            "ray://HOST:10001 from elsewhere.",
+            hint="If this machine is a node of the cluster, use --address HOST:6379 of the head, otherwise "
+            "--address ray://HOST:10001.",
             place=f"site {site.name}: address",
         )
     _check_address(site)
@@ -342,6 +347,7 @@ def _facing(address: str) -> str:
         except OSError as error:
             raise UnavailableError(
                 f"{address!r} cannot be reached: {error.strerror or error}",
-                hint="Is it HOST:PORT? `--set control=HOST` says by which address pods reach this machine.",
+                hint="Check that the address is HOST:PORT. `gridmill configure site NAME --set "
+                "control=HOST` sets the address at which pods reach this machine.",
             ) from error
         return str(probe.getsockname()[0])

@@ -123,7 +123,7 @@ class SshShell:
                 self._give_up()
                 raise UnavailableError(
                     f"{self._target} cannot be reached over SSH: {_last_line(log.read_text())}",
-                    hint=f"`ssh {self._target} true` must work here without a question.",
+                    hint=f"Run `ssh {self._target} true` here: it must work without a question.",
                 )
             time.sleep(0.02)
 
@@ -148,8 +148,8 @@ def shell_of(site: Site) -> Shell:
     target = site.address.removeprefix("ssh://").rstrip("/")
     if target == site.address or not target or target.startswith("-") or "/" in target:
         raise InputError(
-            f"{site.address!r} is no address of a login node",
-            hint="Write ssh://USER@HOST, or leave it out where sbatch can be run on this machine.",
+            f"{site.address!r} is not the address of a login node",
+            hint="Write ssh://USER@HOST. If sbatch can run on this machine, remove the address.",
             place=f"site {site.name}: address",
         )
     return SshShell(f"ssh://{target}", settings_of(site).ssh)
@@ -177,7 +177,7 @@ def _run(
     except subprocess.TimeoutExpired as error:
         error_lines = (error.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
         raise UnavailableError(
-            ": ".join((f"Slurm's commands gave no answer within {TIMEOUT_SECONDS:g} s", *error_lines))
+            ": ".join((f"Slurm's commands did not answer within {TIMEOUT_SECONDS:g} s", *error_lines))
         ) from error
     except OSError as error:
         raise UnavailableError(f"{words[0]} cannot be run: {error.strerror}") from error
@@ -185,7 +185,7 @@ def _run(
 
 
 def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.strip().splitlines()) if line.strip()), "it says nothing")
+    return next((line for line in reversed(text.strip().splitlines()) if line.strip()), "it printed no error")
 
 
 def packed(batch: BatchJob, wishes: SlurmSettings, orders: Sequence[PodOrder]) -> bytes:

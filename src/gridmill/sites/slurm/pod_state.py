@@ -29,7 +29,7 @@ _OF_A_SCRIPT = re.compile(r"^\S*pod\.sh: (line )?\d+: ")
 _LINE_LENGTH = 200
 
 _NEVER = PodReport(status=PodStatus.GONE, message="it was never started")
-_NOT_YET = PodReport(status=PodStatus.UNKNOWN, message="Slurm has not taken its job yet")
+_NOT_YET = PodReport(status=PodStatus.UNKNOWN, message="Slurm has not accepted its job yet")
 _ENDED = PodReport(status=PodStatus.GONE, message="it has ended")
 
 
@@ -89,7 +89,7 @@ def _without_job(seen: PodEvidence) -> PodReport:
         state = state_of(seen.account.word)
         return _gone(seen.account.word, state, _figures(None, seen.account), seen.account, 0.0)
     if seen.for_seconds < ABSENT_SECONDS:
-        return PodReport(status=PodStatus.UNKNOWN, message="Slurm does not list its job now")
+        return PodReport(status=PodStatus.UNKNOWN, message="Slurm does not list its job at the moment")
     return PodReport(status=PodStatus.GONE, message="Slurm does not know its job any more")
 
 
@@ -102,7 +102,9 @@ def _ended_before_its_job(seen: PodEvidence) -> PodReport:
     """By itself; or by a signal: then Slurm is about to say why."""
     if _ended_by_itself(seen.marks) or seen.for_seconds >= SIGNALLED_SECONDS:
         return _ENDED
-    return PodReport(status=PodStatus.UNKNOWN, message="it was told to end; Slurm has not said why yet")
+    return PodReport(
+        status=PodStatus.UNKNOWN, message="a signal told it to end; Slurm has not reported the reason yet"
+    )
 
 
 def _pending(job: SqueueJob, state: SlurmState) -> PodReport:
@@ -120,14 +122,15 @@ def _pending(job: SqueueJob, state: SlurmState) -> PodReport:
 def _over(seen: PodEvidence, job: SqueueJob, state: SlurmState) -> PodReport:
     if job.word == "NODE_FAIL" and "ended" not in seen.marks and seen.for_seconds < FENCE_SECONDS:
         return PodReport(
-            status=PodStatus.UNKNOWN, message=f"{_named(job)} lost a node; pods there are told to end"
+            status=PodStatus.UNKNOWN, message=f"{_named(job)} lost a node; its pods are being ended"
         )
     if _ended_by_itself(seen.marks) and job.word != "NODE_FAIL":
         return _ENDED
     account = seen.account if seen.account is not None and seen.account.is_final else None
     if account is None and seen.accounting and seen.for_seconds < ACCOUNTING_SECONDS:
         return PodReport(
-            status=PodStatus.UNKNOWN, message=f"{_named(job)} is over; its accounting is awaited"
+            status=PodStatus.UNKNOWN,
+            message=f"{_named(job)} has ended; its accounting record is not available yet",
         )
     word = job.word if job.state is state_of(job.word) else "REQUEUED"
     if account is not None and state_of(account.word).cause == Cause.MEMORY:

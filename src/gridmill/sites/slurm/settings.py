@@ -15,13 +15,14 @@ KNOWN: Mapping[str, str] = {
     "partition": "the partition to use (default: the cluster's)",
     "account": "the account that pays",
     "qos": "the quality of service",
-    "time_limit": "how long a deployment may stay up: 90m, 2h, 1-12:00:00 (default: the partition's)",
-    "gres": "what a GPU is called there: gpu (default) or gpu:TYPE",
+    "time_limit": "the time limit of a deployment: 90m, 2h, 1-12:00:00 (default: the partition's)",
+    "gres": "the name of a GPU in the cluster: gpu (default) or gpu:TYPE",
     "extra": "further options of sbatch, as on its command line",
     "setup": "a shell command run before each pod, for example module load python",
     "environment": "names of environment variables that pods get from the control node, separated by commas",
     "folder": "a folder that all nodes see under the same path (default: beside the storage root)",
-    "python": "the Python with Gridmill on the compute nodes (default: the one running here)",
+    "python": "the Python with Gridmill on the compute nodes (default: the path of the Python that runs "
+    "here)",
     "link": "how pods reach the control node: spool (files in the folder) or tls",
     "ssh": "with an address: further options of ssh, as on its command line",
     "control": "for tls: HOST or HOST:PORT of this machine where compute nodes reach it (default: its name)",
@@ -99,8 +100,8 @@ def check_resource(resource: Resource, site: Site) -> None:
     for name in resource.settings:
         if name in KNOWN and name not in OF_RESOURCES:
             raise InputError(
-                f"setting {name!r} is the whole site's",
-                hint=f"A resource may say: {', '.join(OF_RESOURCES)}.",
+                f"setting {name!r} is possible only for the whole site",
+                hint=f"A resource can have: {', '.join(OF_RESOURCES)}.",
                 place=f"resource {resource.name}: settings.{name}",
             )
     try:
@@ -118,7 +119,7 @@ def _check(site: Site, name: str, form: re.Pattern[str], what: str) -> None:
 def _wrong(site: Site, name: str, problem: str) -> InputError:
     return InputError(
         f"{site.settings.get(name, '')!r} {problem}",
-        hint=f"It says {KNOWN[name]}.",
+        hint=f"The setting is {KNOWN[name]}.",
         place=f"site {site.name}: settings.{name}",
     )
 
@@ -134,7 +135,7 @@ def _options(site: Site) -> tuple[str, ...]:
     """`--exclude=n7 --reservation=x` as options, one per line of the script."""
     words = _words(site, "extra")
     if any(not word.startswith("-") or "\n" in word for word in words):
-        raise _wrong(site, "extra", "has words that are no options (write --name=value)")
+        raise _wrong(site, "extra", "has words that are not options (write --name=value)")
     return tuple(words)
 
 
@@ -143,7 +144,7 @@ def _time_limit(site: Site, text: str) -> float:
     if not text:
         return 0.0
     if text.isdigit():
-        raise _wrong(site, "time_limit", "has no unit")
+        raise _wrong(site, "time_limit", "has no unit (write 90m or 2h)")
     match = _SLURM_TIME.fullmatch(text)
     seconds = _slurm_seconds(match) if match else _duration(site, text)
     if seconds < 60:
@@ -155,7 +156,7 @@ def _duration(site: Site, text: str) -> float:
     try:
         return parse_seconds(text)
     except InputError as error:
-        raise _wrong(site, "time_limit", "is no time limit") from error
+        raise _wrong(site, "time_limit", "is not a time limit") from error
 
 
 def _slurm_seconds(match: re.Match[str]) -> float:

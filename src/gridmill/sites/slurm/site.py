@@ -122,7 +122,7 @@ class SlurmSite:
         if unknown:
             raise InputError(
                 f"Slurm has no partition {unknown[0]!r}",
-                hint=f"There are: {', '.join(known.partitions)}.",
+                hint=f"The partitions are: {', '.join(known.partitions)}.",
                 place=f"site {self._site.name}: settings.partition",
             )
         return known
@@ -130,9 +130,10 @@ class SlurmSite:
     def _unseen(self) -> UnavailableError:
         where, root = self._site.address or "the login node", self._settings.root
         return UnavailableError(
-            f"the storage root {root} is not seen at {where}",
-            hint="Data, code and messages go through it: mount the same folder here, there and on all nodes "
-            "under the same path, and say so with GRIDMILL_ROOT.",
+            f"the storage root {root} does not exist at {where}",
+            hint="Gridmill exchanges data, code and messages through this folder. Mount it under the same "
+            "path here, on "
+            "the login node and on all nodes, and set GRIDMILL_ROOT to this path.",
         )
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
@@ -211,7 +212,7 @@ class SlurmSite:
         """It will never start: its pods are told to be gone, with Slurm's own words."""
         text = "; ".join(line.removeprefix("sbatch: error: ") for line in done.err.strip().splitlines())
         with self._lock:
-            self._memory.refused[deployment_id] = f"Slurm refuses it: {text}"
+            self._memory.refused[deployment_id] = f"Slurm refuses the job: {text}"
         self._ask(script.bar(self._folder(), pods))
 
     # --- looking

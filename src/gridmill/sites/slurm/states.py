@@ -40,28 +40,30 @@ STATES: Mapping[str, SlurmState] = {
     "COMPLETED": _over(""),
     "CONFIGURING": _pending("its nodes are being made ready"),
     "COMPLETING": SlurmState(phase=SlurmPhase.ENDING, sentence="its processes are being ended"),
-    "DEADLINE": _over("it could not end before the deadline set for it"),
-    "EXPEDITING": _pending("it goes ahead of others"),
+    "DEADLINE": _over("it could not end before its deadline"),
+    "EXPEDITING": _pending("it is scheduled before other jobs"),
     "FAILED": _over("its script ended with an error"),
     "LAUNCH_FAILED": _over("it could not be launched on its nodes"),
-    "NODE_FAIL": _over("a node of it failed or stopped answering"),
-    "OUT_OF_MEMORY": _over("it used more memory than it had asked for", Cause.MEMORY),
+    "NODE_FAIL": _over("one of its nodes failed or stopped answering"),
+    "OUT_OF_MEMORY": _over("it used more memory than it requested", Cause.MEMORY),
     "PENDING": _pending(),
     "POWER_UP_NODE": _pending("its nodes are being powered up"),
-    "PREEMPTED": _over("it had to make room for a job of higher priority"),
+    "PREEMPTED": _over("it was preempted by a job of higher priority"),
     "RECONFIG_FAIL": _over("its node could not be reconfigured"),
     "REQUEUED": _over("Slurm put it back into its queue; a pod never starts a second time"),
     "REQUEUE_FED": _over("it was put back into the queue of a federation"),
     "REQUEUE_HOLD": _over("it was put back into the queue and is held there"),
     "RESIZING": SlurmState(phase=SlurmPhase.RUNNING, sentence="its size is being changed"),
     "RESV_DEL_HOLD": _pending("its reservation was deleted, and it is held"),
-    "REVOKED": _over("another cluster of the federation has taken it"),
+    "REVOKED": _over("another cluster of the federation runs it"),
     "RUNNING": SlurmState(phase=SlurmPhase.RUNNING),
     "SIGNALING": SlurmState(phase=SlurmPhase.RUNNING, sentence="it is being sent a signal"),
     "SPECIAL_EXIT": _over("it was put back into the queue in a special state and is held there"),
     "STAGE_OUT": SlurmState(phase=SlurmPhase.ENDING, sentence="its files are being staged out"),
     "STOPPED": SlurmState(phase=SlurmPhase.UNKNOWN, sentence="it was stopped (SIGSTOP) and keeps its nodes"),
-    "SUSPENDED": SlurmState(phase=SlurmPhase.UNKNOWN, sentence="it is suspended and others have its nodes"),
+    "SUSPENDED": SlurmState(
+        phase=SlurmPhase.UNKNOWN, sentence="it is suspended, and other jobs use its nodes"
+    ),
     "TIMEOUT": _over("its time limit was reached"),
     "UPDATE_DB": SlurmState(phase=SlurmPhase.RUNNING, sentence="its accounting is being updated"),
 }
@@ -72,20 +74,20 @@ def state_of(word: str) -> SlurmState:
     """What a state means; `CANCELLED by 1000` is CANCELLED, and one nobody knows is UNKNOWN."""
     state = STATES.get(word.split()[0].rstrip("+") if word.strip() else "")
     return state or SlurmState(
-        phase=SlurmPhase.UNKNOWN, sentence=f"Slurm says {word!r}, which is not known here"
+        phase=SlurmPhase.UNKNOWN, sentence=f"Slurm says {word!r}, a state that Gridmill does not know"
     )
 
 
 NEVER: Mapping[str, str] = {
     "AccountNotAllowed": "its account may not use the partition",
-    "BadConstraints": "no node can ever satisfy what it asks for",
+    "BadConstraints": "no node can satisfy its request",
     "DeadLine": "it could not end before its deadline",
-    "DependencyNeverSatisfied": "what it depends on did not end as it had to",
+    "DependencyNeverSatisfied": "the job on which it depends did not end as required",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QoS is not valid",
     "JobHoldMaxRequeue": "it was put back into the queue too often",
-    "PartitionConfig": "the partition has no nodes that could hold it",
-    "PartitionNodeLimit": "it asks for more nodes than the partition gives one job",
+    "PartitionConfig": "no node of the partition is large enough for it",
+    "PartitionNodeLimit": "it requests more nodes than the partition permits for one job",
     "PartitionTimeLimit": "its time limit is longer than the partition's",
     "QOSNotAllowed": "its QoS may not be used in the partition",
     "launch_failed_requeued_held": "it could not be launched and is held",
@@ -97,5 +99,5 @@ def never_starts(reason: str) -> str:
     """Why a job that is pending for that reason never starts; empty where it may."""
     sentence = NEVER.get(reason.replace(" ", "_"))
     if sentence is None and reason.endswith(("PerJobLimit", "PerJob")):
-        sentence = "it asks for more than one job may have"
+        sentence = "it requests more than one job may have"
     return sentence or ""

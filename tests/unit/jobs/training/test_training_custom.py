@@ -95,7 +95,7 @@ def test_a_script_that_changes_files_that_others_read_too_fails(
     made = by_function(tmp_path, TIDYING.replace('(folder / "cache.npy").touch()', ""))
     dataset = made.input("d")
     write_manifest(tmp_path, new_manifest(dataset, list_contents(tmp_path / dataset.output.uri)))
-    with pytest.raises(DataError, match="p/d@1 is not what it was when it was made"):
+    with pytest.raises(DataError, match="p/d@1 was changed after it was made"):
         run(made)
 
 

@@ -84,7 +84,7 @@ def test_a_transfer_that_is_late_keeps_nothing_where_all_was_given_up(
     end(carriers)
     with pytest.raises(UnavailableError, match="changed or removed") as told:
         carriers.endpoint(Staging.SHARED, {})
-    assert "goes on by itself" in told.value.hint
+    assert "continues automatically" in told.value.hint
     with HOLDS.clearing(lot) as free:
         assert free
 

@@ -154,7 +154,7 @@ def test_why_nothing_comes_home_is_told_until_it_comes(tmp_path: Path, farm: Els
     with pytest.raises(StorageError):
         near.download_results(ended())
     assert near.held_up() == {
-        "p-1.j.1": "what p-1.j.1 needs or has made waits: /data: cannot be kept: No space left on device"
+        "p-1.j.1": "the transfer of data of p-1.j.1 waits: /data: cannot be kept: No space left on device"
     }
     near.download_results(ended())
     assert near.held_up() == {}
@@ -422,7 +422,7 @@ def test_it_is_seen_which_way_data_goes(tmp_path: Path, farm: Elsewhere) -> None
         carrying.note(wanted)
         with pytest.raises(InputError, match=staging):
             carrying.upload_inputs(wanted)
-    assert seen == ["to", "by a bucket to"]
+    assert seen == ["to", "through a bucket to"]
 
 
 def test_a_farm_that_does_not_hear_is_asked_to_forget_once(tmp_path: Path, farm: Elsewhere) -> None:
@@ -565,10 +565,10 @@ def test_a_transfer_that_is_tried_again_or_not_confirmed_says_so() -> None:
     sent = TransferState(total_bytes=10, present_bytes=0, transferred_bytes=10, bytes_per_second=0.0)
     assert list(_rate_texts(sent)) == []
     assert list(_rate_texts(replace(sent, still_seconds=20.0))) == [
-        "all is sent; for 20.0 s the farm has not confirmed it"
+        "all data is sent; the farm has not confirmed it for 20.0 s"
     ]
     hindered = replace(sent, transferred_bytes=5, trouble="the bucket is too slow")
-    assert list(_rate_texts(hindered)) == ["tried again, as the bucket is too slow"]
+    assert list(_rate_texts(hindered)) == ["retried because the bucket is too slow"]
 
 
 def test_what_is_new_in_a_version_is_told_by_its_chunks() -> None:

@@ -82,7 +82,7 @@ def test_what_does_not_answer_or_is_not_there_is_told_with_what_to_do(
     keeping(settings.home, "lab").key.unlink()
     assert looked(settings)[1].endswith("Join the farm anew: it says a line")
     keeping(settings.home, "lab").certificate.write_text("nonsense")
-    assert looked(settings) == (False, "is no certificate")
+    assert looked(settings) == (False, "is not a certificate")
 
 
 def test_a_certificate_that_does_not_hold_names_the_day(running: RunningFarm, settings: Settings) -> None:

@@ -38,4 +38,4 @@ def test_a_full_disk_there_is_told_as_one_there() -> None:
     assert str(refusal(507, body)) == "at the farm /root: cannot be kept: No space left on device"
     own = b'{"code":"storage","message":"the records cannot be used: database or disk is full"}'
     assert str(refusal(507, own)) == "at the farm the records cannot be used: database or disk is full"
-    assert str(refusal(502, b"<html>")) == "the farm answers with status 502"
+    assert str(refusal(502, b"<html>")) == "the farm answers with HTTP status 502"

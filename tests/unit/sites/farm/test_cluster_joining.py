@@ -56,7 +56,7 @@ def test_what_is_no_join_line_is_not_shown(line: str) -> None:
 
 
 def test_of_half_a_join_line_it_is_told_what_is_missing() -> None:
-    with pytest.raises(InputError, match="its secret is not whole"):
+    with pytest.raises(InputError, match="its secret is not complete"):
         read_line(f"{FINGERPRINT}:short")
     with pytest.raises(InputError, match="64 characters, 0 to 9 and a to f; this has 60"):
         read_line(f"{FINGERPRINT[4:]}:{SECRET}")
@@ -89,7 +89,7 @@ def test_a_farm_that_was_joined_under_another_name_is_not_joined_again(tmp_path:
 def test_of_a_farm_that_does_not_answer_no_key_is_left(tmp_path: Path) -> None:
     with pytest.raises(AwayError) as told:
         become_tenant(tmp_path, "far", f"127.0.0.1:{free_port()}", f"{FINGERPRINT}:{SECRET}")
-    assert "Is `gridmill up --light` running there" in told.value.hint
+    assert "Check that `gridmill up --light` runs at the farm" in told.value.hint
     assert list((tmp_path / "clusters").iterdir()) == []
 
 

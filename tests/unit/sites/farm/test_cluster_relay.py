@@ -97,7 +97,7 @@ def test_an_attempt_that_a_farm_does_not_understand_ends_and_others_begin(
     numbers = [number for number, _ in farm.said]
     assert numbers == sorted(set(numbers))
     assert numbers[-1] <= last
-    assert refusals.refused == {"of-tomorrow": "the farm refuses it: not a Start"}
+    assert refusals.refused == {"of-tomorrow": "the farm refuses the job: not a Start"}
     _, stop = decode_passed(session._outgoing.get_nowait() or b"")
     assert isinstance(stop, Stop)
     assert stop.attempt_id == "of-tomorrow"

@@ -23,9 +23,9 @@ def test_what_is_not_said_is_as_usual() -> None:
     ("name", "value", "told"),
     [
         ("lease", "soon", "not a duration"),
-        ("lease", "5s", "10s is the least"),
-        ("checkpoints", "0", "1s is the least"),
-        ("rate", "0", "nothing is ever carried"),
+        ("lease", "5s", "the minimum is 10s"),
+        ("checkpoints", "0", "the minimum is 1s"),
+        ("rate", "0", "the rate 0 permits no transfer"),
         ("rate", "fast", "not a size"),
         ("keep", "long", "not a duration"),
         ("export", "minio/x", "no bucket"),

@@ -186,9 +186,9 @@ def test_a_site_that_is_added_again_meanwhile_has_what_is_kept(
     HOLDS.release(lot)
 
     def remove(name: str) -> None:
-        with pytest.raises(UnavailableError, match="being removed") as told:
+        with pytest.raises(UnavailableError, match="still being deleted") as told:
             HOLDS.hold(lot)
-        assert "goes on by itself" in told.value.hint
+        assert "continues automatically" in told.value.hint
         sought.append(name)
 
     bucket.remove = remove  # type: ignore[method-assign]

@@ -148,23 +148,25 @@ def an_order() -> PodOrder:
 def test_a_node_that_sees_no_root_or_has_less_memory_says_so(tmp_path: Path) -> None:
     mark = tmp_path / "root" / ".sites" / "mark"
     order = an_order()
-    assert f"the storage root {tmp_path / 'root'} is not seen on host" in why_unseen(mark)
+    assert f"the storage root {tmp_path / 'root'} does not exist on host" in why_unseen(mark)
     mark.parent.mkdir(parents=True)
     mark.touch()
     assert why_unseen(mark) == ""
     assert why_unfit(order, NodeCapacity(memory_bytes=4 * GIB)) == ""
     assert "has 2 GiB of memory and not the 4 GiB" in why_unfit(order, NodeCapacity(memory_bytes=2 * GIB))
     two = NodeCapacity(memory_bytes=7 * GIB, claimed_bytes=4 * GIB)
-    assert "has 7 GiB of memory, 4 GiB of it for other pods, and not the 4 GiB" in why_unfit(order, two)
+    assert "has 7 GiB of memory, 4 GiB of it reserved for other pods, and not the 4 GiB" in why_unfit(
+        order, two
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "gpus", "said"),
     [
         ("", 0, ""),
-        ("0", 0, "has 0 GPUs and not the one with number 0 that it promised"),
+        ("0", 0, "has 0 GPUs and not GPU number 0, which Ray assigned"),
         ("0,1", 2, ""),
-        ("1,2", 2, "has 2 GPUs and not the one with number 2"),
+        ("1,2", 2, "has 2 GPUs and not GPU number 2"),
         ("3", None, ""),  # another maker's
         ("MIG-e6b7", 1, ""),
     ],
@@ -204,7 +206,7 @@ def test_another_service_at_the_port_is_told_at_once() -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        with pytest.raises(UnavailableError, match="is no Ray cluster"):
+        with pytest.raises(UnavailableError, match="is not a Ray cluster"):
             _want_answer(f"127.0.0.1:{port}")
         assert [speaks("127.0.0.1", port), speaks("127.0.0.1", port)] == [False, True]
         thread.join(120)

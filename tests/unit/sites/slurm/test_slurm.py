@@ -53,7 +53,7 @@ def test_a_setting_that_is_wrong_is_named_with_what_it_says():
     assert "'partition'" in caught.value.hint
     with pytest.raises(InputError, match="neither spool nor tls"):
         wishes(link="pigeon")
-    with pytest.raises(InputError, match="no options"):
+    with pytest.raises(InputError, match="not options"):
         wishes(extra="--exclude n7")
     with pytest.raises(InputError, match="absolute path"):
         wishes(folder="some where")
@@ -348,7 +348,7 @@ def test_while_slurm_ends_it_nothing_can_be_told():
         ("PREEMPTED", "PREEMPTED: it had to make room", Cause.LOST),
         ("TIMEOUT", "TIMEOUT: its time limit", Cause.LOST),
         ("OUT_OF_MEMORY", "more memory", Cause.MEMORY),
-        ("NODE_FAIL", "a node of it failed", Cause.LOST),
+        ("NODE_FAIL", "one of its nodes failed", Cause.LOST),
     ],
 )
 def test_what_slurm_ended_is_gone_with_its_reason(word, part, cause):
@@ -414,7 +414,7 @@ def test_a_resource_asks_of_slurm_otherwise_than_its_site():
 @pytest.mark.parametrize(
     ("settings", "said", "place"),
     [
-        ({"link": "tls"}, "setting 'link' is the whole site's", "settings.link"),
+        ({"link": "tls"}, "setting 'link' is possible only for the whole site", "settings.link"),
         ({"partitoin": "gpu"}, "has no setting 'partitoin'", "settings.partitoin"),
         ({"time_limit": "90"}, "'90' has no unit", "settings.time_limit"),
     ],
@@ -449,9 +449,9 @@ def test_a_login_node_that_does_not_see_the_root_is_refused(tmp_path):
     root.mkdir()
     site = Site(name="lab", kind=SiteKind.SLURM, address="ssh://ada@login")
     made = SlurmSite(settings, site, NoDoors(), Elsewhere(root), "m1")
-    with pytest.raises(UnavailableError, match=f"root {root} is not seen at ssh://ada@login") as caught:
+    with pytest.raises(UnavailableError, match=f"root {root} does not exist at ssh://ada@login") as caught:
         made.nodes()
-    assert "mount the same folder" in caught.value.hint
+    assert "Mount it under the same path" in caught.value.hint
 
 
 def test_sites_of_other_kinds_take_no_settings_of_a_resource():
