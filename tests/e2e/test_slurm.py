@@ -371,7 +371,7 @@ def test_a_job_that_is_preempted_is_run_again(cluster: SlurmCluster, tmp_path: P
     lab.hangs(run_id)
     cluster.run("sbatch", "-p", "main", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2")
     first, _ = killed_once(lab, run_id)
-    assert first.message.startswith("Slurm ended it, PREEMPTED: it had to make room")
+    assert first.message.startswith("Slurm ended it, PREEMPTED: it was preempted")
     lab.close()
 
 

@@ -279,6 +279,8 @@ class _OutputScan:
             raise InputError(f"the output has a link to {source}, which is not a file or folder", hint=_COPY)
         target.mkdir()
         for entry in sorted(source.iterdir()):
+            if entry.name.startswith(_DRAFT):  # a copy in progress, perhaps this one: it would contain itself
+                continue
             real = self._target(entry) if entry.is_symlink() else entry
             if real in trail:
                 raise InputError(

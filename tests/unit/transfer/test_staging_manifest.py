@@ -193,7 +193,7 @@ def test_manifests_that_are_refused(files):
 
 def test_chunks_of_a_size_that_is_refused():
     for size in (0, -1, 1 << 40):
-        with pytest.raises(InputError, match="chunks of"):
+        with pytest.raises(InputError, match="chunk size of"):
             check_manifest(Manifest(files=(), chunk_bytes=size))
 
 

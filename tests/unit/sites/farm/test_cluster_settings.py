@@ -28,8 +28,8 @@ def test_what_is_not_said_is_as_usual() -> None:
         ("rate", "0", "the rate 0 permits no transfer"),
         ("rate", "fast", "not a size"),
         ("keep", "long", "not a duration"),
-        ("export", "minio/x", "no bucket"),
-        ("endpoint", "minio:9000", "no address"),
+        ("export", "minio/x", "not the address of a bucket"),
+        ("endpoint", "minio:9000", "not the address"),
         ("leas", "1h", "no setting 'leas'"),
     ],
 )

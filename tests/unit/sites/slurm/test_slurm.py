@@ -345,7 +345,7 @@ def test_while_slurm_ends_it_nothing_can_be_told():
 @pytest.mark.parametrize(
     ("word", "part", "cause"),
     [
-        ("PREEMPTED", "PREEMPTED: it had to make room", Cause.LOST),
+        ("PREEMPTED", "PREEMPTED: it was preempted", Cause.LOST),
         ("TIMEOUT", "TIMEOUT: its time limit", Cause.LOST),
         ("OUT_OF_MEMORY", "more memory", Cause.MEMORY),
         ("NODE_FAIL", "one of its nodes failed", Cause.LOST),
