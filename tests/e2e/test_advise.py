@@ -68,7 +68,7 @@ def test_advice_after_probes_and_after_runs(client: Client, file: Path) -> None:
     assert "--probe" in none.value.hint
     with pytest.raises(InputError, match="has no workers"):
         client.advise("sleepy/model")
-    with pytest.raises(InputError, match="names no job"):
+    with pytest.raises(InputError, match="is not the name of a job"):
         client.advise("sleepy")
 
     told: list[int] = []

@@ -80,7 +80,7 @@ class JobContext:
         """The path of a relative URI. Raises UnsafePathError for an empty one or one that leaves the root."""
         path = below(self.root, uri).resolve()
         if not path.is_relative_to(self.root.resolve()):
-            raise UnsafePathError(f"{uri!r} leaves the storage root {self.root}")
+            raise UnsafePathError(f"{uri!r} is outside the storage root {self.root}")
         return path
 
     def input(self, name: str) -> Artifact:

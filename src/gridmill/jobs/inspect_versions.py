@@ -65,7 +65,7 @@ def _rejects(artifact: Artifact) -> Output:
 def _open(root: Path, output: Output) -> ds.Dataset:
     path = below(root, output.uri).resolve()
     if not path.is_relative_to(root.resolve()):
-        raise InputError(f"{output.uri!r} leaves the storage root {root}")
+        raise InputError(f"{output.uri!r} is outside the storage root {root}")
     try:
         return open_version(path, output)
     except (DeltaError, OSError, pa.ArrowException) as error:

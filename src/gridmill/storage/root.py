@@ -291,7 +291,9 @@ class StorageRoot:
         """
         path = below(self._folder, uri)
         if not _real_root(path).is_relative_to(_real_root(self._folder)):
-            raise UnsafePathError(f"{uri!r} leaves the storage root {self._folder} through a link")
+            raise UnsafePathError(
+                f"{uri!r} is outside the storage root {self._folder}: it leads through a link"
+            )
         return path
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
@@ -318,7 +320,9 @@ class StorageRoot:
         """
         path = below(self._folder, uri)
         if not _real_root(path.parent).is_relative_to(_real_root(self._folder)):
-            raise UnsafePathError(f"{uri!r} leaves the storage root {self._folder} through a link")
+            raise UnsafePathError(
+                f"{uri!r} is outside the storage root {self._folder}: it leads through a link"
+            )
         try:
             _remove(path)
         except OSError as error:

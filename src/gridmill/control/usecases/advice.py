@@ -94,7 +94,8 @@ class AdviceUseCases(UseCases):
         pipeline, slash, job = name.partition("/")
         if not slash:
             raise InputError(
-                f"{name!r} names no job", hint="Name the job as PIPELINE/JOB, for example weather/predict."
+                f"{name!r} is not the name of a job",
+                hint="Name the job as PIPELINE/JOB, for example weather/predict.",
             )
         result = self._as_it_ran(pipeline, job) or self._as_kept(pipeline, job)
         if result is None:
