@@ -150,7 +150,7 @@ def find(table: str, name: str) -> Callable[..., Any]:
         target = group.get(name)
         if target is None:
             names = ", ".join(sorted({*TABLES[table], *group}))
-            raise NotFoundError(f"there is no {name!r} among {table}", hint=f"There are: {names}.")
+            raise NotFoundError(f"{table} has no entry {name!r}", hint=f"Use one of: {names}.")
     module, _, attribute = target.partition(":")
     factory: Callable[..., Any] = getattr(import_module(module), attribute)
     return factory

@@ -170,9 +170,9 @@ def is_farm(home: Path) -> bool:
 def _shares(written: str) -> int:
     if not written.isdecimal() or int(written) < 1:
         raise InputError(
-            f"a GPU is no {written!r} GPUs",
+            f"{written!r} is not a whole number of at least 1",
             place="GRIDMILL_GPU_SHARES",
-            hint="Write 4 for a quarter of a GPU as the least that a job can have.",
+            hint="For example, with GRIDMILL_GPU_SHARES=4 up to four jobs share a GPU.",
         )
     return int(written)
 
@@ -186,7 +186,9 @@ def _reserve(written: str) -> int | None:
 def _files(written: str) -> int:
     if not written.isdecimal():
         raise InputError(
-            f"{written!r} is no number of files", place="GRIDMILL_JOB_FILES", hint="Write 1000000."
+            f"{written!r} is not a whole number",
+            place="GRIDMILL_JOB_FILES",
+            hint="Example: GRIDMILL_JOB_FILES=1000000",
         )
     return int(written)
 
@@ -194,7 +196,11 @@ def _files(written: str) -> int:
 def _history(written: str) -> float:
     seconds = parse_seconds(written)
     if seconds <= 0:
-        raise InputError("history is kept for more than no time", place="GRIDMILL_HISTORY", hint="Write 90d.")
+        raise InputError(
+            f"{written!r} is not longer than 0 s",
+            place="GRIDMILL_HISTORY",
+            hint="Example: GRIDMILL_HISTORY=90d",
+        )
     return seconds
 
 
@@ -204,7 +210,7 @@ _LEAST_LOG_BYTES = 64 * KIB
 def _log_bytes(name: str, env: Mapping[str, str], default: int) -> int:
     size = parse_bytes(env[name]) if env.get(name) else default
     if size < _LEAST_LOG_BYTES:
-        raise InputError(f"{env[name]} is less than 64KiB", place=name, hint="Write 256MiB.")
+        raise InputError(f"{env[name]} is less than 64KiB", place=name, hint=f"Example: {name}=256MiB")
     return size
 
 
@@ -225,8 +231,8 @@ def fill_in_environment(
         found = env.get(match[1])
         if found is None:
             raise InputError(
-                f"the environment variable {match[1]!r} is not set where the job runs",
-                hint="Set it before `gridmill run`, or before `gridmill up` where that is running.",
+                f"the environment variable {match[1]!r} is not set on the machine where the job runs",
+                hint="Set it before `gridmill run`, or if a control node runs, before `gridmill up`.",
                 place=place,
             )
         return quote(found, safe="") if in_url and not alone else found

@@ -196,7 +196,7 @@ def test_who_waits_is_told_its_place_and_about_how_long(place: Path, tmp_path: P
         sights = decode(home.ask("POST", "/v1/pods/observe", PodNames(pods=("d4.0",))).body, PodReports)
         told = sights.reports["d4.0"]
         assert told.status == PodStatus.QUEUED
-        assert re.fullmatch(r"waits for room on the farm; it is the next, about \d+ min", told.message)
+        assert re.fullmatch(r"waits for room on the farm; next in the queue, about \d+ min", told.message)
 
 
 def test_a_probe_takes_and_gives_bytes_for_nothing(home: Visitor) -> None:
@@ -479,7 +479,7 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         now = running.farm.now()
         running.farm.now = lambda: now + 1001
         running.tick_loop.tick()
-        assert "nothing was heard of its tenant" in gone(home, "short-1.0").message
+        assert "the tenant sent no request" in gone(home, "short-1.0").message
         running.farm.now = lambda: now + 1001 + 3599
         running.tick_loop.tick()
         assert (Path(root) / "out/l1/file").exists()
@@ -489,7 +489,7 @@ def test_a_lease_that_is_over_ends_its_pods(place: Path, tmp_path: Path) -> None
         running.farm.now = lambda: now + 1001 + 3601
         running.tick_loop.tick()
         [told] = home.ask("GET", "/v1/farm").told["warnings"]  # nothing of the idle one is lost
-        assert told == "what l1 left at the farm was fetched by nobody for 1 h 00 m, and is lost"
+        assert told == "the results of l1 on the farm were not downloaded within 1 h 00 m and are deleted"
         assert gone(home, "short-1.0").message == told
         assert not (Path(root) / "out/l1").exists()
         assert not (place / "h/farm/tenants/home/home/pods/short-1.0").exists()

@@ -262,7 +262,9 @@ def test_what_could_not_be_sent_home_in_time_is_told_as_lost(land: Farmland) -> 
     land.wait(lambda: "results_lost" in land.said("farm"), "the farm says that it is lost")
     land.wait(lambda: left_there(land) == [], "the farm has removed what it made")
     land.control()
-    lost = "site far: what lost-1.long.1 left at the farm was fetched by nobody for 1.0 s, and is lost"
+    lost = (
+        "site far: the results of lost-1.long.1 on the farm were not downloaded within 1.0 s and are deleted"
+    )
     land.wait(lambda: lost in land.gridmill("status"), "home tells it")
     land.wait(lambda: '"succeeded"' in land.gridmill("status", "lost-1", "--json"), "it was done again")
     view = json.loads(land.gridmill("status", "lost-1", "--json"))

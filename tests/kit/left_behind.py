@@ -5,6 +5,7 @@ share - hard-coded names below /tmp, shared memory, network devices, control gro
 was there before, unless another run of the tests is in progress.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -126,12 +127,22 @@ def remove_groups_of_killed_pods(home: Path) -> None:
                 destroy(Path(group))
 
 
+def _has_process(group: Path) -> bool:
+    """Whether a control group holds a process. Another test can delete the group during the scan."""
+    try:
+        return bool((group / "cgroup.procs").read_text().strip())
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENODEV):
+            return False
+        raise
+
+
 def _removed_as_empty(path: Path) -> bool:
-    """Whether it was a control group without a process, as a pod that a test killed leaves it; gone now."""
+    """Whether the path was a control group without processes, as a killed pod leaves it, and was deleted."""
     if not path.is_relative_to("/sys/fs/cgroup"):
         return False
     below = sorted((one for one in path.rglob("*") if one.is_dir()), reverse=True)
-    if any((one / "cgroup.procs").read_text().strip() for one in (path, *below)):
+    if any(map(_has_process, (path, *below))):
         return False
     with suppress(OSError):
         for one in (*below, path):

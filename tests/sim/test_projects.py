@@ -162,7 +162,7 @@ def test_files_that_a_crash_left_are_taken_over_others_are_a_conflict(tmp_path: 
     folder = tmp_path / "other/root/models/w/m/1"
     folder.mkdir(parents=True)
     (folder / "model.json").write_bytes(b"not the same")
-    with pytest.raises(ConflictError, match="is there already"):
+    with pytest.raises(ConflictError, match="already exists and differs from the archive"):
         service(other).restore(str(archive))
     assert service(other).artifacts().items == ()
     (folder / "model.json").write_bytes(b"{}")
@@ -276,7 +276,7 @@ def test_a_version_that_lost_files_is_not_passed_on_as_whole(tmp_path: Path) -> 
     grid, one = at(tmp_path / "one"), model(1, 1.0)
     lost = replace(one, output=replace(one.output, size_bytes=5))
     keep(grid, tmp_path / "one", lost, {"model.json": b"{}"})
-    with pytest.raises(StorageError, match="w/m@1 has lost files: 2 B of 5 B are there"):
+    with pytest.raises(StorageError, match="w/m@1 has only 2 B of 5 B: files are missing"):
         service(grid).backup(("w",), str(tmp_path / "p.zip"))
     assert list(tmp_path.glob("*p.zip*")) == []
 

@@ -137,9 +137,9 @@ def check_size(lodging: TenantDeployment, nodes: Sequence[Node], shares: int = 1
     if _placements(lodging, free((), nodes, shares)) is None:
         largest = max((order.capacity for order in lodging.request.orders), key=lambda one: one.memory_bytes)
         raise CapacityError(
-            f"the farm has no room for {len(lodging.pods)} x {largest.cpus:g} CPUs, "
-            f"{show_bytes(largest.memory_bytes)}, {largest.gpus} GPUs, even when it is empty",
-            hint="`gridmill nodes` shows what it has.",
+            f"the farm is too small for {len(lodging.pods)} x {largest.cpus:g} CPUs, "
+            f"{show_bytes(largest.memory_bytes)}, {largest.gpus} GPUs, even if no other deployment runs",
+            hint="Request less. `gridmill nodes` shows the capacity of the farm.",
         )
 
 
@@ -166,9 +166,10 @@ def _nodes_in_order(order: PodOrder, rooms: dict[str, FreeCapacity]) -> list[str
 
 
 LEAST_STAYS = 3
-"""With fewer ended deployments there is no forecast."""
+"""If fewer deployments have ended, there is no forecast."""
 MOST_WAITING = 200
-"""So many deployments are placed one after another; further ones are expected to follow at the same pace."""
+"""At most this many waiting deployments are placed one after another. Further ones are expected to get room
+at the same pace."""
 _LIKELY = 0.5
 
 

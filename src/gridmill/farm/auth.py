@@ -51,7 +51,7 @@ class TenantMiddleware:
         try:
             refusal = self._refusal(scope)
         except GridmillError as error:
-            refusal = failure(UnavailableError(f"the farm cannot look who you are: {error}"), 503)
+            refusal = failure(UnavailableError(f"the farm cannot check the token: {error}"), 503)
         if refusal is not None:
             return await refusal(scope, receive, send)
         body = bounded(receive, _limit(scope["path"]))

@@ -33,7 +33,9 @@ class Authority:
         self._certificate = x509.load_pem_x509_certificate(self._certfile.read_bytes())
         key = serialization.load_pem_private_key(self._keyfile.read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise InputError("is no key that Gridmill has made", place=str(self._keyfile))
+            raise InputError(
+                "this is not an elliptic-curve key, as Gridmill makes it", place=str(self._keyfile)
+            )
         self._key = key
 
     def _make(self, now: float) -> None:
@@ -90,7 +92,7 @@ def fingerprint_of_key(request: str) -> str:
 
 
 def _requested_key(request: str) -> ec.EllipticCurvePublicKey | rsa.RSAPublicKey:
-    wrong = InputError("not a certificate signing request (PEM) of a usable key", place="request")
+    wrong = InputError("this is not a certificate signing request (PEM) with a usable key", place="request")
     try:
         read = x509.load_pem_x509_csr(request.encode(errors="replace"))
         if not read.is_signature_valid:

@@ -98,7 +98,7 @@ def own_folder(path: Path, user: int | None, mode: int) -> None:
         except NotADirectoryError:
             path.unlink()
     else:
-        raise StorageError("something is in the place of a folder", place=str(path))
+        raise StorageError("cannot make this folder: another file is there again and again", place=str(path))
     try:
         if user is not None and os.fstat(descriptor).st_uid != user:
             os.fchown(descriptor, user, user)
@@ -120,7 +120,7 @@ def look_at_isolation(cgroups: bool) -> Isolation:
         )
         isolation = decode(tried.stdout, Isolation)
     except (OSError, subprocess.TimeoutExpired, InputError) as error:
-        return Isolation(problem=f"it cannot be tried: {error}")
+        return Isolation(problem=f"the test of it failed: {error}")
     if cgroups:
         return isolation
     return Isolation(
@@ -135,7 +135,7 @@ def why_not_isolated(isolation: Isolation) -> str:
     if isolation.is_complete:
         return ""
     missing = "limits of memory, processes and CPUs" if not isolation.groups else "namespaces"
-    return f"this machine permits no {missing} for the jobs of each ({isolation.problem})"
+    return f"this machine permits no {missing} for the jobs of each tenant ({isolation.problem})"
 
 
 class PodConfiner:

@@ -96,27 +96,32 @@ def check_deploy(lodging: TenantDeployment, others: Iterable[TenantDeployment]) 
     """Raises InputError for ids that could not be folders, ConflictError for pods of another
     deployment of the same tenant."""
     if not lodging.request.orders:
-        raise InputError("a deployment has at least one pod", place="orders")
+        raise InputError("a deployment needs at least one pod", place="orders")
     if not 0 < lodging.request.lease_seconds < float("inf"):
-        raise InputError("a lease is a positive number of seconds", place="lease_seconds")
+        raise InputError(
+            f"{lodging.request.lease_seconds:g} is not a positive number of seconds", place="lease_seconds"
+        )
     for name in (lodging.id, *lodging.pods):
         check_id(name)
     if any(order.deployment_id != lodging.id for order in lodging.request.orders):
-        raise InputError("the orders are of another deployment", place="orders")
+        raise InputError(f"an order belongs to another deployment than {lodging.id}", place="orders")
     if len(set(lodging.pods)) < len(lodging.pods):
-        raise InputError("two orders are of the same pod", place="orders")
+        raise InputError("two orders are for the same pod", place="orders")
     _check_amounts(lodging.request)
     pod_ids = {pod_id for other in others for pod_id in other.pods}
     for pod_id in lodging.pods:
         if pod_id in pod_ids:
-            raise ConflictError(f"pod {pod_id} is of another deployment")
+            raise ConflictError(f"pod {pod_id} belongs to another deployment")
 
 
 def _check_amounts(deploy: DeployRequest) -> None:
     for order in deploy.orders:
         amounts = order.capacity
         if not (0 <= amounts.cpus < float("inf")) or amounts.memory_bytes < 0 or amounts.gpus < 0:
-            raise InputError("a pod's capacity is no less than nothing", place="orders.capacity")
+            raise InputError(
+                f"pod {order.pod_id}: an amount of its capacity is negative or infinite",
+                place="orders.capacity",
+            )
 
 
 SILENT_SECONDS = 20.0

@@ -96,7 +96,7 @@ def _waits(farm: Farm, everybody: Sequence[TenantDeployment]) -> Mapping[int, st
 
 
 def _place(ahead: int, seconds: float | None) -> str:
-    message = f"{show_count(ahead, 'deployment')} before it" if ahead else "it is the next"
+    message = f"{show_count(ahead, 'deployment')} ahead in the queue" if ahead else "next in the queue"
     return message if seconds is None else f"{message}, {roughly(seconds)}"
 
 
@@ -107,16 +107,16 @@ def _before(
     for pod in pods:
         lodging = lodging_of.get(pod)
         if lodging is None:
-            yield pod, PodReport(status=PodStatus.GONE, message="it was never started")
+            yield pod, PodReport(status=PodStatus.GONE, message="the pod was never started")
         elif lodging.state == TenantDeploymentState.WAITING:
-            position_text = short or waits.get(lodging.number, "it is the next")
+            position_text = short or waits.get(lodging.number, "next in the queue")
             yield (
                 pod,
                 PodReport(status=PodStatus.QUEUED, message=f"waits for room on the farm; {position_text}"),
             )
         elif lodging.state == TenantDeploymentState.STARTING:
             why = lodging.message or short
-            message = f"is being brought up; {why}" if why else "is being brought up"
+            message = f"the pod is starting; {why}" if why else "the pod is starting"
             yield pod, PodReport(status=PodStatus.QUEUED, message=message)
 
 

@@ -133,7 +133,7 @@ class FarmDisk:
         else:
             used = f"{use.files:,} inodes of the farm's disk; its limit is {limits.files:,}"
             option = "--tenant-files"
-        return f"tenant {tenant} uses {used} (`gridmill up --light {option}` there raises it)"
+        return f"tenant {tenant} uses {used} (`gridmill up --light {option}` on the farm raises the limit)"
 
     def why_short(self, tenant: str) -> str:
         """Why nothing new begins on the farm; empty: the reserve is free, or eviction has freed it."""

@@ -59,7 +59,7 @@ class TreeScans:
         running = self._running_scan(uri)
         wait((running,), self._patience_seconds)
         if not running.done():
-            raise UnavailableError(f"{uri} is still being read", hint="Ask again.")
+            raise UnavailableError(f"{uri} is still being read", hint="Repeat the request.")
         with self._lock:
             if self._running.get(uri) is running:
                 del self._running[uri]
@@ -74,7 +74,9 @@ class TreeScans:
             if len(self._running) >= MOST_WAITING:
                 self._running = {one: run for one, run in self._running.items() if not run.done()}
             if len(self._running) >= MOST_WAITING:
-                raise UnavailableError("too many folders are being read", hint="Ask again.")
+                raise UnavailableError(
+                    f"{MOST_WAITING} folders are being read, which is the limit", hint="Repeat the request."
+                )
             made = self._running[uri] = Future()
         threading.Thread(target=self._run, args=(uri, made), name="gridmill-scan", daemon=True).start()
         return made
@@ -199,7 +201,7 @@ class TenantFiles:
 
     def _check_open(self) -> None:
         if self._closed.is_set():
-            raise UnavailableError("the farm is letting go of what it has for this tenant")
+            raise UnavailableError("the farm is closing the files of this tenant")
 
     def place(self, wanted: PlaceTree) -> tuple[str, ...]:
         """See Placer. Raises InputError, ConflictError, CapacityError, StorageError, UnavailableError."""

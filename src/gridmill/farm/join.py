@@ -48,7 +48,7 @@ def invite(records: RecordStore, now: float, name: str = "") -> str:
     if name:
         tenant = find_tenant(records, name)
         if tenant.revoked:
-            raise ConflictError(f"tenant {name} is revoked", hint="`gridmill farm invite` lets it join anew.")
+            raise ConflictError(f"tenant {name} is revoked", hint="Run `gridmill farm invite`.")
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     over = [invitation for invitation in records.all(Invitation) if invitation.expires <= now]
     records.remove(*over)
@@ -135,13 +135,15 @@ def _invitation(records: RecordStore, secret: str, key: str, now: float) -> Invi
 
 def _check_free(tenant: Tenant | None, invitation: Invitation, name: str) -> None:
     if invitation.name and invitation.name != name:
-        raise InputError(f"this join line is for the tenant {invitation.name}", place="tenant")
+        raise InputError(
+            f"this join line is for the tenant {invitation.name}, not for {name}", place="tenant"
+        )
     if tenant is not None and tenant.revoked:
         raise leaving(name)
     if tenant is not None and invitation.name != name:
         raise ConflictError(
-            f"another tenant is called {name}",
-            hint=f"If it is you, `gridmill farm rotate {name}` on the farm prints a line that replaces what "
-            "you have. If it is another machine of that name, give it another GRIDMILL_HOME.",
+            f"this farm already has a tenant {name}",
+            hint=f"If that is this machine, `gridmill farm rotate {name}` on the farm prints a line that "
+            "replaces its certificate and token. If not, set another GRIDMILL_HOME here.",
             place="tenant",
         )

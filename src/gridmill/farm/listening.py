@@ -25,7 +25,7 @@ def listening(settings: Settings) -> FarmAddress:
     except OSError as error:
         raise NotFoundError(
             f"there is no farm in {settings.home}",
-            hint="`gridmill up --light --listen HOST:PORT` starts one; GRIDMILL_HOME says where it lives.",
+            hint="`gridmill up --light --listen HOST:PORT` starts one; GRIDMILL_HOME names its folder.",
         ) from error
 
 

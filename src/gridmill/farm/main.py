@@ -270,7 +270,7 @@ class TickLoop:
         for lodging in expired(farm.records.all(TenantDeployment), farm.last_contacts, farm.now()):
             silent = show_seconds(lodging.request.lease_seconds)
             _LOG.warning("lease_ended tenant=%s deployment=%s", lodging.tenant, lodging.id)
-            why = f"nothing was heard of its tenant for {silent}"
+            why = f"the tenant sent no request for {silent}"
             _isolated(lodging.tenant, partial(self._tear_down, lodging, why))
 
     def _tear_down(self, lodging: TenantDeployment, why: str) -> None:
@@ -310,7 +310,7 @@ class TickLoop:
     def _loss(self, lodging: TenantDeployment, left: Sequence[AttemptRecord], now: float) -> LostResults:
         kept = show_seconds(self._retain_seconds)
         names = ", ".join(work.attempt_id for work in left if work.uri)
-        message = f"what {names} left at the farm was fetched by nobody for {kept}, and is lost"
+        message = f"the results of {names} on the farm were not downloaded within {kept} and are deleted"
         return LostResults(deployment=lodging.id, tenant=lodging.tenant, time=now, message=message)
 
     def _delete_attempt(self, work: AttemptRecord) -> None:
@@ -453,7 +453,7 @@ def start(
 
 def _why_one_user(settings: Settings, place: Site) -> str:
     if place.kind != SiteKind.LOCAL:
-        return f"a {place.kind.value} cluster starts its jobs as one user"
+        return f"a {place.kind.value} cluster starts all jobs as one user"
     tenants = settings.home / "farm" / "tenants"
     tenants.mkdir(exist_ok=True, mode=0o700)
     for passed in (settings.home, tenants.parent, tenants) if os.geteuid() == 0 else ():

@@ -93,7 +93,7 @@ class Relay:
         ConflictError."""
         session = self._current(name)
         if session.read:
-            raise ConflictError("this session is being read", hint="Open another one.")
+            raise ConflictError("this session already has a reader", hint="Open another session.")
         session.begin()
         return session
 
@@ -156,14 +156,14 @@ class Relay:
     def _current(self, name: str) -> Session:
         session = self._session
         if session is None or session.closed or session.name != name:
-            raise NotFoundError("this session is over", hint="Open another one.")
+            raise NotFoundError("this session has ended", hint="Open another session.")
         return session
 
 
 def _to_pod(line: bytes) -> tuple[int, ToPod | None]:
     channel, message = decode_passed(line)
     if isinstance(message, Hello | Events):
-        raise InputError(f"a {type(message).__name__} is said by pods")
+        raise InputError(f"only pods send messages of the type {type(message).__name__}")
     return channel, message
 
 

@@ -75,7 +75,7 @@ class RecordStore:
             self._db.execute("PRAGMA synchronous=FULL")
             self._prepare(path)
         except (sqlite3.Error, OSError) as error:
-            raise StorageError(f"the records cannot be opened: {error}", place=str(path)) from error
+            raise StorageError(f"the farm's records cannot be opened: {error}", place=str(path)) from error
 
     def _prepare(self, path: Path) -> None:
         if self._version() == _FORMAT:
@@ -88,7 +88,7 @@ class RecordStore:
             whose = "a newer Gridmill" if version > _FORMAT else "a Gridmill before its first release"
             raise StorageError(
                 f"the farm's records were written by {whose} (format {version}; this one reads {_FORMAT})",
-                hint="Start the farm with that version, or with another GRIDMILL_HOME: tenants join it anew.",
+                hint="Start the farm with that version, or set another GRIDMILL_HOME: tenants join again.",
                 place=str(path),
             )
         self._db.execute(
@@ -152,8 +152,8 @@ class RecordStore:
         if row is not None and noun is None:
             raise StorageError(
                 f"the farm's record of {kind.__name__} {key} is damaged".rstrip(),
-                hint="A tenant can join again under another name (`gridmill farm invite`); put a backup of "
-                "farm/records.db in its place for any other record.",
+                hint="A tenant can join under another name (`gridmill farm invite`). Else restore "
+                "farm/records.db from a backup.",
             )
         return noun
 
@@ -168,7 +168,7 @@ class RecordStore:
         name = f"{kind.__name__} {key}"
         if name not in self.damaged:
             self.damaged.append(name)
-            print(f"gridmill: the farm's record of {name} is damaged, and is left out", file=sys.stderr)
+            print(f"gridmill: the farm's record of {name} is damaged and is skipped", file=sys.stderr)
         return None
 
     def put(self, *nouns: Noun) -> None:
@@ -209,7 +209,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise StorageError(f"the records cannot be used: {error}") from error
+        raise StorageError(f"the farm's records cannot be read or written: {error}") from error
 
 
 def key_of(noun: Noun) -> str:

@@ -51,8 +51,8 @@ def check_name(name: str) -> str:
     """The name. Raises InputError for one that no folder and Unix user could have."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            f"{name[:60]!r} is no name of a tenant",
-            hint="Use up to 23 lower-case letters, digits and dashes, a letter first.",
+            f"{name[:60]!r} is not a valid tenant name",
+            hint="Use 1 to 23 lower-case letters, digits and dashes. The first is a letter.",
             place="tenant",
         )
     return name
@@ -88,6 +88,6 @@ def unknown_tenant() -> InputError:
     """The error for a client that is no tenant."""
     return InputError(
         "this farm knows no tenant with that certificate and token",
-        hint="Join it: `gridmill farm invite` on the farm prints the line to be pasted at home.",
+        hint="`gridmill farm invite` on the farm prints a command. Run it on your machine to join the farm.",
         place="Authorization",
     )

@@ -75,9 +75,9 @@ def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenan
         return
     if other.revoked:
         raise leaving(other.name)
-    why = alone or "it joined when jobs had no Unix user of their own here"
+    why = alone or f"{other.name} joined when jobs had no Unix user of their own here"
     raise InputError(
-        f"this farm serves one tenant only, and that is {other.name}: {why}",
+        f"this farm serves one tenant only, which is {other.name}: {why}",
         hint=_separate_hint(other.name) if alone else _joins_anew(other.name),
         place="tenant",
     )
@@ -86,7 +86,7 @@ def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenan
 def leaving(name: str) -> ConflictError:
     """Why nobody joins yet where a tenant was revoked."""
     return ConflictError(
-        f"what is left of a tenant {name} is being removed", hint="Join again in a moment.", place="tenant"
+        f"the files of a revoked {name} are being deleted", hint="Join again in a minute.", place="tenant"
     )
 
 
@@ -95,32 +95,32 @@ def refuse_together(one_user: str, tenants: Sequence[Tenant], one_tenant: str = 
     apart has changed. `one_user` and `one_tenant` as above."""
     if one_tenant and not one_user and len(tenants) > 1:
         raise InputError(
-            f"{len(tenants)} tenants joined here, and their jobs cannot be kept apart: {one_tenant}",
-            hint=f"Undo what has changed. Or {_joins_anew(tenants[-1].name)}",
+            f"{len(tenants)} tenants have joined, but their jobs can no longer be isolated: {one_tenant}",
+            hint=f"Undo the change on this machine, or remove a tenant: {_joins_anew(tenants[-1].name)}",
         )
     for tenant in tenants:
         if one_user and tenant.user is not None:
             raise InputError(
-                f"jobs of {tenant.name} have a Unix user of their own, which cannot be here now: {one_user}",
-                hint=f"Undo what has changed. Or {_joins_anew(tenant.name)}",
+                f"jobs of {tenant.name} can no longer have a Unix user of their own: {one_user}",
+                hint=f"Undo the change on this machine, or let it join again: {_joins_anew(tenant.name)}",
             )
         if tenant.user is None and len(tenants) > 1:
             others = ", ".join(one.name for one in tenants if one is not tenant)
             raise InputError(
-                f"jobs of {tenant.name} have no Unix user of their own, and could see what is of {others}",
+                f"jobs of {tenant.name} have no Unix user of their own and could read the files of {others}",
                 hint=_joins_anew(tenant.name),
             )
 
 
 def _separate_hint(name: str) -> str:
     return (
-        "Jobs of several tenants need a Unix user each, control groups and namespaces: run the farm as root, "
-        f"with --site local, in folders that others may pass; or `gridmill farm revoke {name}` there first."
+        "For several tenants, run the farm as root, with cgroups and namespaces, --site local, in folders "
+        f"that other users can enter. To replace the tenant, first run `gridmill farm revoke {name}` there."
     )
 
 
 def _joins_anew(name: str) -> str:
-    return f"`gridmill farm revoke {name}` there, then let it join again by a line of `gridmill farm invite`."
+    return f"run `gridmill farm revoke {name}` on the farm, then join with a line of `gridmill farm invite`."
 
 
 def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
@@ -131,7 +131,7 @@ def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) 
     if user is None:
         return
     if user < FIRST_USER:
-        raise UnavailableError(f"user {user} is no tenant's")
+        raise UnavailableError(f"user {user} is not the user of a tenant")
     until = time.monotonic() + patience_seconds
     while True:
         for pid in living(user):
@@ -140,7 +140,7 @@ def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) 
         if not living(user):
             return
         if time.monotonic() > until:
-            raise UnavailableError(f"processes of user {user} do not end")
+            raise UnavailableError(f"processes of user {user} still run {patience_seconds:g} s after SIGKILL")
         time.sleep(_POLL_SECONDS)
 
 
@@ -218,7 +218,7 @@ def _become(user: int) -> None:
     libc.setfsgid(user)
     libc.setfsuid(user)
     if libc.setfsuid(user) != user:  # which tells who it was before, and nothing of errors
-        raise UnavailableError(f"files cannot be used as user {user}")
+        raise UnavailableError(f"cannot read and write files as user {user}")
     _thread.user = user
 
 
@@ -230,11 +230,11 @@ def _libc() -> ctypes.CDLL:
 def why_one_user(folder: Path) -> str:
     """Why jobs cannot have Unix users of their own here, with homes below `folder`; empty: they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
-        return "it is not run by root"
+        return "Gridmill does not run as root"
     existing = (path for path in (folder, *folder.parents) if path.exists())
     closed = next((path for path in existing if not path.stat().st_mode & 0o001), None)
     if closed is not None:
-        return f"others may not pass through {closed}"
+        return f"other users cannot enter {closed}"
     return _why_no_python(FIRST_USER)
 
 
@@ -253,6 +253,6 @@ def _why_no_python(user: int) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"others may not start this Python: {error}"
-    error_lines = tried.stderr.strip().splitlines() or [f"it ends with {tried.returncode}"]
-    return f"others may not use this Gridmill: {error_lines[-1]}" if tried.returncode else ""
+        return f"other users cannot start this Python: {error}"
+    error_lines = tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"]
+    return f"other users cannot import this Gridmill: {error_lines[-1]}" if tried.returncode else ""

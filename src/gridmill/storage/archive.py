@@ -125,7 +125,9 @@ class UnpackedArchive:
         target, staged = below(self.root, uri), below(self.folder / _FILES, uri)
         if target.exists():
             if uri not in checked:
-                raise ConflictError(f"{target} was made while the archive was read", hint="Import it again.")
+                raise ConflictError(
+                    f"{target} was made by another process during the import", hint="Import it again."
+                )
         elif staged.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             staged.rename(target)
@@ -147,8 +149,8 @@ class UnpackedArchive:
             return
         if (there.run_id, there.attempt_id) != (version.run_id, version.attempt_id):
             raise ConflictError(
-                f"{target} is of another {version.id}, of which this grid has no record",
-                hint="`gridmill recover` restores it. Import the archive into another grid.",
+                f"{target} belongs to another {version.id}, of which this grid has no record",
+                hint="`gridmill recover` restores that record. Import the archive into another grid.",
             )
 
     def _check_same(self, uri: str, target: Path) -> None:
@@ -158,8 +160,8 @@ class UnpackedArchive:
         hashes = {str(path.relative_to(target)): _hash(path) for path in _files(target)}
         if hashes != wanted:
             raise ConflictError(
-                f"{target} is there already, and is not what the archive has",
-                hint="Another grid may use this storage root: give this one its own (GRIDMILL_ROOT).",
+                f"{target} already exists and differs from the archive",
+                hint="If another grid uses this storage root, set another GRIDMILL_ROOT for this one.",
             )
 
     def bundle(self, digest: str) -> bytes:
@@ -192,7 +194,7 @@ def write_archive(
     except FileNotFoundError as error:
         raise ConflictError(
             f"{error.filename} was deleted during the backup",
-            hint="Wait for its runs, and repeat the backup.",
+            hint="Wait until the runs of the project have ended, and repeat the backup.",
         ) from error
     except OSError as error:
         raise StorageError(f"the archive cannot be written: {error.strerror}", place=str(target)) from error
@@ -210,7 +212,7 @@ def _check_whole(project: ArchiveContents, root: Path) -> None:
         size_found = sum(path.stat().st_size for path in _files(below(root, artifact.output.uri)))
         if size_found < wanted:
             raise StorageError(
-                f"{artifact.id} has lost files: {show_bytes(size_found)} of {show_bytes(wanted)} are there",
+                f"{artifact.id} has only {show_bytes(size_found)} of {show_bytes(wanted)}: files are missing",
                 hint=f"Remove it (`gridmill remove {artifact.kind} {artifact.id}`), and repeat the backup.",
                 place=str(below(root, artifact.output.uri)),
             )
@@ -228,11 +230,11 @@ def _sources(project: ArchiveContents, root: Path, bundles: Path) -> Iterator[tu
 def _files(folder: Path) -> list[Path]:
     """Every file below, in order. Raises InputError for a link, FileNotFoundError."""
     if not folder.is_dir():
-        raise FileNotFoundError(2, "it is not there", str(folder))
+        raise FileNotFoundError(2, "the folder does not exist", str(folder))
     result = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     for path in result:
         if path.is_symlink():
-            raise InputError(f"{path} is a link: an archive holds no links")
+            raise InputError(f"{path} is a link: archives cannot contain links")
     return result
 
 
@@ -277,9 +279,9 @@ def unpacked(source: Path, root: Path) -> Iterator[UnpackedArchive]:
                 _unpack(archive, name, entry, folder)
             yield UnpackedArchive(manifest=manifest, folder=folder, root=root)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise InputError(f"this is no whole archive: {error}", place=str(source)) from error
+        raise InputError(f"the archive is damaged or incomplete: {error}", place=str(source)) from error
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no archive {source}") from error
+        raise NotFoundError(f"the archive {source} does not exist") from error
     except OSError as error:
         raise StorageError(f"the archive cannot be unpacked: {error.strerror}", place=str(source)) from error
 
@@ -287,15 +289,15 @@ def unpacked(source: Path, root: Path) -> Iterator[UnpackedArchive]:
 def _check_file(source: Path) -> None:
     """A device or a pipe may have no end."""
     if not stat.S_ISREG(source.stat().st_mode):
-        raise InputError("an archive is a file; this is not one", place=str(source))
+        raise InputError("this is not a file", place=str(source))
 
 
 def _check_room(manifest: ArchiveManifest, folder: Path) -> None:
     wanted, free = sum(file.size_bytes for file in manifest.files.values()), shutil.disk_usage(folder).free
     if wanted > free:
         raise StorageError(
-            f"the archive needs {show_bytes(wanted)}, and {show_bytes(free)} are free",
-            hint="Make room (`gridmill clean` shows what can go), and import it again.",
+            f"the archive needs {show_bytes(wanted)}, but only {show_bytes(free)} are free",
+            hint="Free some space (`gridmill clean` shows unused data), and import it again.",
             place=str(folder.parent),
         )
 
@@ -304,7 +306,7 @@ def _check_plain(archive: zipfile.ZipFile, source: Path) -> None:
     if any(info.flag_bits & _ENCRYPTED for info in archive.infolist()):
         raise InputError(
             "the archive is encrypted",
-            hint="Take the password off it, and import it again.",
+            hint="Remove its password, and import it again.",
             place=str(source),
         )
 
@@ -312,16 +314,16 @@ def _check_plain(archive: zipfile.ZipFile, source: Path) -> None:
 def _manifest(archive: zipfile.ZipFile, source: Path) -> ArchiveManifest:
     names = archive.namelist()
     if _MANIFEST not in names:
-        raise InputError("this is no archive of a Gridmill project", place=str(source))
+        raise InputError("this is not an archive of a Gridmill project", place=str(source))
     size = archive.getinfo(_MANIFEST).file_size
     if size > _MANIFEST_BYTES:
         raise InputError(
-            f"its manifest has {show_bytes(size)}; at most {show_bytes(_MANIFEST_BYTES)} are read",
+            f"the manifest has {show_bytes(size)}; the limit is {show_bytes(_MANIFEST_BYTES)}",
             place=str(source),
         )
     manifest = decode(archive.read(_MANIFEST), ArchiveManifest)
     if sorted(names) != sorted([_MANIFEST, *manifest.files]):
-        raise InputError("what it holds is not what its manifest says", place=str(source))
+        raise InputError("the archive does not have the files that its manifest lists", place=str(source))
     homes = (*(f"{_FILES}/{uri}/" for uri in manifest.project.uris), f"{_BUNDLES}/")
     homes = (*homes, *manifest_homes(manifest.project.artifacts))
     for name in manifest.files:
@@ -333,18 +335,18 @@ def _check_name(name: str, homes: Sequence[str]) -> None:
     parts = PurePosixPath(name).parts
     odd = "\\" in name or "\0" in name or str(PurePosixPath(name)) != name
     if odd or ".." in parts or name.startswith("/") or not name.startswith(tuple(homes)):
-        raise UnsafePathError(f"the archive has a file where none may be: {name!r}")
+        raise UnsafePathError(f"the archive has a file at a path that is not allowed: {name!r}")
 
 
 def _unpack(archive: zipfile.ZipFile, name: str, entry: ArchiveEntry, folder: Path) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if archive.getinfo(name).file_size != entry.size_bytes:
-        raise InputError(
-            f"{name} does not have the size that the manifest says", hint="Copy the archive again."
-        )
+        raise InputError(f"{name} does not have the size in the manifest", hint="Copy the archive again.")
     with archive.open(name) as source, path.open("wb") as target:
         if _copy(source, target) != entry:
-            raise InputError(f"{name} is damaged: its hash is another", hint="Copy the archive again.")
+            raise InputError(
+                f"{name} is damaged: its hash is not the one in the manifest", hint="Copy the archive again."
+            )
         target.flush()
         os.fsync(target.fileno())

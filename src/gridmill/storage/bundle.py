@@ -142,7 +142,7 @@ def _spec(lines: Sequence[str], folder: Path) -> "GitIgnoreSpec":
         return spec.from_lines(lines)
     except ValueError as error:
         raise InputError(
-            f"a rule in {' or '.join(RULE_FILES)} is wrong: {error}", place=str(folder)
+            f"a rule in {' or '.join(RULE_FILES)} is not valid: {error}", place=str(folder)
         ) from error
 
 
@@ -159,15 +159,15 @@ def unreadable(path: Path, error: OSError) -> InputError:
     """What to say about a file of the project that cannot be read."""
     reason = error.strerror or str(error)
     return InputError(
-        f"cannot read it for the code bundle: {reason}",
+        f"cannot read this file for the code bundle: {reason}",
         place=str(path),
-        hint="Make it readable, or leave it out with a line in .gridmillignore.",
+        hint="Make the file readable, or exclude it with a line in .gridmillignore.",
     )
 
 
-_STILL = "Try again once they are still, or leave out what changes with lines in .gridmillignore."
+_STILL = "Try again, or exclude files that change all the time with lines in .gridmillignore."
 _PIPELINE = "pipeline"
-_LEAVE_OUT = "Leave out what jobs do not need, with lines in .gridmillignore."
+_LEAVE_OUT = "Exclude files that jobs do not need with lines in .gridmillignore."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,12 +281,12 @@ def _link_inside(folder: Path, path: Path) -> str:
         if target.is_symlink():  # from Python 3.13 on nothing is raised
             raise RuntimeError("symlink loop")
     except (OSError, RuntimeError) as error:
-        raise InputError("this link leads to itself", place=str(path), hint=_LEAVE_OUT) from error
+        raise InputError("this link points to itself", place=str(path), hint=_LEAVE_OUT) from error
     if not target.is_relative_to(folder):
         raise UnsafePathError(
-            f"this link leads out of the project folder, to {target}",
+            f"this link points outside the project folder, to {target}",
             place=str(path),
-            hint="Copy what it points to, or leave the link out with a line in .gridmillignore.",
+            hint="Copy the file into the project, or exclude the link with a line in .gridmillignore.",
         )
     return os.path.relpath(target, path.parent)
 
@@ -298,7 +298,7 @@ def _check_size(entries: Sequence[_BundleEntry], max_bytes: int) -> None:
     largest = sorted(entries, key=lambda entry: -entry.size)[:5]
     names = ", ".join(f"{entry.name} ({show_bytes(entry.size)})" for entry in largest)
     raise InputError(
-        f"the project is {show_bytes(size)}, a code bundle at most {show_bytes(max_bytes)}; largest: {names}",
+        f"the project has {show_bytes(size)}; the limit is {show_bytes(max_bytes)}; largest: {names}",
         hint=_LEAVE_OUT,
     )
 

@@ -136,7 +136,7 @@ def write_listing(bundle: Path, files: Iterable[CodeFile]) -> None:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         raise StorageError(
-            f"cannot write the list of a code bundle's files: {error.strerror}", place=str(path)
+            f"cannot write the file list of a code bundle: {error.strerror}", place=str(path)
         ) from error
 
 

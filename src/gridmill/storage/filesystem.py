@@ -81,8 +81,8 @@ def check_home(home: Path) -> None:
     if mount is not None and mount.shared:
         raise StorageError(
             f"the home is on a shared file system ({mount.type} at {mount.point})",
-            hint="The store and its lock need a local disk: set GRIDMILL_HOME to a local folder, and "
-            "GRIDMILL_ROOT to a folder there for tables and models.",
+            hint="The store and its lock need a local disk: set GRIDMILL_HOME to a folder on one, and "
+            f"GRIDMILL_ROOT to a folder below {mount.point} for tables and models.",
             place=str(home),
         )
 
@@ -98,8 +98,8 @@ def check_root(root: Path) -> None:
         return  # local ones do; nothing is tried on each start
     if alone := sorted(mount.options & ALONE):
         raise StorageError(
-            f"the storage root's file system ({mount.type} at {mount.point}) keeps its locks to this machine",
-            hint=f"Mount it without {alone[-1]!r}: NFS with vers=4 or with its lock daemon, SMB with locks.",
+            f"the storage root's file system ({mount.type} at {mount.point}) hides locks from other machines",
+            hint=f"Mount it without {alone[-1]!r}. NFS needs vers=4 or a lock daemon; SMB needs locks.",
             place=str(root),
         )
     probe = root / f".probe-{uuid4().hex}"
@@ -108,9 +108,9 @@ def check_root(root: Path) -> None:
         _try(probe)
     except OSError as error:
         raise StorageError(
-            f"the storage root's file system ({mount.type}) does not do what is needed: {error}",
-            hint="Tables are safe only where locks, exclusive creation and renaming work (NFS: mount with "
-            "vers=4, or with a lock daemon and without nolock; Lustre: with flock).",
+            f"the storage root's file system ({mount.type}) lacks what tables need: {error}",
+            hint="Tables need locks, exclusive creation and atomic renames. Mount NFS with "
+            "vers=4, or with a lock daemon and without nolock. Mount Lustre with flock.",
             place=str(root),
         ) from error
     finally:
@@ -129,12 +129,12 @@ def _try(probe: Path) -> None:
     _other(probe).write_bytes(b"2")
     os.replace(_other(probe), probe)
     if probe.read_bytes() != b"2":
-        raise OSError("a renamed file does not have its content")
+        raise OSError("a renamed file has the content of the replaced file")
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
         return
-    raise OSError("a file can be made twice")
+    raise OSError("exclusive creation succeeds for a file that exists")
 
 
 def _other(probe: Path) -> Path:

@@ -14,5 +14,6 @@ def make_home(home: Path) -> None:
             home.chmod(0o700)  # also where the folder was there before
     except OSError as error:
         raise StorageError(
-            f"{home} cannot be made: {error.strerror}", hint="Set GRIDMILL_HOME to a folder you can write to."
+            f"{home} cannot be made: {error.strerror}",
+            hint="Set GRIDMILL_HOME to a folder in which you can write.",
         ) from error

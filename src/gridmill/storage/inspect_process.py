@@ -18,11 +18,13 @@ def ask(question: ArtifactQuery) -> ArtifactAnswer:
             argv, input=encode(question), capture_output=True, check=False, timeout=_LONGEST_SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"looking into {question.artifact.id} takes too long") from error
+        raise UnavailableError(
+            f"reading {question.artifact.id} took more than {_LONGEST_SECONDS:g} s"
+        ) from error
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        why = last or f"its process ended with {done.returncode}"
-        raise InternalError(f"{question.artifact.id} cannot be looked into: {why}")
+        why = last or f"the process failed with exit code {done.returncode}"
+        raise InternalError(f"{question.artifact.id} cannot be read: {why}")
     seen = decode(done.stdout, ArtifactAnswer)
     if seen.error is not None:
         raise from_body(dict(seen.error))

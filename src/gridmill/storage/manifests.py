@@ -178,7 +178,7 @@ def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str
         if problems:
             raise ConflictError(
                 f"{one.id} was changed after it was made: {problem_text(problems)}",
-                hint=f"`gridmill verify {one.id}` lists all such files in the grid that it is from. There, "
+                hint=f"On the grid that made it, `gridmill verify {one.id}` lists all changed files. Then "
                 f"run its pipeline again or remove it (`gridmill remove {one.kind} {one.id}`).",
             )
 

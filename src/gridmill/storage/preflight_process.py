@@ -24,11 +24,11 @@ def ask(question: PreflightRequest, longest_seconds: float = LONGEST_SECONDS) ->
         return _nothing(question, f"the check could not start: {error.strerror}")
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return _nothing(question, f"the check ended with {done.returncode}: {last}")
+        return _nothing(question, f"the check failed with exit code {done.returncode}: {last}")
     try:
         checked = decode(done.stdout, PreflightResult)
     except GridmillError as error:
-        return _nothing(question, f"the check gave no answer: {error}")
+        return _nothing(question, f"the answer of the check cannot be read: {error}")
     if checked.error is not None:
         return _nothing(question, str(checked.error.get("message", "")))
     return checked

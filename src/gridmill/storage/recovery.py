@@ -95,7 +95,7 @@ def _manifests(root: Path, name: str, problems: list[tuple[str, str]]) -> Iterat
             manifest = decode((folder / f"{number}.json").read_bytes(), VersionManifest)
             version = manifest.version
             if (version.name, version.number) != (name, number):
-                raise InputError(f"it is of {version.id}")
+                raise InputError(f"it belongs to {version.id}")
         except (OSError, InputError) as error:
             problems.append((f"version {name}@{number}", f"its manifest cannot be read: {error}"))
             continue

@@ -69,8 +69,8 @@ def _files(written: str, folder: str) -> Iterator[str]:
     if os.path.exists(path):
         if not os.path.isfile(path):
             raise InputError(
-                f"{written!r} is no file but a pipe, a socket or a device",
-                hint="Write what it gives to a file, and name that.",
+                f"{written!r} is a pipe, a socket or a device, not a file",
+                hint="Write its data to a file, and name that file.",
             )
         yield path
     elif not glob.has_magic(path):
@@ -117,8 +117,8 @@ def _absolute(written: str, folder: str) -> str:
     if "://" in written:
         scheme = written.partition("://")[0]
         raise InputError(
-            f"{written!r}: sources at {scheme}:// cannot be read",
-            hint=f"There are file paths, {PACKAGE}, http(s)://, s3:// and gs://; databases are `sql`.",
+            f"{written!r}: the scheme {scheme}:// is not supported",
+            hint=f"Use a file path, {PACKAGE}, http(s)://, s3:// or gs://, or for a database `sql`.",
         )
     if "\0" in written or not written:
         raise InputError(f"{written!r} is not a path")
@@ -130,10 +130,10 @@ def _in_package(written: str) -> str:
     if not name.isidentifier() or not inside:
         raise InputError(f"{written!r} is not of the form {PACKAGE}NAME/PATH")
     if ".." in PurePosixPath(inside).parts or inside.startswith("/"):
-        raise UnsafePathError(f"{written!r} leaves the package", hint="Name a file that the package carries.")
+        raise UnsafePathError(f"{written!r} leaves the package", hint="Name a file inside the package.")
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"there is no Python package {name!r} for {written!r}", hint=f"pip install {name}")
+        raise InputError(f"{written!r}: no Python package {name!r} is installed", hint=f"pip install {name}")
     return os.path.join(next(iter(spec.submodule_search_locations)), inside)
 
 
@@ -146,7 +146,7 @@ def _missing(written: str, path: str) -> InputError:
     if os.path.islink(path):
         return InputError(
             f"source {written!r} is a link to {os.readlink(path)!r}, which does not exist",
-            hint="Link it to a file that is there, or name that file.",
+            hint="Change the link to an existing file, or name that file.",
         )
     what = "matches no file" if glob.has_magic(path) else "does not exist"
     return InputError(f"source {written!r} {what}", hint=_near(parent, wanted))
@@ -159,11 +159,11 @@ def _near(path: Path, wanted: str) -> str:
         return f"{path} cannot be read: {error.strerror}."
     close = get_close_matches(wanted, names, n=3)
     if close:
-        return f"In {path} there is {' and '.join(close)}."
+        return f"{path} contains {' and '.join(close)}."
     if not names:
         return f"{path} is empty."
     more = ", ..." * (len(names) > 5)
-    return f"In {path} there is no {wanted}, but {', '.join(names[:5])}{more}."
+    return f"{path} contains {', '.join(names[:5])}{more}, but not {wanted}."
 
 
 def _stat(path: str, name: str) -> FileStat:
@@ -197,17 +197,17 @@ def claim(root: Path, pipeline: str, owner: str, home: str) -> None:
         )
     except OSError as error:
         raise UnavailableError(
-            f"the storage root cannot be written: {error.strerror}", place=str(place)
+            f"cannot write to the storage root: {error.strerror}", place=str(place)
         ) from error
     mark, _, where = current_owner.partition("\n")
     if mark != owner:
         mine = where.strip().rpartition(" on ")[0] == home
         raise ConflictError(
-            f"pipeline {pipeline!r} of another home ({where.strip()}) keeps its results in this storage root",
-            hint="That home lay where this one does: `gridmill recover` restores its records here."
+            f"pipeline {pipeline!r} of another home ({where.strip()}) already uses this storage root",
+            hint="That home had the same path as this one: `gridmill recover` restores its records here."
             if mine
-            else "Give one of the two another name, or GRIDMILL_ROOT another folder; if that home is gone "
-            f"for good, remove {place}.",
+            else "Rename one of the pipelines, or set GRIDMILL_ROOT to another folder. If that home was "
+            f"deleted, run: rm -r {place}",
         )
 
 
@@ -389,9 +389,7 @@ class StorageRoot:
         try:
             return disk_usage(place).free
         except OSError as error:
-            raise StorageError(
-                f"cannot be asked for its free space: {error.strerror}", place=str(place)
-            ) from error
+            raise StorageError(f"cannot read the free space: {error.strerror}", place=str(place)) from error
 
     def has_bundle(self, bundle: str) -> bool:
         """Whether the code bundle of that hash is here."""
@@ -421,7 +419,7 @@ class StorageRoot:
         if path.exists():
             return
         if bundle_hash(data) != bundle:
-            raise InputError(f"the code bundle does not have the hash {bundle}")
+            raise InputError(f"the code bundle is damaged: its hash is not {bundle}")
         write_whole(path, data)
 
     def _bundle_path(self, bundle: str) -> Path:

@@ -62,7 +62,9 @@ def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> No
     if target.exists():
         return
     if expected is not None and bundle_hash(tar) != expected:
-        raise InputError(f"the code bundle {tar.name} is not {expected}", hint="Run the pipeline again.")
+        raise InputError(
+            f"the code bundle {tar.name} does not have the hash {expected}", hint="Run the pipeline again."
+        )
     draft = target.with_name(f".{target.name}.{uuid4().hex}")
     try:
         draft.mkdir(parents=True)
@@ -117,11 +119,11 @@ def _members(archive: tarfile.TarFile) -> Iterable[tarfile.TarInfo]:
     for number, member in enumerate(archive):
         size += member.size
         if number >= MAX_FILES or size > MAX_BYTES:
-            raise InputError(f"the code bundle holds more than {MAX_FILES} files or {show_bytes(MAX_BYTES)}")
+            raise InputError(f"the code bundle has more than {MAX_FILES} files or {show_bytes(MAX_BYTES)}")
         name = PurePosixPath(member.name)
         inside = name.parts and not name.is_absolute() and ".." not in name.parts
         if not inside or not (member.isreg() or member.issym() or member.isdir()):
-            raise UnsafePathError(f"the code bundle holds {member.name!r}, which is not a file inside it")
+            raise UnsafePathError(f"the code bundle contains the unsafe path or file type {member.name!r}")
         yield member
 
 
@@ -163,7 +165,7 @@ def _check_links(draft: Path, links: Sequence[Path]) -> None:
     root = Path(os.path.realpath(draft))
     for link in links:
         if not Path(os.path.realpath(link)).is_relative_to(root):
-            raise UnsafePathError(f"the code bundle holds the link {link.name!r}, which leads out of it")
+            raise UnsafePathError(f"the code bundle contains the link {link.name!r}, which points outside")
 
 
 def _adopt(draft: Path, target: Path) -> None:

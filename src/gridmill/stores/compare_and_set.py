@@ -58,9 +58,9 @@ def stale(address: Address, expected: int, actual: int) -> StaleVersionError:
     """What every store says when compare-and-set is lost."""
     what = f"{address[0].__name__} {address[1]!r}"
     if actual == 0:
-        return StaleVersionError(f"{what} is not there; version {expected} was expected")
+        return StaleVersionError(f"{what} does not exist; version {expected} was expected")
     if expected == 0:
-        return StaleVersionError(f"{what} is there already, with version {actual}")
+        return StaleVersionError(f"{what} already exists, with version {actual}")
     return StaleVersionError(f"{what} has version {actual}; {expected} was expected")
 
 

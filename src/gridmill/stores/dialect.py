@@ -18,14 +18,14 @@ Values: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = list[tuple[Any, ...]]
 
 RECOVER = (
-    "`gridmill recover` puts a new store in its place, with what can be read of this one and the versions in "
-    "the storage root; this one is kept beside it. Or put a backup in its place."
+    "`gridmill recover` makes a new store from the readable records of this one and from the versions in "
+    "the storage root, and keeps the old store beside it. Or restore a backup."
 )
 _CAUSES = (
-    (("SQLITE_FULL", "53100"), "the disk is full", "Free some space; nothing half-written is kept."),
+    (("SQLITE_FULL", "53100"), "the disk is full", "Free some space. Incomplete changes were rolled back."),
     (
         ("SQLITE_NOTADB", "SQLITE_CORRUPT"),
-        "it is damaged, or no database at all",
+        "it is damaged or is not a database",
         RECOVER,
     ),
     (
@@ -36,15 +36,15 @@ _CAUSES = (
     (
         ("25006", "42501"),
         "it may not be written",
-        "Let this user make and write tables (GRANT ALL ON SCHEMA public TO ...); a standby takes no writes.",
+        "Let this user make and write tables: GRANT ALL ON SCHEMA public TO USER. A standby is read-only.",
     ),
     (
         ("SQLITE_CANTOPEN",),
         "it cannot be opened",
         "The folder must exist, and this user must be allowed to read and write it.",
     ),
-    (("SQLITE_BUSY", "SQLITE_LOCKED"), "another process keeps it locked", "End that process, or try again."),
-    (("SQLITE_IOERR",), "the disk does not work as it should", "Look at the system's log (`dmesg`)."),
+    (("SQLITE_BUSY", "SQLITE_LOCKED"), "another process has locked it", "Stop that process, or try again."),
+    (("SQLITE_IOERR",), "the disk reported an error", "Look for disk errors in the output of `dmesg`."),
 )
 
 
@@ -125,7 +125,7 @@ def translated(dialect: Dialect) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise StorageError(
-            "the store cannot be used: it is damaged: a text in it is not UTF-8",
+            "the store cannot be used: it is damaged (a text in it is not UTF-8)",
             hint=RECOVER,
             place=dialect.place,
         ) from error
@@ -141,8 +141,8 @@ def _explained(dialect: Dialect, error: Exception) -> StorageError:
         if code.startswith(prefixes):
             return StorageError(f"the store cannot be used: {what} ({error})", hint=hint, place=dialect.place)
     hint = (
-        "Look whether the database is up, and whether its address and password (PGPASSWORD, or ~/.pgpass) "
-        "are right."
+        "Check that the database server is running and that the address and the password (PGPASSWORD or "
+        "~/.pgpass) are right."
     )
     text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
     return dialect.unknown(f"the store cannot be used: {text}", hint=hint, place=dialect.place)

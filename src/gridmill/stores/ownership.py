@@ -64,8 +64,8 @@ class StoreLock:
         """Raise StoreLostError when the session of an owner is not the one that has the lock."""
         if self._wanted and writer is not self._session:
             raise StoreLostError(
-                "the connection to the store was lost, and with it the right to write",
-                hint="It is taken again before the next change; nothing is half-written.",
+                "the connection to the store was lost, and with it the lock for writing",
+                hint="Repeat the command: Gridmill takes the lock again before the next change.",
                 place=self._dialect.place,
             )
 
@@ -78,7 +78,7 @@ class StoreLock:
             # Ours, cut off from us: the server has not noticed yet.
             cursor.execute(_END, {"pid": pid})
             raise StoreLostError(
-                "the store still serves a connection that was lost", place=self._dialect.place
+                "the database server still holds the lock for a lost connection", place=self._dialect.place
             )
 
     def _in_use(self, who: str) -> StoreInUseError:

@@ -80,10 +80,10 @@ def _address(url: str) -> SplitResult:
         _ = address.port
     except ValueError as error:  # a port that is no number
         raise InputError(
-            "this is no database URL", hint="Write sqlite:///PATH or postgresql://..."
+            "this is not a database URL", hint="Example: postgresql://USER@HOST/DATABASE"
         ) from error
     if address.scheme not in ("postgresql", "postgresql+psycopg"):
-        raise InputError(f"{_shown(address)} cannot be used: write postgresql://...")
+        raise InputError(f"{_shown(address)} cannot be used: write postgresql://USER@HOST/DATABASE")
     return address._replace(scheme="postgresql")
 
 
@@ -100,7 +100,7 @@ def _driver(place: str) -> ModuleType:
     except ImportError as error:
         raise InputError(
             f"{place} needs a driver that is not installed: {error}",
-            hint="Install it: pip install 'gridmill[postgresql]'.",
+            hint="Run: pip install 'gridmill[postgresql]'",
         ) from error
 
 

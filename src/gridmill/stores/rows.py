@@ -73,7 +73,7 @@ def put_row(put: Put) -> Values:
         body = encode(noun)
         decode(body, kind)
     except (InputError, ValueError, TypeError) as error:
-        raise InputError(f"{kind.__name__} {key!r} cannot be kept: {error}") from error
+        raise InputError(f"{kind.__name__} {key!r} cannot be stored: {error}") from error
     row: Values = _old(kind.__name__, key, expected) if expected else {"noun": kind.__name__, "key": key}
     row["version"] = expected + 1
     row["parent"] = parent_of(noun)
@@ -97,7 +97,7 @@ def event_row(event: Event) -> Values:
     try:
         body = encode(event.body).decode()
     except (ValueError, TypeError) as error:
-        raise InputError(f"an event of {event.run_id} cannot be kept: {error}") from error
+        raise InputError(f"an event of {event.run_id} cannot be stored: {error}") from error
     return {
         "sequence": 0,
         "time": event.time,

@@ -175,22 +175,22 @@ def _version(dialect: Dialect, connection: Connection) -> str | None:
     if STAMP not in tables:
         raise StorageError(
             "this database is not a Gridmill store: it holds other tables",
-            hint=f"Name another file or database. {RECOVER}",
+            hint=f"Set GRIDMILL_STORE to another database. {RECOVER}",
             place=dialect.place,
         )
     cursor.execute(f"SELECT version_num FROM {STAMP}")
     version: str = next((version for (version,) in cursor.fetchall()), "")
     if version in RETIRED:
         raise StorageError(
-            f"the store was written before the first release of Gridmill (schema {version}), and cannot be"
+            f"the store was written before the first release of Gridmill (schema {version}) and cannot be"
             f" read by this one (schema {VERSIONS[-1]})",
             hint="Set GRIDMILL_HOME to a new folder, and run the pipelines there. The old folder keeps its"
-            " artifacts; the manifests beside them say what each is.",
+            " artifacts; the manifests beside them describe each of them.",
             place=dialect.place,
         )
     if version and version not in VERSIONS:
         raise StorageError(
-            f"the store was written by a newer Gridmill (schema {version}; this one knows {VERSIONS[-1]})",
+            f"the store was written by a newer Gridmill (schema {version}; this one reads {VERSIONS[-1]})",
             hint="Update Gridmill, or set GRIDMILL_HOME to another folder.",
             place=dialect.place,
         )

@@ -23,7 +23,7 @@ def in_file(path: str) -> Dialect:
     """The database in that file; nothing is opened yet. Raises InputError."""
     if path in ("", ":memory:"):
         raise InputError(
-            "a SQLite store needs a file", hint="The store named `memory` keeps nothing on disk."
+            "a SQLite store needs a file", hint="For a store that is not on disk, set GRIDMILL_STORE=memory."
         )
     return Dialect(
         place=path,
@@ -86,7 +86,7 @@ def _space(path: str, connection: Connection) -> StoreSpace:
     note = (
         ""
         if _ask(connection, "auto_vacuum") == _INCREMENTAL
-        else "its file is rewritten once it is mostly free"
+        else "the file is rewritten when most of its space is free"
     )
     return StoreSpace(size_bytes=size_bytes, free_bytes=free_bytes, note=note)
 

@@ -34,7 +34,7 @@ def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
     if home is None:
         raise InputError(
             f"site {site.name} has no home",
-            hint="`--set home=FOLDER` says where its pods are.",
+            hint="Add `--set home=FOLDER`: the folder for its pods.",
             place="settings.home",
         )
     return RemoteProcessSite(replace(settings, home=Path(home).absolute()), doors.tls("127.0.0.1"))

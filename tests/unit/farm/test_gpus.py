@@ -105,5 +105,5 @@ def test_gpus_that_were_numbered_otherwise_stay_promised():
 
 def test_a_gpu_is_at_least_itself():
     assert read_settings({"GRIDMILL_GPU_SHARES": "4"}).gpu_shares == 4
-    with pytest.raises(InputError, match="a GPU is no '0' GPUs"):
+    with pytest.raises(InputError, match="'0' is not a whole number of at least 1"):
         read_settings({"GRIDMILL_GPU_SHARES": "0"})

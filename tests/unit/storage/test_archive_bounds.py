@@ -26,23 +26,23 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_device_without_an_end(root: Path):
-    refused(Path("/dev/zero"), root, InputError, "this is not one")
+    refused(Path("/dev/zero"), root, InputError, "this is not a file")
 
 
 def test_a_pipe_that_nobody_writes_to(root: Path, tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
-    refused(tmp_path / "pipe", root, InputError, "this is not one")
+    refused(tmp_path / "pipe", root, InputError, "this is not a file")
 
 
 def test_a_folder(root: Path, tmp_path: Path):
-    refused(tmp_path, root, InputError, "this is not one")
+    refused(tmp_path, root, InputError, "this is not a file")
 
 
 def test_a_manifest_that_is_small_in_the_file_and_huge_in_memory(root: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setattr(archive, "_MANIFEST_BYTES", 100_000)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as bomb:
         bomb.writestr("manifest.json", b" " * 100_001)
-    refused(tmp_path / "bomb.zip", root, InputError, "its manifest has 97.7 KiB; at most 97.7 KiB are read")
+    refused(tmp_path / "bomb.zip", root, InputError, "the manifest has 97.7 KiB; the limit is 97.7 KiB")
 
 
 def test_more_bytes_than_the_disk_has(root: Path, tmp_path: Path):

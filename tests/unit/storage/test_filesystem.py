@@ -74,7 +74,7 @@ def test_a_root_there_is_tried_and_left_clean(shared: Path) -> None:
 def test_a_root_whose_locks_other_machines_do_not_see_is_refused(shared: Path, options: str) -> None:
     told = shared.parent / "mountinfo"
     told.write_text(told.read_text().replace("nfs4 s:/x rw", f"nfs s:/x {options}"))
-    with pytest.raises(StorageError, match="keeps its locks to this machine") as caught:
+    with pytest.raises(StorageError, match="hides locks from other machines") as caught:
         check_root(shared / "root")
     assert "Mount it without" in caught.value.hint
     assert not shared.exists()
@@ -84,5 +84,5 @@ def test_a_root_whose_locks_other_machines_do_not_see_is_refused(shared: Path, o
 def test_a_root_that_cannot_do_it_is_refused(shared: Path) -> None:
     shared.mkdir()
     shared.chmod(0o500)
-    with pytest.raises(StorageError, match="does not do what is needed"):
+    with pytest.raises(StorageError, match="lacks what tables need"):
         check_root(shared / "root")

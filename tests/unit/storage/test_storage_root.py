@@ -143,9 +143,13 @@ def test_files_of_a_package(root: StorageRoot) -> None:
         (
             "ftp://b/x",
             "'ftp://b/x': sources at ftp:// cannot be read",
-            "There are file paths, package://, http(s)://, s3:// and gs://; databases are `sql`.",
+            "Use a file path, package://, http(s)://, s3:// or gs://, or for a database `sql`.",
         ),
-        ("package://nothing_here/x", "there is no Python package 'nothing_here'", "pip install nothing_here"),
+        (
+            "package://nothing_here/x",
+            "no Python package 'nothing_here' is installed",
+            "pip install nothing_here",
+        ),
         ("package://gridmill", "'package://gridmill' is not of the form package://NAME/PATH", ""),
         ("package://gridmill/../x", "'package://gridmill/../x' leaves the package", "Name a file that"),
     ],
@@ -210,7 +214,7 @@ def test_links_are_followed_once_and_pipes_not_at_all(root: StorageRoot, tmp_pat
     assert names("via/*/c.csv") == ["via/own/c.csv"]
     with pytest.raises(InputError, match=r"is a link to 'nowhere\.csv', which does not exist") as gone:
         names("in/gone.csv")
-    assert gone.value.hint == "Link it to a file that is there, or name that file."
-    with pytest.raises(InputError, match="is no file but a pipe, a socket or a device") as pipe:
+    assert gone.value.hint == "Change the link to an existing file, or name that file."
+    with pytest.raises(InputError, match="is a pipe, a socket or a device, not a file") as pipe:
         names("in/pipe.csv")
-    assert pipe.value.hint == "Write what it gives to a file, and name that."
+    assert pipe.value.hint == "Write its data to a file, and name that file."
