@@ -223,7 +223,7 @@ def test_a_store_of_a_newer_gridmill_is_refused_and_not_touched(database: Databa
     with pytest.raises(StorageError, match="newer Gridmill") as raised:
         sql.make(database.address)
     assert "Update Gridmill" in raised.value.hint
-    assert re.search(r"schema 9999; this one knows \d+", str(raised.value))
+    assert re.search(r"schema 9999; this one reads \d+", str(raised.value))
     assert picture(database) == before
 
 

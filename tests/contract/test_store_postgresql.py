@@ -136,7 +136,7 @@ def test_an_owners_lost_session_does_not_keep_it_out(postgresql_url: str):
     """As when the network fails: the server still holds what the client has given up."""
     with closing(sql.make(postgresql_url)) as lost, closing(sql.make(postgresql_url)) as again:
         lost.own("me, 4711")
-        with pytest.raises(StoreLostError, match="connection that was lost"):
+        with pytest.raises(StoreLostError, match="holds the lock for a lost connection"):
             again.own("me, 4711")
         own_again(again, "me, 4711")
         with pytest.raises(StoreLostError):

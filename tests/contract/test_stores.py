@@ -134,7 +134,7 @@ def test_live_and_events_are_read_by_index(tmp_path: Path):
 
 def test_a_file_that_is_no_database_is_explained(tmp_path: Path):
     (tmp_path / "store.db").write_bytes(b"no database at all\n" * 1000)
-    with pytest.raises(StorageError, match="damaged, or no database") as raised:
+    with pytest.raises(StorageError, match="is damaged or is not a database") as raised:
         sql.make(tmp_path / "store.db")
     assert raised.value.place == str(tmp_path / "store.db")
     assert "backup" in raised.value.hint
@@ -209,9 +209,9 @@ def test_what_json_cannot_carry_is_refused_before_it_is_kept(tmp_path: Path):
     with closing(sql.make(tmp_path / "store.db")) as store:
         attempt = replace(an_attempt(), metrics={"loss": float("nan")})
         for noun in (attempt, a_resource(jobs=("\udc80",))):
-            with pytest.raises(InputError, match=f"{key_of(noun)}' cannot be kept"):
+            with pytest.raises(InputError, match=f"{key_of(noun)}' cannot be stored"):
                 put_new(store, a_run(), noun)
-        with pytest.raises(InputError, match="an event of weather-1 cannot be kept"):
+        with pytest.raises(InputError, match="an event of weather-1 cannot be stored"):
             store.commit([], [an_event(1, text="\udc80")])
         assert store.get(Run, "weather-1") is None
 

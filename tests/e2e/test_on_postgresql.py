@@ -227,6 +227,6 @@ def test_a_server_that_is_down_is_explained(place: Place, postgresql: Postgresql
     finally:
         postgresql.start()
     assert done.returncode == 8
-    assert "whether the database is up" in done.stderr
+    assert "Check that the database server is running" in done.stderr
     assert postgresql.password not in done.stderr
     assert "Traceback" not in done.stderr

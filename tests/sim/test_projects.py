@@ -210,7 +210,7 @@ def test_damage_is_seen_before_anything_is_visible(tmp_path: Path, archive: Path
     other = service(at(tmp_path / "other"))
     whole = archive.read_bytes()
     archive.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="whole archive"):
+    with pytest.raises(InputError, match="damaged or incomplete"):
         other.restore(str(archive))
     archive.write_bytes(whole)
     changed(archive, lambda members: {**members, "files/models/w/m/1/model.json": b"[]"})

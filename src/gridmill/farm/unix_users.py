@@ -86,7 +86,9 @@ def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenan
 def leaving(name: str) -> ConflictError:
     """Why nobody joins yet where a tenant was revoked."""
     return ConflictError(
-        f"the files of a revoked {name} are being deleted", hint="Join again in a minute.", place="tenant"
+        f"the files of the revoked tenant {name} are being deleted",
+        hint="Join again in a minute.",
+        place="tenant",
     )
 
 

@@ -71,10 +71,10 @@ def test_where_jobs_cannot_be_limited_one_tenant_is_served() -> None:
         assert isolation.problem in why
         one, other = tenant(FIRST_USER, "one"), tenant(FIRST_USER + 1, "other")
         refuse_second("", [one], "one", why)
-        with pytest.raises(InputError, match="one tenant only, and that is one"):
+        with pytest.raises(InputError, match="one tenant only, which is one"):
             refuse_second("", [one], "other", why)
         refuse_together("", [one], why)
-        with pytest.raises(InputError, match="2 tenants joined here"):
+        with pytest.raises(InputError, match="2 tenants have joined"):
             refuse_together("", [one, other], why)
 
 

@@ -81,7 +81,7 @@ def test_who_asked_first_is_not_overtaken() -> None:
 def test_what_fits_nowhere_holds_nobody_up_and_is_refused() -> None:
     never = lodging(1, order("never.0", memory=1000))
     assert [one.id for one in admit((never, lodging(2, order("d.0"))), NODES, 0.0)] == ["d"]
-    with pytest.raises(CapacityError, match="no room"):
+    with pytest.raises(CapacityError, match="the farm is too small for"):
         check_size(never, NODES)
 
 

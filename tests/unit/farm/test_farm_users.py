@@ -59,23 +59,23 @@ def test_who_joined_where_jobs_had_no_users_is_served_alone() -> None:
     refuse_second("", [other], "third")
     refuse_second("it is no root", [lab], "lab")
     for one_user in ("", "it is no root"):
-        with pytest.raises(InputError, match="one tenant only, and that is lab") as told:
+        with pytest.raises(InputError, match="one tenant only, which is lab") as told:
             refuse_second(one_user, [lab], "other")
         assert "gridmill farm revoke lab" in told.value.hint
-        with pytest.raises(ConflictError, match="left of a tenant lab is being removed"):
+        with pytest.raises(ConflictError, match="files of the revoked tenant lab are being deleted"):
             refuse_second(one_user, [replace(lab, revoked=True)], "other")
-        with pytest.raises(InputError, match="one tenant only, and that is lab"):
+        with pytest.raises(InputError, match="one tenant only, which is lab"):
             refuse_second(one_user, [replace(lab, name="gone", revoked=True), lab], "other")
-    with pytest.raises(InputError, match=r"lab have no Unix user of their own, and could see .* other"):
+    with pytest.raises(InputError, match=r"lab have no Unix user of their own and could read .* other"):
         refuse_together("", [other, lab])
-    with pytest.raises(InputError, match=r"jobs of other have .* cannot be here now: it is no root") as told:
+    with pytest.raises(InputError, match=r"jobs of other can no longer have .*: it is no root") as told:
         refuse_together("it is no root", [other])
     assert "gridmill farm revoke other" in told.value.hint
 
 
 def test_nobody_but_a_tenant_is_ended() -> None:
     for user in (0, os.getuid(), 1000, 65534):
-        with pytest.raises(UnavailableError, match="no tenant's"):
+        with pytest.raises(UnavailableError, match="not the user of a tenant"):
             end_processes(user)
     end_processes(None)
 

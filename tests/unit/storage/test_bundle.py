@@ -160,7 +160,7 @@ def test_links_inside_are_kept(project: Path, tmp_path: Path) -> None:
 
 def test_a_link_that_leads_outside_is_refused(project: Path) -> None:
     (project / "passwords").symlink_to("/etc/passwd")
-    with pytest.raises(UnsafePathError, match="leads out of the project folder, to /etc/passwd") as caught:
+    with pytest.raises(UnsafePathError, match="points outside the project folder, to /etc/passwd") as caught:
         bundled(project)
     assert caught.value.place == str(project / "passwords")
     assert ".gridmillignore" in caught.value.hint
@@ -168,7 +168,7 @@ def test_a_link_that_leads_outside_is_refused(project: Path) -> None:
 
 def test_a_link_to_itself_is_refused(project: Path) -> None:
     (project / "loop").symlink_to("loop")
-    with pytest.raises(InputError, match="leads to itself"):
+    with pytest.raises(InputError, match="points to itself"):
         bundled(project)
 
 
@@ -177,7 +177,7 @@ def test_too_large_names_the_largest_files(project: Path) -> None:
     with pytest.raises(InputError) as caught:
         bundled(project, max_bytes=2048)
     assert caught.value.message == (
-        "the project is 2.9 KiB, a code bundle at most 2 KiB; "
+        "the project has 2.9 KiB; the limit is 2 KiB; "
         "largest: data/big.bin (2.9 KiB), pipeline.yaml (11 B), src/job.py (8 B)"
     )
     assert ".gridmillignore" in caught.value.hint
@@ -192,7 +192,7 @@ def test_too_many_files(project: Path) -> None:
 def test_an_unreadable_file_is_named(project: Path) -> None:
     (project / "src/job.py").chmod(0)
     with pytest.raises(
-        InputError, match=r"src/job\.py: cannot read it for the code bundle: Permission denied"
+        InputError, match=r"src/job\.py: cannot read this file for the code bundle: Permission denied"
     ):
         bundled(project)
 
@@ -284,7 +284,7 @@ def test_damaged_archives(project: Path, tmp_path: Path, damage: str) -> None:
 
 def test_another_hash_than_expected(project: Path, tmp_path: Path) -> None:
     bundle = make_bundle(project, tmp_path / "cache")
-    with pytest.raises(InputError, match=f"is not {'0' * 64}"):
+    with pytest.raises(InputError, match=f"does not have the hash {'0' * 64}"):
         unpack_bundle(bundle.path, tmp_path / "out", expected="0" * 64)
 
 

@@ -43,5 +43,5 @@ def test_a_killed_claim_is_nobodys(tmp_path: Path):
 
 def test_a_root_that_cannot_be_written_says_so(tmp_path: Path):
     (tmp_path / "root").write_text("a file")
-    with pytest.raises(UnavailableError, match="the storage root cannot be written"):
+    with pytest.raises(UnavailableError, match="cannot write to the storage root"):
         claim(tmp_path / "root", "sales", "one", "/home/a")
