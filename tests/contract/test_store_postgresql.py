@@ -69,7 +69,7 @@ def test_a_server_that_is_down_is_explained(postgresql: PostgresqlServer):
         for use in (lambda: store.list(Run), lambda: put_new(store, a_run(1)), lambda: sql.make(url)):
             with pytest.raises(StoreLostError, match="cannot be used") as raised:
                 use()
-            assert "is up" in raised.value.hint
+            assert "is running" in raised.value.hint
             assert postgresql.password not in f"{raised.value}{raised.value.place}"
     finally:
         postgresql.start()
