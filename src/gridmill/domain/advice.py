@@ -1,4 +1,5 @@
-"""Records of the advice on workers: what limits a job, what more workers would gain, and the best number."""
+"""Records of the advice on workers: the bottleneck of a job, the gain of more workers, and the best
+number."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -7,11 +8,11 @@ from gridmill.domain.frozen import dataclass
 
 
 class Bottleneck(StrEnum):
-    """What a job's workers spend most of their time on."""
+    """The resource or the wait that takes most of the time of a job's workers."""
 
     CPU = "cpu"
     DISK = "disk"
-    WAITING = "waiting"  # for the network, a lock, another process, a model that answers elsewhere
+    WAITING = "waiting"  # for the network, a lock, another process, a model that runs in another process
 
 
 class ScalingLawKind(StrEnum):
@@ -24,10 +25,10 @@ class ScalingLawKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingLaw:
-    """The fitted law, as shares of the time with one worker. `serial` is the part that no number of
-    workers makes shorter (Amdahl's serial share, the contention of the USL, or the part of a queue that
-    one worker does at a time). `coherence` is the cost of each pair of workers (the second cost of the
-    USL; 0 for other laws). `noise` is the standard deviation of single attempts from the law, as a share."""
+    """The fitted law, as shares of the time with one worker. `serial` is the part that more workers do not
+    shorten (Amdahl's serial share, the contention of the USL, or the part of a queue that one worker does at
+    a time). `coherence` is the cost of each pair of workers (the second cost of the USL; 0 for other laws).
+    `noise` is the standard deviation of single attempts from the law, as a share."""
 
     kind: ScalingLawKind
     serial: float
@@ -37,8 +38,9 @@ class ScalingLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingMeasurement:
-    """A measured attempt. `seconds` are for all of the data; they are scaled if the attempt, such as a
-    `probe`, had only a `share` of it. `speedup` is against one worker by the law."""
+    """A measured attempt. `seconds` is the time for all of the data. If the attempt had only a `share` of the
+    data, as a `probe` has, the measured time is scaled. `speedup` is the speed-up over one worker by the law.
+    """
 
     attempt_id: str
     workers: int
@@ -63,8 +65,8 @@ class WorkerForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A run that would add a measurement: that number of workers on a share of the data. Its results are
-    not kept."""
+    """A run that would add a measurement, with `workers` workers on a share of the data. The results of the
+    run are not kept."""
 
     workers: int
     share: float
@@ -73,12 +75,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice on one job, `pipeline/job`. `shares` are the parts of the workers' time, 1 together: on a
-    CPU (`cpu`), ready without a CPU (`delay`), waiting for the disk (`disk`) and waiting otherwise
-    (`waiting`). `why` explains them in sentences, `unknown` lists what is not known yet, `probes` the
-    smallest runs that would measure it. `worth` is the recommended number of workers, by `rule`.
-    `serial_seconds`, `opening_seconds` and `work_seconds` are the times of one worker for all `rows`:
-    before and after the shards, to load what it works with, and at the shards."""
+    """Advice on one job, `pipeline/job`. `shares` are the parts of the workers' time and add up to 1: on a
+    CPU (`cpu`), ready without a CPU (`delay`), waiting for the disk (`disk`) and other waiting (`waiting`).
+    `why` explains the shares in sentences. `unknown` lists the facts that are not known yet, and `probes` the
+    smallest runs that would measure these facts. `worth` is the recommended number of workers, by `rule`.
+    `serial_seconds`, `opening_seconds` and `work_seconds` are the times of one worker for all `rows`: before
+    and after the shards, for loading inputs such as the model, and for the shards."""
 
     job: str
     work: str
@@ -100,5 +102,5 @@ class Advice:
     probes: tuple[Probe, ...] = ()
 
     def forecast(self, workers: int) -> WorkerForecast | None:
-        """The line of that number of workers, where there is one."""
+        """The forecast for that number of workers, or None if there is none."""
         return next((line for line in self.forecasts if line.workers == workers), None)

@@ -1,6 +1,6 @@
 """Amounts of CPUs, memory and GPUs, and the parsing and printing of sizes, durations, counts and numbers.
 
-It also numbers the shares of GPUs whose owner shares them: each GPU counts as several, numbered consecutively
+This module also numbers the shares of shared GPUs: each GPU counts as several shares, numbered consecutively
 (shares 0 to 3 belong to the first GPU).
 """
 
@@ -35,7 +35,7 @@ _NOT_SECONDS = {
     "Ms": "Ms can mean milliseconds or months; write ms for milliseconds",
     "MS": "MS can mean milliseconds or months; write ms for milliseconds",
 }
-"""Units that readers confuse, with the message with which `parse_seconds` refuses them."""
+"""Ambiguous or unsupported units, and the message with which `parse_seconds` rejects each of them."""
 _NOT_PERIODS = {
     "M": "M can mean minutes or months; write m for minutes, mo for months",
     "Ms": "Ms can mean milliseconds or months; write ms or mo",
@@ -73,7 +73,7 @@ class Amounts:
         )
 
     def fits_in(self, other: "Amounts") -> bool:
-        """True where every amount is at most the other's."""
+        """Whether every amount is at most the same amount of `other`."""
         return (
             self.cpus <= other.cpus + 1e-9
             and self.memory_bytes <= other.memory_bytes
@@ -101,7 +101,7 @@ def _parse(
 
 
 def parse_bytes(text: str | int) -> int:
-    """Bytes from `512MiB`, `2GB`, `2G` (binary, as Slurm and Kubernetes users write) or a number.
+    """Parse a size, as `512MiB`, `2GB`, `2G` (binary, as in Slurm and Kubernetes) or a number of bytes.
 
     Raises InputError.
     """
@@ -109,7 +109,8 @@ def parse_bytes(text: str | int) -> int:
 
 
 def check_memory(memory_bytes: int | None, place: str = "") -> None:
-    """Raises InputError for less than 1 MiB: a number without a unit is of bytes, and was meant otherwise."""
+    """Raise InputError for less than 1 MiB: a number without a unit means bytes, and so few bytes are
+    probably a number whose unit was forgotten."""
     if memory_bytes is not None and memory_bytes < MIB:
         raise InputError(
             f"{memory_bytes:,} bytes of memory are too few for any job",
@@ -119,7 +120,8 @@ def check_memory(memory_bytes: int | None, place: str = "") -> None:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Seconds from `250ms`, `30s`, `5m`, `2h`, `1d`, `2w` or a number. Raises InputError."""
+    """Parse a duration, as `250ms`, `30s`, `5m`, `2h`, `1d`, `2w` or a number of seconds. Raises
+    InputError."""
     match = _NUMBER.fullmatch(str(text))
     if match is not None and match[2] in _MONTHS:
         raise InputError(
@@ -130,7 +132,8 @@ def parse_seconds(text: str | float) -> float:
 
 
 def parse_period(text: str | float) -> float | Months:
-    """Seconds as of `parse_seconds`, or the months of `6mo` and `1y`. Raises InputError."""
+    """Parse a period: seconds, written as for `parse_seconds`, or months, as `6mo` or `1y`. Raises
+    InputError."""
     match = _NUMBER.fullmatch(str(text))
     if match is None or match[2] not in _MONTHS:
         return _parse(str(text), _SECONDS, "a period", "30s, 5m, 2h, 1d, 6mo or 1y", _NOT_PERIODS)
@@ -141,12 +144,12 @@ def parse_period(text: str | float) -> float | Months:
 
 
 def parse_number(text: str) -> float:
-    """A number without a unit. Raises InputError."""
+    """Parse a number without a unit. Raises InputError."""
     return _parse(text, {"": 1.0}, "a number", "2 or 0.5")
 
 
 def parse_count(text: str | int) -> int:
-    """A count from `250k`, `1M`, `2B` or a number. Raises InputError."""
+    """Parse a count, as `250k`, `1M`, `2B` or a number. Raises InputError."""
     return int(_parse(str(text), _COUNTS, "a count", "250k, 1M or 42"))
 
 
@@ -156,7 +159,7 @@ def show_count(count: int, thing: str) -> str:
 
 
 def show_bytes(count: float) -> str:
-    """`1.5 GiB`: the largest binary unit that leaves at least one whole."""
+    """`1.5 GiB`: the size in the largest binary unit in which it is at least 1."""
     for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if count >= size:
             return f"{count / size:.1f} {unit}".replace(".0 ", " ")
@@ -176,7 +179,8 @@ def show_seconds(seconds: float) -> str:
 
 
 def show_period(seconds: float | None, months: int | None = None) -> str:
-    """`6mo`, `1y`, `7d`, `90m`, `45s`: as a declaration writes it, in the largest unit that divides it."""
+    """`6mo`, `1y`, `7d`, `90m`, `45s`: the period as in a declaration, in the largest unit that divides
+    it."""
     if months:
         return f"{months // 12}y" if months % 12 == 0 else f"{months}mo"
     for unit, size in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
@@ -186,18 +190,18 @@ def show_period(seconds: float | None, months: int | None = None) -> str:
 
 
 def show_factor(value: float) -> str:
-    """`1.6`, `30`, `120`: two significant digits, and whole numbers beyond."""
+    """`1.6`, `30`, `120`: two significant digits below 10, and whole numbers from 10 on."""
     return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
 def show_number(value: float) -> str:
-    """`26,115` for whole numbers, else four significant digits: `0.1234`. Negative zero is `0`."""
+    """`26,115` for whole numbers, `0.1234` (four significant digits) for others. Negative zero is `0`."""
     value += 0.0
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 
 def about(seconds: float) -> str:
-    """`40 min`: two digits are all that a forecast is good for."""
+    """`40 min`: a duration rounded to two digits, because a forecast is not more precise."""
     if seconds < 1:
         return "< 1 s"
     if seconds < 90:
@@ -206,20 +210,21 @@ def about(seconds: float) -> str:
 
 
 def roughly(seconds: float) -> str:
-    """`about 12 min`, rounded to minutes, because the text is shown again whenever it changes."""
+    """`about 12 min`: a duration rounded to minutes, because the text is printed again at each change."""
     return f"about {about(seconds)}" if seconds >= 60.0 else "less than a minute"
 
 
 GPU_SHARES = "gpu_shares"
-"""A setting of the local site: into how many shares each of its GPUs is divided."""
+"""A setting of the local site: the number of shares of each of its GPUs."""
 POD_GPUS, POD_GPU_SHARES = "GRIDMILL_GPUS", "GRIDMILL_POD_GPU_SHARES"
-"""Environment variables of a pod: the GPUs of the machine that its site gave it, as in CUDA_VISIBLE_DEVICES;
-and into how many shares each GPU is divided."""
+"""Environment variables of a pod: the GPUs of the machine that its site assigned to it, as in
+CUDA_VISIBLE_DEVICES, and the number of shares of each GPU."""
 
 
 def pick(free: Iterable[int], count: int, shares: int = 1) -> tuple[int, ...] | None:
-    """`count` of those that are free: of one GPU where that is less than a whole one (of the one with the
-    least left, so that others stay whole), else whole ones. None where there are not so many."""
+    """Choose `count` of the free GPU shares. Less than a whole GPU comes from a single GPU: from the GPU with
+    the fewest free shares, so that other GPUs stay whole. More than that consists of whole GPUs. The result
+    is None if there are not enough."""
     if not count:
         return ()
     left: dict[int, list[int]] = {}
@@ -234,10 +239,10 @@ def pick(free: Iterable[int], count: int, shares: int = 1) -> tuple[int, ...] | 
 
 
 def devices_of(numbers: Sequence[int], shares: int = 1) -> tuple[int, ...]:
-    """The GPUs themselves, each once."""
+    """The numbers of the GPUs to which these shares belong, each once."""
     return tuple(dict.fromkeys(number // shares for number in numbers))
 
 
 def share_of(numbers: Sequence[int], shares: int = 1) -> float:
-    """How much of each of its GPUs is its own: 1 where they are whole."""
+    """The share of each GPU that the owner of these numbers has: 1 for whole GPUs."""
     return min(1.0, len(numbers) / shares) if numbers else 1.0

@@ -1,4 +1,4 @@
-"""Records of a project that is exported to another grid: its pipelines' records and where their files are."""
+"""Records of a project's export to another grid: the records of its pipelines and the places of its files."""
 
 from gridmill.domain.artifact import Alias, Artifact, Latest
 from gridmill.domain.frozen import dataclass
@@ -11,10 +11,9 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveContents:
-    """Stored declarations, versions with the runs that made them, and aliases. `uris` are the folders of
-    the existing versions, below the storage root; `bundles` are the hashes of the runs' code; `latest`
-    has the latest version of each name, `provenances` the inputs of the versions, `code` the files of
-    their code."""
+    """Stored declarations, versions with the runs that made them, and aliases. `uris` are the folders of the
+    existing versions, below the storage root. `bundles` are the hashes of the runs' code. `latest` has the
+    latest version of each name, `provenances` the inputs of the versions, `code` the files of their code."""
 
     format: int
     gridmill: str
@@ -32,7 +31,8 @@ class ArchiveContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveResult:
-    """The result of a backup or a restore: versions by id; `already_present` were the same in this grid."""
+    """The result of a backup or a restore, with versions by id. Versions in `already_present` existed in this
+    grid with the same content."""
 
     path: str
     versions: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Artifacts (versions of what jobs made: sink, dataset, model, prediction, files) and their aliases.
+"""Artifacts (versions of the results of jobs: sink, dataset, model, prediction, files) and their aliases.
 
-`latest` and `best` are aliases that always exist; users set others. `latest` is the version that the last run
-of its pipeline made or found unchanged.
+`latest` and `best` are aliases that always exist. Users set other aliases. `latest` is the version that the
+last run of its pipeline made or found unchanged.
 """
 
 import re
@@ -18,7 +18,7 @@ from gridmill.errors import InputError
 
 
 class ArtifactKind(StrEnum):
-    """What a version is."""
+    """The kind of a version."""
 
     SINK = "sink"
     DATASET = "dataset"
@@ -29,7 +29,7 @@ class ArtifactKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column and its type in Arrow's words (`double`, `timestamp[us]`, ...)."""
+    """A column and its type, named as in Arrow (`double`, `timestamp[us]`, ...)."""
 
     name: str
     type: str
@@ -37,9 +37,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The result that an attempt reports. It is visible to others only after the control node has
-    committed it. `uri` is relative to the storage root. For a table, `table_version` is the Delta
-    version. `details` is JSON: lineage facts, column statistics, samples and curves for the report."""
+    """The result that an attempt reports. Other jobs and users see it only after the control node has
+    committed it. `uri` is relative to the storage root. For a table, `table_version` is the Delta version.
+    `details` is JSON: lineage facts, column statistics, samples and curves for the report."""
 
     kind: ArtifactKind
     uri: str
@@ -55,10 +55,11 @@ class Output:
 class Artifact:
     """A committed, immutable version `number` (from 1) of `name` (`pipeline/job`).
 
-    `fingerprint` is the hash of everything it was made from (declaration, code, input versions): the same
-    fingerprint is the same thing. `made_from` are the ids of the input versions. `source` is where a sink's
-    rows come from, `bundle` the hash of the code that made it (empty: none), and `parameters` are those of
-    its run: they are here too, as the records of its run may be deleted before it.
+    `fingerprint` is the hash of everything that the version was made from (declaration, code, input
+    versions): versions with the same fingerprint have the same content. `made_from` are the ids of the input
+    versions. `source` is the source of a sink's rows. `bundle` is the hash of the code that made the version
+    (empty: no code). `parameters` are the parameters of its run; the version keeps a copy because the records
+    of the run may be deleted before the version.
     """
 
     id: str  # pipeline/job@number
@@ -77,13 +78,13 @@ class Artifact:
 
     @property
     def kind(self) -> ArtifactKind:
-        """What it is."""
+        """The kind of the version."""
         return self.output.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """An artifact as a job reads it, under the name its declaration uses."""
+    """An artifact as a job reads it, under the name in the job's declaration."""
 
     name: str
     artifact: Artifact
@@ -97,8 +98,9 @@ _ALIAS = re.compile("[a-z][a-z0-9_-]*")
 class Alias:
     """A name for a version of `name` (`pipeline/job`), set by a user. Its id is `pipeline/job@alias`.
 
-    It stands for version `number`; without one, for whichever version is the best by `metric` (a name as in
-    the version's metrics, or `max:NAME`, `min:NAME`). `changed` is when it was set (Unix seconds).
+    It means the version `number`. Without a number it means the version that is currently the best by
+    `metric` (a name as in the version's metrics, or `max:NAME`, `min:NAME`). `changed` is when the alias was
+    set (Unix seconds).
     """
 
     id: str
@@ -110,7 +112,7 @@ class Alias:
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """`pipeline/job`, and the text after the `@` (a number, an alias, or nothing)."""
+    """The parts of a reference: `pipeline/job`, and the text after the `@` (a number, an alias, or empty)."""
     name, _, version = reference.partition("@")
     return name, version
 
@@ -131,11 +133,12 @@ def check_alias(alias: Alias) -> None:
 
 
 def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
-    """The best of the versions, newest first, by a metric; of equal ones the newest.
+    """The best of the versions by a metric. The versions are given newest first. Of equally good versions the
+    newest is returned.
 
-    Without one it is the metric that the newest model names itself (`best_by`), on the validation split.
-    Versions that predict something else than the newest are not among them. None where no version has a
-    value.
+    Without `metric`, the versions are compared by the metric that the newest model declares (`best_by`), on
+    the validation split. Versions whose prediction differs from that of the newest version are left out. The
+    result is None if no version has a value.
     """
     existing = [one for one in versions if not one.removed]
     existing = [one for one in existing if predicts(one) == predicts(existing[0])]
@@ -149,13 +152,14 @@ def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
 
 
 def predicts(version: Artifact) -> tuple[str, ...]:
-    """What a model predicts, in words, and its classes; empty for other versions and old records."""
+    """A description of the values that a model predicts, and its classes; empty for other versions and old
+    records."""
     details = version.output.details
     return (str(details.get("predicts") or ""), *sorted(map(str, details.get("classes") or ())))
 
 
 def own_metric(version: Artifact) -> str:
-    """The metric a model wants to be compared by; empty for other versions."""
+    """The metric by which a model declares to be compared; empty for other versions."""
     best_by = version.output.details.get("best_by")
     if version.kind != ArtifactKind.MODEL or not best_by:
         return ""
@@ -164,10 +168,10 @@ def own_metric(version: Artifact) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """The latest version of `name` (`pipeline/job`): its id is `artifact`.
+    """The latest version of `name` (`pipeline/job`). `artifact` is the id of this version.
 
-    `run` is the last submitted run in which the job succeeded or was unchanged, `order` that run's order: an
-    earlier run that ends later does not replace it.
+    `run` is the last submitted run in which the job succeeded or was unchanged, and `order` is the order of
+    that run: an earlier run that ends later does not replace it.
     """
 
     name: str

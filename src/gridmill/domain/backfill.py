@@ -1,4 +1,4 @@
-"""Backfills: a pipeline is run over a range of time in chunks; records, bounds and state of each chunk."""
+"""Backfills, which run a pipeline over a time range in chunks: records, bounds and state of each chunk."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
@@ -15,7 +15,7 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import InputError, PipelineError
 
 MOST_CHUNKS = 1000
-"""The most chunks of a backfill. Each is a run with a record of its own."""
+"""The most chunks of a backfill. Each chunk is a run with a record of its own."""
 
 BOUNDS = ("from", "to")
 """The parameters whose values a chunk sets."""
@@ -31,17 +31,18 @@ class ChunkState(StrEnum):
     RUNNING = "running"
     FAILED = "failed"
     STOPPED = "stopped"
-    SKIPPED = "skipped"  # all of it lies in an outage
+    SKIPPED = "skipped"  # the whole chunk lies in an outage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """A pipeline's backfill, under the pipeline's name: from `begins` up to `ends` (ISO 8601; without an
-    offset in the time zone `zone`) in chunks of `every_seconds` or `every_months`, or in one chunk. The last
-    chunk can be shorter. Chunks of whole days and of months follow the calendar of `zone`.
+    """The backfill of a pipeline, under the pipeline's name. It covers the time from `begins` up to `ends`
+    (ISO 8601; without an offset in the time zone `zone`) in chunks of `every_seconds` or `every_months`, or
+    in one chunk. The last chunk can be shorter. Chunks of whole days and of months follow the calendar of
+    `zone`.
 
-    At most `parallel` of its runs are active. `force` runs unchanged jobs too, and chunks that are done.
-    `stopped`: no further run starts until it is started again.
+    At most `parallel` of its runs are active. `force` also runs unchanged jobs, and chunks that have
+    succeeded. `stopped` means that no further run starts until a user starts the backfill again.
     """
 
     name: str
@@ -72,9 +73,9 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A time range of a backfill: the pipeline gets its beginning (included) as parameter `from` and its
-    end (excluded) as `to`. `run` is the run that was started for it; `skipped` is the reason why no run
-    was started, `failed` the reason why none could be."""
+    """A time range of a backfill: the pipeline gets the start of the range (included) as parameter `from` and
+    its end (excluded) as `to`. `run` is the run that was started for the chunk. `skipped` is the reason why
+    no run was started, and `failed` the reason why no run could be started."""
 
     pipeline: Pipeline
     begins: str
@@ -85,12 +86,12 @@ class Chunk:
 
     @property
     def id(self) -> str:
-        """`weather/2013-01-01..2013-01-08`."""
+        """The id of the chunk, as `weather/2013-01-01..2013-01-08`."""
         return chunk_id(self.pipeline.name, self.begins, self.ends)
 
     @property
     def left(self) -> bool:
-        """Whether it is still to be dealt with."""
+        """Whether the chunk has neither a run nor a reason why it has none."""
         return not (self.run or self.skipped or self.failed)
 
 
@@ -101,7 +102,7 @@ def chunk_id(name: str, begins: str, ends: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkView:
-    """The current state of a chunk: `run` is empty if none was started, `message` has details."""
+    """The current state of a chunk. `run` is empty if no run was started. `message` has details."""
 
     begins: str
     ends: str
@@ -125,15 +126,15 @@ class BackfillView:
 
     @property
     def over(self) -> bool:
-        """Whether no chunk is left or running."""
+        """Whether every chunk has ended or was skipped."""
         return not any(self.counts.get(state) for state in (ChunkState.LEFT, ChunkState.RUNNING))
 
 
 def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
-    """Beginning and end of each chunk, oldest first.
+    """The start and the end of each chunk, oldest first.
 
-    In UTC these are dates where all are midnights, else times; in another zone they are times with an offset.
-    Raises InputError for a range that is none, or of too many chunks.
+    In UTC the bounds are dates if all of them are midnights, and times otherwise. In another zone they are
+    times with an offset. Raises InputError for an invalid or empty range, and for too many chunks.
     """
     backfill.check()
     zone = zone_named(backfill.zone)
@@ -149,7 +150,7 @@ def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
 
 
 def _beginnings(backfill: Backfill, begins: float, ends: float, zone: tzinfo) -> Iterator[float]:
-    """When each chunk begins, in Unix seconds. A day that the zone skips makes no chunk."""
+    """The start of each chunk, in Unix seconds. A day that the zone skips makes no chunk."""
     step, local, latest = _step(backfill), local_time(begins, zone), -inf
     for number in count():
         begin = begins if number == 0 else step(begins, local, number, zone)
@@ -164,7 +165,8 @@ _Step: TypeAlias = Callable[[float, datetime, int, tzinfo], float]
 
 
 def _step(backfill: Backfill) -> _Step:
-    """When the chunk of a number begins, given the beginning of the first as a moment and as local time."""
+    """A function that gives the start of the chunk with a number, from the start of the first chunk as a Unix
+    time and as a local time."""
     months, seconds = backfill.every_months, inf if backfill.every_seconds is None else backfill.every_seconds
     if months is not None:
         return lambda _begins, local, number, zone: moment_of(plus_months(local, number * months), zone)
@@ -184,7 +186,7 @@ def _texts(bounds: list[datetime]) -> list[str]:
 
 
 def check_bounds(pipeline: Pipeline, place: str) -> None:
-    """Raise PipelineError where the pipeline does not take a range."""
+    """Raise PipelineError if the pipeline does not have the parameters of a time range."""
     missing = [f"`{name}`" for name in BOUNDS if name not in pipeline.parameters]
     if missing and not pipeline.awaits:
         raise PipelineError(
@@ -195,7 +197,7 @@ def check_bounds(pipeline: Pipeline, place: str) -> None:
 
 
 def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
-    """What a chunk gives to its run: its bounds, and as due times its end and its beginning."""
+    """The parameters of a chunk's run: the bounds of the chunk, and as due times its end and its start."""
     bounds = {name: one for name, one in zip(BOUNDS, span, strict=True) if name in pipeline.parameters}
     begins, ends = map(_with_offset, span)
     times = {"due_before": begins, "due": ends}
@@ -203,6 +205,7 @@ def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
 
 
 def _with_offset(bound: str) -> str:
-    """A bound as a due time: in the backfill's zone, as the bound is; without an offset it is in UTC."""
+    """A bound as a due time. In the zone of the backfill it is the bound itself; without an offset it is in
+    UTC."""
     local = datetime.fromisoformat(bound)
     return (local if local.tzinfo is not None else local.replace(tzinfo=UTC)).isoformat()

@@ -1,4 +1,4 @@
-"""Local times and calendar months in time zones, and the times when the clock of a zone changes.
+"""Local times and calendar months in time zones, and the times at which the clock of a zone changes.
 
 The time zone database is read only when a zone is used.
 """
@@ -13,12 +13,12 @@ _DAY_SECONDS = 86_400
 
 
 def zone_named(name: str, place: str = "") -> tzinfo:
-    """The time zone of that name in the tz database. Raises InputError, naming the place."""
+    """The time zone of that name in the tz database. The InputError for an unknown zone names `place`."""
     if name == "UTC":
         return UTC
     try:
         zone: tzinfo = import_module("zoneinfo").ZoneInfo(name)
-    except (KeyError, OSError, ValueError) as error:  # unknown; a folder of the database; not a name at all
+    except (KeyError, OSError, ValueError) as error:  # unknown; a folder of the database; an invalid name
         raise InputError(
             f"unknown time zone {name!r}",
             hint="Use a name of the tz database, for example UTC or Europe/Amsterdam.",
@@ -35,25 +35,28 @@ def local_time(time: float, zone: tzinfo) -> datetime:
 def moment_of(local: datetime, zone: tzinfo) -> float:
     """The Unix time of a local time (without a zone).
 
-    A local time that occurs twice means its first occurrence. One that the zone skips means the moment of
-    the change.
+    A local time that occurs twice means its first occurrence. A local time that the zone skips means the
+    moment of the clock change.
     """
     first = local.replace(tzinfo=zone, fold=0)
     moment = first.timestamp()
     if local_time(moment, zone) == local:
         return moment
-    # skipped; fold=0 reads it with the offset before the gap, so after it, fold=1 the other way round
+    # The zone skips this local time. With fold=0 it is read with the offset before the gap, which gives a
+    # moment after the change; with fold=1 with the offset after the gap, which gives a moment before the
+    # change.
     return _change_between(local.replace(tzinfo=zone, fold=1).timestamp(), moment, zone)
 
 
 def offset_seconds(time: float, zone: tzinfo) -> float:
-    """What local time is ahead of UTC by, in seconds, at a Unix time."""
+    """The seconds by which local time is ahead of UTC at a Unix time."""
     offset = datetime.fromtimestamp(time, zone).utcoffset()
     return 0.0 if offset is None else offset.total_seconds()
 
 
 def next_change(time: float, until: float, zone: tzinfo) -> float | None:
-    """The first Unix time after `time`, and not after `until`, from which another offset holds."""
+    """The first Unix time after `time` and at most `until` at which the offset changes; None if it does
+    not."""
     offset = offset_seconds(time, zone)
     low = time
     while low < until:
@@ -65,7 +68,7 @@ def next_change(time: float, until: float, zone: tzinfo) -> float | None:
 
 
 def last_change(time: float, since: float, zone: tzinfo) -> float | None:
-    """The last Unix time not after `time`, and after `since`, from which another offset holds than before."""
+    """The last Unix time at most `time` and after `since` at which the offset changed; None if it did not."""
     offset = offset_seconds(time, zone)
     high = time
     while high > since:
@@ -77,7 +80,8 @@ def last_change(time: float, since: float, zone: tzinfo) -> float | None:
 
 
 def _change_between(low: float, high: float, zone: tzinfo) -> float:
-    """The whole second in (low, high] from which the offset at `high` holds; that at `low` is another one."""
+    """The whole second in (low, high] at which the offset changes to that at `high`. The offset at `low` must
+    differ."""
     offset = offset_seconds(high, zone)
     before, after = int(low // 1), int(-(-high // 1))
     while after - before > 1:
@@ -87,19 +91,19 @@ def _change_between(low: float, high: float, zone: tzinfo) -> float:
 
 
 def plus_months(local: datetime, months: int) -> datetime:
-    """The local time that many months later or earlier: on the same day, or on the last day of a shorter
-    month."""
+    """The local time `months` months later (or earlier, if negative), on the same day of the month, or on the
+    last day of a shorter month."""
     years, month = divmod(local.month - 1 + months, 12)
     year = local.year + years
     return local.replace(year=year, month=month + 1, day=min(local.day, monthrange(year, month + 1)[1]))
 
 
 def months_later(time: float, months: int, zone: tzinfo) -> float:
-    """The Unix time at which the local time is that many months later."""
+    """The Unix time whose local time is `months` months later than the local time of `time`."""
     return moment_of(plus_months(local_time(time, zone), months), zone)
 
 
 def show_moment(moment: datetime) -> str:
-    """`1 January 2024 12:00:00`: day and month cannot be confused."""
+    """Format a moment as `1 January 2024 12:00:00`, so that nobody confuses day and month."""
     day = f"{moment.day} {moment:%B} {moment.year}"
     return day if moment.time() == datetime.min.time() else f"{day} {moment:%H:%M:%S}"

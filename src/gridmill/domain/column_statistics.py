@@ -12,9 +12,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStatistics:
-    """`shares` are the heights of a histogram from 0 to 1; `values` the 5 %, 50 % and 95 % quantiles, or the
-    most frequent texts. `with_label` is the correlation with the label, where both are numbers. `problem`
-    says why statistics are missing that could not be computed."""
+    """The statistics of one column. `shares` are the heights of a histogram from 0 to 1. `values` are the 5
+    %, 50 % and 95 % quantiles, or the most frequent texts. `with_label` is the correlation with the label, if
+    both are numbers. `problem` is the reason why statistics are missing."""
 
     name: str
     missing: float
@@ -30,7 +30,7 @@ class ColumnStatistics:
 
 
 def column_lines(artifact: Artifact) -> list[ColumnStatistics]:
-    """The first columns of a dataset version; none for what has no statistics."""
+    """The statistics of the first columns of a dataset version; empty for a version without statistics."""
     statistics = artifact.output.details.get("statistics")
     if not isinstance(statistics, Mapping):
         return []

@@ -19,8 +19,8 @@ from gridmill.errors import InputError, UnsafePathError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Each:
-    """The nodes with one of these names (`*` and `?` stand for any letters; none: all of them) that have at
-    least so much in all."""
+    """A selection of nodes: they have one of these names (`*` and `?` stand for any letters; without names,
+    all nodes) and at least these amounts in total."""
 
     nodes: tuple[str, ...] = ()
     cpus: float | None = None
@@ -28,20 +28,21 @@ class Each:
     gpus: int = 0
 
     def matches(self, node: Node) -> bool:
-        """Whether it is one of them."""
+        """Whether the node is selected."""
         named = not self.nodes or any(fnmatchcase(node.name, name) for name in self.nodes)
         least = Amounts(cpus=self.cpus or 0.0, memory_bytes=self.memory_bytes or 0, gpus=self.gpus)
         return named and least.fits_in(node.capacity)
 
 
 SHELL = "/bin/sh -e"
-"""The shell that runs a command that is a string."""
+"""The shell that runs a `run` that is a string."""
 _SHELLS = ("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox")
-"""Shells that read a value as it is quoted for a POSIX shell."""
+"""Shells that understand the quoting of a POSIX shell in parameter values."""
 
 
 def check_shell(shell: str | None, run: str | tuple[str, ...]) -> None:
-    """Raise InputError for a `shell` that is none, or a command that needs none."""
+    """Raise InputError for a `shell` that is not a known shell, or for a `shell` of a command that is a
+    list."""
     if shell is None:
         return
     if not isinstance(run, str):
@@ -71,17 +72,17 @@ OWN_VARIABLES = frozenset(
         *("OUTPUT", "CHECKPOINTS", "GPU_SHARE"),
     )
 )
-"""Variables that only Gridmill sets, besides the variables of inputs."""
+"""Variables that only Gridmill sets, in addition to the variables of inputs."""
 
 
 def input_variable(job: str) -> str:
-    """The variable with the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for `my-job`,
+    """The name of the variable that has the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for `my-job`, and
     `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result `other/job@prod` of another pipeline."""
     return INPUT + "".join(letter if letter.isalnum() else "_" for letter in job).upper()
 
 
 def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
-    """Raise InputError for variables that cannot be set, or that Gridmill sets."""
+    """Raise InputError for variable names that are invalid, or that only Gridmill sets."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
             raise InputError(
@@ -128,7 +129,7 @@ def check_inputs(inputs: tuple[str, ...], place: str) -> None:
 
 
 def has_output(name: str, files: Collection[str]) -> bool:
-    """Whether there is a file of that name or pattern among these, or one in a folder of that name."""
+    """Whether one of the files has that name, matches that pattern, or is in a folder of that name."""
     wanted = PurePosixPath(name).as_posix()
     if any(letter in wanted for letter in "*?["):
         return any(_matches(PurePosixPath(file).parts, PurePosixPath(wanted).parts) for file in files)
@@ -136,32 +137,35 @@ def has_output(name: str, files: Collection[str]) -> bool:
 
 
 def _matches(file: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """Name by name: `*` stands for no slash."""
+    """Compare a file with a pattern, name by name, so that `*` does not match a slash."""
     return len(file) >= len(pattern) and all(map(fnmatchcase, file, pattern))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec:
-    """Any command. A list is executed as it is. A string runs in a POSIX shell: in `/bin/sh -e`, which ends
-    the command at the first line that fails, or in the one that `shell` names (`bash -eo pipefail`; `sh` for
-    a command that goes on after a failure).
+    """The declaration of a command. A list is executed without a shell. A string runs in a POSIX shell: in
+    `/bin/sh -e`, which ends the command at the first line that fails, or in the shell that `shell` names
+    (`bash -eo pipefail`; `sh` for a command that continues after a failure).
 
-    The command starts in a private copy of the project's code bundle (or in `folder`: below the bundle
-    when relative, on the machine itself when absolute). `GRIDMILL_OUTPUT` names a folder whose content is
-    kept as the job's artifact; `GRIDMILL_INPUT_<JOB>` names that folder of each job in `needs`
-    (`GRIDMILL_INPUT_OTHER_MODEL_PROD` for `other/model@prod`), or an empty folder where the job left no
-    files.
-    `environment` is a requirements file of the project; it is built once per content.
-    `workers` makes it a gang: so many ranks of it start together, all or none, and each finds in its
-    environment what torchrun, TensorFlow and JAX say. `roles` counts them by role (`chief`, `worker`, `ps`,
-    `evaluator`) for frameworks that tell ranks apart. A gang hands on to its next attempt what it leaves in
-    `GRIDMILL_CHECKPOINTS`. With `each` it runs once on every matching node of its site, and again in every
-    run; it keeps no files. `outputs` are the files (or folders, or patterns as `parts/*.csv`) that it must
-    leave in `GRIDMILL_OUTPUT`: if one is missing, the job fails. Other files are kept too. Links are kept as
-    what they point to. `inputs` are the files of the project that it reads (or folders, or patterns as
-    `src/**/*.py`), relative to the pipeline's folder: it executes again when one of them changes. Without
-    `inputs` these are all files of the code bundle except pipeline files and files that sinks of the
-    pipeline load. Its `environment` counts in any case.
+    The command starts in a private copy of the project's code bundle, or in `folder`: a relative folder is
+    below the bundle, an absolute folder is on the machine itself. `GRIDMILL_OUTPUT` names a folder whose
+    content is kept as the job's artifact. `GRIDMILL_INPUT_<JOB>` names the output folder of each job in
+    `needs` (`GRIDMILL_INPUT_OTHER_MODEL_PROD` for `other/model@prod`), or an empty folder if that job wrote
+    no files. `environment` is a requirements file of the project. The environment is built once per content
+    of the file.
+
+    `workers` makes the job a gang: that many ranks start together, or none does, and the environment of each
+    rank has the variables that torchrun, TensorFlow and JAX read. `roles` has the number of ranks of each
+    role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that distinguish ranks. The next attempt of a
+    gang gets the files that the gang wrote to `GRIDMILL_CHECKPOINTS`. With `each` the command runs once on
+    every matching node of its site, and again in every run; it keeps no files.
+
+    `outputs` are the files (or folders, or patterns as `parts/*.csv`) that the command must write to
+    `GRIDMILL_OUTPUT`: if one is missing, the job fails. Other files are kept too. For a link, its target is
+    kept. `inputs` are the files of the project that the command reads (or folders, or patterns as
+    `src/**/*.py`), relative to the pipeline's folder: the command runs again when one of them changes.
+    Without `inputs` these are all files of the code bundle except pipeline files and files that sinks of the
+    pipeline load. A change of `environment` always makes the command run again.
     """
 
     run: str | tuple[str, ...]
@@ -176,7 +180,7 @@ class CommandSpec:
     inputs: tuple[str, ...] = ()
 
     def references(self) -> tuple[str, ...]:
-        """Commands name what they need in `needs` only."""
+        """The results that the declaration names: none, because a command names its inputs in `needs`."""
         return ()
 
     @property
@@ -187,8 +191,8 @@ class CommandSpec:
         return self.run
 
     def check(self) -> None:
-        """Raise InputError for a shell that cannot run it, variables that are not its own to set, and for
-        workers or roles that make no gang, or none that runs on each node."""
+        """Raise InputError for a shell that cannot run the command, for variables that the command must not
+        set, for workers or roles that make no gang, and for a gang with `each`."""
         check_shell(self.shell, self.run)
         check_env(self.env, in_gang=bool(self.workers or self.roles))
         check_outputs(self.outputs)

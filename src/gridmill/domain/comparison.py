@@ -18,10 +18,10 @@ from gridmill.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedModel:
-    """A version of a model: its aliases, its inputs and settings, its use. `dataset` is the version it
-    was trained on. `bundle` is the hash of its code (empty: Gridmill's own, of version `gridmill`).
-    `seconds` is the duration of its attempt, None if no record of it exists. `created` is in Unix
-    seconds."""
+    """A version of a model with its aliases, its inputs, its settings and its use. `dataset` is the version
+    that it was trained on. `bundle` is the hash of its code (empty: the code is Gridmill's own, of version
+    `gridmill`). `seconds` is the duration of its attempt, None if no record of it exists. `created` is in
+    Unix seconds."""
 
     id: str
     names: tuple[str, ...] = ()
@@ -37,8 +37,8 @@ class ComparedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedMetric:
-    """A metric of the versions (`validation_rmse`), in the order of the models; None if one was not
-    measured. `best` are the ids of the versions with the best value; none if all are equal."""
+    """A metric of the versions (`validation_rmse`), in the order of the models; None if it was not measured
+    for a model. `best` are the ids of the versions with the best value; empty if all are equal."""
 
     name: str
     values: tuple[float | None, ...]
@@ -47,7 +47,8 @@ class ComparedMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSetting:
-    """A setting that is not alike in all, in the order of the models; None where one does not have it."""
+    """A setting that differs between the models, in the order of the models; None for a model that does not
+    have the setting."""
 
     name: str
     values: tuple[Any, ...]
@@ -55,8 +56,8 @@ class ComparedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelComparison:
-    """Versions of models side by side. `same` are the settings that all share; `warnings` are the reasons
-    why their metrics may not be comparable."""
+    """Versions of models side by side. `same` are the settings that are equal in all models. `warnings` are
+    the reasons why their metrics may not be comparable."""
 
     models: tuple[ComparedModel, ...]
     metrics: tuple[ComparedMetric, ...] = ()
@@ -67,8 +68,9 @@ class ModelComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactQuery:
-    """A question about `artifact` below the storage root `root`: its first `rows` (of a sink's `rejects`),
-    or with `other` how many rows differ, told apart by `key`, or the `files` that it consists of."""
+    """A question about `artifact` below the storage root `root`. It asks for the first `rows` rows (or, of a
+    sink, of its `rejects`), for the `files` of the artifact, or with `other` for the number of rows that
+    differ, with `key` as the columns that identify a row."""
 
     root: str
     artifact: Artifact
@@ -90,7 +92,8 @@ class Preview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChanges:
-    """Rows by their `key`: in the second version only, in the first only, and in both but not alike."""
+    """The numbers of rows, identified by `key`: rows only in the second version, rows only in the first, and
+    rows that are in both with different values."""
 
     key: tuple[str, ...]
     added: int
@@ -100,8 +103,9 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactAnswer:
-    """The answer to a Look: one of them; `files` are paths below the artifact's, of a table those of its data
-    before those of its log. `error` is as `errors.to_body` writes it."""
+    """The answer to an ArtifactQuery; one of the fields is set. `files` are paths below the folder of the
+    artifact; for a table, the data files come before the files of the log. `error` has the form of
+    `errors.to_body`."""
 
     preview: Preview | None = None
     changes: RowChanges | None = None
@@ -111,7 +115,7 @@ class ArtifactAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A difference between two versions; None for a version that does not have it. `part` is its kind:
+    """A difference between two versions; None for a version that does not have the value. `part` is its kind:
     `facts`, `columns` (types), `statistics` (`COLUMN.FACT`), `metrics`, `settings`."""
 
     part: str
@@ -122,7 +126,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDiff:
-    """The differences between two versions. `rows` is None if rows were not compared; `rows_why` is the
+    """The differences between two versions. `rows` is None if rows were not compared, and `rows_why` is the
     reason."""
 
     before: str
@@ -149,7 +153,7 @@ def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
 
 
 def key_of_rows(version: Artifact) -> tuple[str, ...]:
-    """The columns that identify a row, as far as the record of the version has them."""
+    """The columns that identify a row, if the record of the version has them."""
     details = version.output.details
     if version.kind == ArtifactKind.PREDICTION:
         names = [column.name for column in version.output.columns]
@@ -159,8 +163,9 @@ def key_of_rows(version: Artifact) -> tuple[str, ...]:
 
 
 def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
-    """A text that is the same for models measured on the same rows with the same labels: only these can be
-    ranked by the metric, of the test split if it is called so."""
+    """A text that is equal for models that were measured on the same rows with the same labels. Only such
+    models can be ranked by the metric. If the metric is of the test split, the text describes the test rows.
+    """
     details = model.output.details
     rows_by_split = _mapping(details.get("measured_on")).get(
         "test" if metric.startswith("test_") else "validation"
@@ -176,7 +181,8 @@ def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
 
 
 def shared_metric(models: Sequence[Artifact]) -> str:
-    """The validation metric by which all of them can be ranked: their own, else the first; empty for none."""
+    """The validation metric by which all models can be ranked: the metric that they declare, else the first
+    common metric; empty if there is none."""
     shared = [
         name for name in models[0].output.metrics if all(name in model.output.metrics for model in models)
     ]
@@ -185,8 +191,9 @@ def shared_metric(models: Sequence[Artifact]) -> str:
 
 
 def best_models(artifacts: Iterable[Artifact]) -> Iterator[tuple[Artifact, str, str]]:
-    """The best of several models measured on the same rows with the same labels; for each such set, with the
-    metric and (where there are several sets) with the label and the dataset in words."""
+    """The best of several models that were measured on the same rows with the same labels. Each such set
+    gives one model, with the metric and, if there are several sets, with a description of the label and the
+    dataset."""
     models = [one for one in artifacts if one.kind == ArtifactKind.MODEL and one.output.metrics]
     groups: dict[str, list[Artifact]] = {}
     for one in models:
@@ -236,18 +243,18 @@ _FORMER: Mapping[str, Mapping[str, str]] = {
     "gbdt": {"max_iter": "trees", "max_leaf_nodes": "max_leaves", "n_iter_no_change": "patience"},
     "mlp": {"changes": "residual"},
 }
-"""By model kind, former names of options that now have the names of the pipeline file."""
+"""By model kind: former names of options, and their present names in the pipeline file."""
 
 
 def options_of(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options in the details of a model, by their names in the pipeline file, and the results of
-    training such as the number of epochs used."""
+    """The options in the details of a model, by their names in the pipeline file, and results of training
+    such as the number of epochs used."""
     former = _FORMER.get(str(details.get("model")), {})
     return {former.get(name, name): value for name, value in _mapping(details.get("options")).items()}
 
 
 def settings_of(version: Artifact) -> Mapping[str, Any]:
-    """What it was declared with, and the packages it was made with, by name."""
+    """The declared options of a version, and the packages that it was made with, by name."""
     details = version.output.details
     settings = {name: details[name] for name in _SETTINGS if details.get(name) is not None}
     settings |= {"options": options_of(details)} if "options" in settings else {}
@@ -272,13 +279,14 @@ _PARTS = {
 
 
 LAST = 5
-"""Versions that are compared if none is named."""
+"""The number of versions that are compared if none is named."""
 
 
 def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:
-    """What `compare NAME V ...` names: a number or an alias is one of `name`, `pipeline/job` another model's.
+    """The references that the arguments of `compare NAME V ...` mean: a number or an alias is a version of
+    `name`; `pipeline/job` is another model.
 
-    `name` itself is one of them where it says a version, or where no V is a version of it.
+    `name` itself is compared too if it contains a version, or if no V is a version of it.
     """
     base = name.partition("@")[0]
     full = tuple(version if "/" in version else f"{base}@{version.removeprefix('@')}" for version in versions)
@@ -287,8 +295,8 @@ def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...]:
-    """The distinct versions, in the order in which they were named. Raises InputError for a version that
-    is not a model, and for fewer than two models."""
+    """The distinct versions, in the given order. Raises InputError for a version that is not a model, and for
+    fewer than two models."""
     for version in versions:
         if version.kind != ArtifactKind.MODEL:
             raise InputError(
@@ -308,8 +316,8 @@ def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...
 def side_by_side(
     views: Sequence[VersionView], seconds: Mapping[str, float], best_by: str = ""
 ) -> ModelComparison:
-    """The comparison of these versions, in their order; `seconds` by id. `best_by` is a metric that
-    includes its direction (`max:score`)."""
+    """The comparison of these versions, in their order. `seconds` has the duration of attempts by version id.
+    `best_by` is a metric with its direction (`max:score`)."""
     versions = [view.artifact for view in views]
     settings = [settings_of(one) for one in versions]
     names = dict.fromkeys(name for one in settings for name in one)

@@ -1,9 +1,9 @@
-"""Computes the due times of a cron expression in a time zone. Loaded only when a schedule has one.
+"""Computes the due times of a cron expression in a time zone. Loaded only when a schedule has an expression.
 
-The library finds matching local times; this module converts them to moments by two rules. An expression for
+The library finds matching local times. This module converts them to moments by two rules. An expression for
 certain hours is due once for each local time: a time that a clock change skips is due right after the change,
 and a time that occurs twice is due at its first occurrence. An expression for every hour is due whenever the
-local time matches: a skipped time is left out, a repeated one is due twice.
+local time matches: a skipped time is left out, a repeated time is due twice.
 """
 
 import re
@@ -32,9 +32,10 @@ _FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
     ("hour", 0, 23, ()),
     ("day", 1, 31, ()),
     ("month", 1, 12, _MONTHS),
-    ("weekday", 0, 6, _DAYS),  # 7 is Sunday too
+    ("weekday", 0, 6, _DAYS),  # 7 also means Sunday
 )
-"""Name, smallest and largest value of a field, and the names of its values from the smallest on."""
+"""Name, smallest value and largest value of a field, and the names of its values, starting with the
+smallest."""
 _ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -50,7 +51,7 @@ _MINUTE = timedelta(minutes=1)
 
 
 def check_cron(expression: str, zone: str) -> None:
-    """Raise InputError for an expression or a time zone that is none, or for one that never comes."""
+    """Raise InputError for an invalid expression or time zone, and for an expression that no time matches."""
     zone_named(zone, "schedule.zone")
     try:
         next(_local_times(expression, datetime(2000, 1, 1)))
@@ -71,14 +72,15 @@ def next_after(expression: str, zone: str, time: float) -> float:
 
 
 def latest_until(expression: str, zone: str, time: float) -> float:
-    """The last due time not after `time`; both in Unix seconds."""
+    """The last due time that is at most `time`; both in Unix seconds."""
     tz = zone_named(zone)
     return (
         _last_of_every_hour(expression, tz, time) if _every_hour(expression) else _last(expression, tz, time)
     )
 
 
-# expressions for certain hours: moments have the order of their local times, as `moment_of` never falls
+# Expressions for certain hours: moments have the order of their local times, because `moment_of` never
+# decreases.
 
 
 def _next(expression: str, zone: tzinfo, time: float) -> float:
@@ -89,20 +91,20 @@ def _next(expression: str, zone: tzinfo, time: float) -> float:
 def _last(expression: str, zone: tzinfo, time: float) -> float:
     here = local_time(time, zone)
     aware = here.replace(tzinfo=zone)
-    # in the second pass of a repeated hour all of its times have been due in the first
+    # In the second pass of a repeated hour, all of its times were already due in the first pass.
     repeated = (aware.replace(fold=0).utcoffset() or timedelta()) - (aware.utcoffset() or timedelta())
     moments = (moment_of(one, zone) for one in _local_times(expression, here + repeated + _MINUTE, back=True))
     return next(moment for moment in moments if moment <= time)
 
 
-# expressions for every hour: between two changes of the clock, local time is the moment plus an offset
+# Expressions for every hour: between two changes of the clock, local time is the moment plus an offset.
 
 
 def _next_of_every_hour(expression: str, zone: tzinfo, time: float) -> float:
     begin = time
     while True:
         offset = offset_seconds(begin, zone)
-        # a change of the clock may fall on a due time: that one is due by the new offset
+        # A change of the clock may be at a due time: the new offset applies to that due time.
         since = begin if begin == time else begin - 1
         local = next(_local_times(expression, _utc_like(since + offset)))
         moment = _seconds(local) - offset
@@ -135,11 +137,11 @@ def _seconds(local: datetime) -> float:
     return (local - _EPOCH).total_seconds()
 
 
-# expressions
+# Expressions.
 
 
 def _local_times(expression: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
-    """Matching local times after `start`, or before it. Raises CronSimError."""
+    """Matching local times after `start`, or with `back` before it. Raises CronSimError."""
     return CronSim(_plain(expression), start, reverse=back)
 
 
@@ -150,7 +152,7 @@ def _every_hour(expression: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _plain(expression: str) -> str:
-    """The expression with ranges and steps written out, as the library reads them rightly."""
+    """The expression with its ranges and steps written out as lists, which the library reads correctly."""
     fields = _ALIASES.get(expression.strip().lower(), expression).upper().split()
     if len(fields) != len(_FIELDS):
         raise CronSimError("Wrong number of fields")

@@ -12,9 +12,10 @@ from gridmill.domain.states import DeploymentState, PodState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """One worker. `acknowledged` is the number of the last journal entry that is committed to the store.
-    If its site limits its time, `began` and `ends` are the Unix times of its beginning and end. `address`
-    is the host name or address by which other hosts of its site reach it, if it has reported one."""
+    """A pod, which is one worker. `acknowledged` is the number of the last journal entry that is committed to
+    the store. If the site limits the pod's time, `began` and `ends` are the Unix times of its beginning and
+    end. `address` is the host name or address by which other hosts of its site reach the pod, if the pod has
+    reported it."""
 
     id: str
     node: str
@@ -29,9 +30,9 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Its id is `RESOURCE-N`; pods are `RESOURCE-N.K`. `idle_since` is None while it has live attempts.
-    `settings` are the resource's for its site. `pinned`: its pods are on the nodes that they are planned on,
-    and the site may choose no others."""
+    """A deployment. Its id is `RESOURCE-N`, and the ids of its pods are `RESOURCE-N.K`. `idle_since` is None
+    while the deployment has live attempts. `settings` are the resource's settings for its site. `pinned`
+    means that the pods must run on the planned nodes, and that the site may not choose other nodes."""
 
     id: str
     resource: str

@@ -1,9 +1,9 @@
-"""Models of how the time of a job grows with its data, by the subject that its measurements are filed under.
+"""Models of how the time of a job grows with its data, by the subject of its measurements.
 
-A job that was measured on other data takes as much longer as its model says: a start, and seconds for each
-million cells, or for each megabyte of a sink's sources. The figures are CPU seconds that `bench/growth.py`
-measured; only their ratio counts, so they hold on faster and slower machines. What a program does is not
-known: of its time half counts as its start.
+If a job was measured on other data, its expected time is the measured time, scaled by the model: a constant
+start time, and seconds for each million cells or for each megabyte of a sink's sources. The figures are CPU
+seconds that `bench/growth.py` measured. Only their ratio counts, so they apply to faster and slower machines.
+For a program, nothing is known about its growth: half of its time counts as constant.
 """
 
 from gridmill.domain.footprint import cells_of
@@ -16,7 +16,8 @@ _UNKNOWN_START = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration:
-    """Seconds to start, for a million cells, and for a megabyte of sources (0: cells decide)."""
+    """Seconds to start, seconds per million cells, and seconds per megabyte of sources (0: the cells
+    count)."""
 
     start_seconds: float
     cells_seconds: float
@@ -42,8 +43,8 @@ DURATIONS = {
 
 
 def time_ratio(subject: str, now: JobSize, then: JobSize) -> float:
-    """How much longer a job of that subject takes with `now` than it took with `then`; 1 where it is not
-    known how much either is."""
+    """The ratio of the job's time with size `now` to its time with size `then`; 1 if either size is
+    unknown."""
     model = DURATIONS.get(subject)
     bytes_ = (now.input_bytes, then.input_bytes)
     if model is not None and model.megabyte_seconds and all(bytes_):

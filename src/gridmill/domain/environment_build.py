@@ -10,8 +10,8 @@ from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView
 
 ENVIRONMENT = "environment"
-"""The `phase` in the body of a progress event while the environment is built, and the type of the events that
-are kept of its beginning and its end."""
+"""The `phase` in the body of a progress event during the build of the environment, and the type of the stored
+events of its start and its end."""
 BUILDING = "building"
 """The state that is shown instead of `running` during the build."""
 BEGUN, ENDED = "building the environment", "the environment is ready:"
@@ -24,17 +24,17 @@ def is_building(view: JobView) -> bool:
 
 
 def state_of(view: JobView) -> str:
-    """The job's state as it is shown: `building` for a running job that waits for its environment."""
+    """The job's state for display: `building` for a running job that waits for its environment."""
     return BUILDING if is_building(view) else view.job.state.value
 
 
 def is_about_building(log: Mapping[str, object]) -> bool:
-    """Whether the body of a LOG event reports the begin or the end of building the environment."""
+    """Whether the body of a LOG event reports the start or the end of building the environment."""
     return log.get("stream") == "pod" and str(log.get("text", "")).startswith((BEGUN, ENDED))
 
 
 def build_seconds(events: Iterable[Event]) -> Mapping[str, float]:
-    """How long each job's environments were built, by the job's name."""
+    """The build time of each job's environments, by the job's name."""
     begun: dict[str, float] = {}
     result: dict[str, float] = {}
     for event in events:

@@ -17,8 +17,9 @@ _Minor: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """Said once, with the one-time secret of the join line. `request` is a certificate signing request (PEM):
-    the farm signs the certificate by which it knows this tenant from then on."""
+    """A request to join a farm, sent once with the one-time secret of the join line. `request` is a
+    certificate signing request (PEM). The farm signs the certificate, and later identifies the tenant by it.
+    """
 
     tenant: str
     secret: str
@@ -29,7 +30,8 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResponse:
-    """`certificate` (PEM) and `token` are the tenant's; the token is told this once."""
+    """The answer to a JoinRequest. `certificate` (PEM) and `token` are the tenant's; the token is sent only
+    in this answer."""
 
     certificate: str
     token: str
@@ -49,8 +51,8 @@ class QueuedDeployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureCapacity:
-    """In `seconds`, the farm is expected to have room for one more deployment with that many GPUs, behind
-    all that wait."""
+    """An expectation of the farm: in `seconds` it has room for one more deployment with that many GPUs, after
+    all waiting deployments."""
 
     seconds: float
     gpus: int
@@ -58,8 +60,8 @@ class FutureCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePosition:
-    """The place that a further deployment would have in the queue of a farm: `position` counts the
-    deployments before it; `seconds` is its expected wait, if the farm can estimate it."""
+    """The place that another deployment would have in the queue of a farm. `position` counts the deployments
+    before it. `seconds` is its expected wait, if the farm can estimate it."""
 
     position: int
     seconds: float | None = None
@@ -67,11 +69,12 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmStatus:
-    """A farm as one tenant sees it. `root` is the storage root there for its jobs; `waiting` are deployments,
-    of all tenants, that wait for room, `queue` those of the tenant among them; `staged_bytes` of
-    `quota_bytes` are what was carried there, `disk_free_bytes` what its disk has left. Of it the tenant's
-    files use `disk_use_bytes`, and may use `disk_limit_bytes`.
-    `future_capacity`, in order, are when more room is expected, as far as it can be told."""
+    """A farm as one tenant sees it. `root` is the storage root at the farm for the tenant's jobs. `waiting`
+    is the number of deployments of all tenants that wait for room, and `queue` has those of this tenant.
+    `staged_bytes` is the size of the files that were transferred to the farm, at most `quota_bytes`.
+    `disk_free_bytes` is the free space of the farm's disk. The tenant's files use `disk_use_bytes` of the
+    disk, at most `disk_limit_bytes`. `future_capacity` is when more room is expected, in order of time, as
+    far as the farm can estimate it."""
 
     version: str
     protocol: int
@@ -90,7 +93,8 @@ class FarmStatus:
 
 
 def line_at(look: FarmStatus, gpus: int) -> QueuePosition | None:
-    """The line in which a further deployment with so many GPUs would stand; None: it gets room at once."""
+    """The place in the queue that another deployment with that many GPUs would have; None if it gets room at
+    once."""
     seats = [one.seats for one in look.utilization.values() if one.seats]
     has_room = any(_holds(some, gpus) for some in seats) or not seats
     if has_room and not look.waiting:
@@ -100,15 +104,15 @@ def line_at(look: FarmStatus, gpus: int) -> QueuePosition | None:
 
 
 def _holds(seats: Sequence[GpuSlot], gpus: int) -> bool:
-    """Whether that many GPUs of a node are free, or that many shares of one."""
+    """Whether that many GPUs of a node are free, or that many shares of one GPU."""
     shares = max(Counter(seat.gpu for seat in seats).values())
     return pick((number for number, seat in enumerate(seats) if not seat.taken), gpus, shares) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployRequest:
-    """Pods of one deployment, all or none. The farm ends them by itself when nothing has been heard of the
-    tenant for `lease_seconds`. `home` and `link` of the orders are the farm's to say."""
+    """A request to start all pods of one deployment, or none of them. The farm ends the pods by itself when
+    the tenant sends nothing for `lease_seconds`. The farm sets `home` and `link` of the orders."""
 
     orders: tuple[PodOrder, ...]
     lease_seconds: float
@@ -116,15 +120,15 @@ class DeployRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodNames:
-    """Which pods are asked about, or ended."""
+    """The names of the pods to query or to end."""
 
     pods: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """A file: its path in the tree (with `/`), and its content's chunks, in order, by their BLAKE3 hashes
-    (hex)."""
+    """A file: its path in the tree (with `/`), and the BLAKE3 hashes (hex) of the chunks of its content, in
+    order."""
 
     path: str
     size_bytes: int
@@ -133,22 +137,23 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A folder's (or a single file's) content; `chunk_bytes` is the size of all chunks but a file's last."""
+    """The content of a folder or of a single file. `chunk_bytes` is the size of every chunk except the last
+    chunk of a file."""
 
     files: tuple[FileEntry, ...]
     chunk_bytes: int
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The total size of all files."""
         return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceTree:
-    """Make a tree of chunks that are there, at `uri` below the tenant's root, for an attempt; what it lacks
-    is answered and nothing is made then. What is there already with the same content is used. `writable`: the
-    files are copies of their own, not links to what others use too."""
+    """A request to make a tree of files from stored chunks, at `uri` below the tenant's root, for an attempt.
+    If chunks are missing, the answer lists them and nothing is made. Files that already exist with the same
+    content are used. `writable` means that the files are separate copies, not links to shared files."""
 
     uri: str
     manifest: Manifest
@@ -158,21 +163,21 @@ class PlaceTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingChunks:
-    """Chunks, by hash, that are not there; none: it is done."""
+    """The hashes of missing chunks; empty if the request was completed."""
 
     chunks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkHashes:
-    """Chunks that are asked for."""
+    """The hashes of requested chunks."""
 
     chunks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSlice:
-    """Where a chunk lies in an object of a bucket: `size_bytes` from byte `begin` on."""
+    """The place of a chunk in an object of a bucket: `size_bytes` bytes, starting at byte `begin`."""
 
     chunk: str
     begin: int
@@ -181,8 +186,8 @@ class ChunkSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketObject:
-    """An object of a bucket that both sides reach, and chunks in it. `url` is signed: it opens that object
-    alone, either to read or to write it, for a short while. It is a secret, and never written down."""
+    """An object of a bucket that both sides can access, and the chunks in it. `url` is signed: for a short
+    time it allows either to read or to write this object alone. It is a secret, and is never stored."""
 
     url: str
     slices: tuple[ChunkSlice, ...]
@@ -190,13 +195,13 @@ class BucketObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketObjects:
-    """What is to be taken from a bucket."""
+    """The objects to download from a bucket."""
 
     parcels: tuple[BucketObject, ...]
 
 
 def check_versions(*, tenant: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:
-    """Raises InputError unless the farm is of the tenant's minor version or the one before."""
+    """Raise InputError unless the farm has the tenant's minor version or the minor version before."""
     ours, theirs = _minor(farm), _minor(tenant)
     fits = ours and theirs and theirs[0] == ours[0] and theirs[1] in (ours[1], ours[1] + 1)
     if protocol != FARM_PROTOCOL or not fits:
@@ -208,7 +213,8 @@ def check_versions(*, tenant: str, farm: str, protocol: int = FARM_PROTOCOL) -> 
 
 
 def _what_to_do(ours: _Minor | None, theirs: _Minor | None, farm: str, tenant: str) -> str:
-    """`ours` is the farm's, `theirs` that of the Gridmill at home."""
+    """The hint for the user. `ours` is the farm's version, and `theirs` is the version of Gridmill at
+    home."""
     if ours and theirs and ours < theirs:
         return f"Install {tenant} at the farm: it may be one minor version older than home, not more."
     if ours and theirs and ours > theirs:

@@ -1,13 +1,14 @@
 """Models of the memory that a job of each kind needs, used for sizing before anything was measured.
 
-Every estimate is `base + rows x columns x bytes per cell` (and for a recurrent network the activations of one
-batch). The base is the interpreter with the kind's libraries resident. The bytes per cell cover the columns
-as read, the copies that the kind makes of them, and the work space of its algorithm. They are the largest
-values that `bench/sizing.py` has measured, with 12 and with 300 columns. Long texts take more than a number;
-therefore the stored bytes count too, whichever gives more. A job that streams its data takes no more than
-`most_bytes` for it.
+Every estimate is `base + rows x columns x bytes per cell` (for a recurrent network also the activations of
+one batch). The base is the interpreter with the kind's libraries in memory. The bytes per cell include the
+columns as read, the copies that the kind makes of them, and the work space of its algorithm. They are the
+largest values that `bench/sizing.py` has measured, with 12 and with 300 columns. A long text takes more
+memory than a number. Therefore an estimate from the stored bytes is made too, and the larger estimate is
+used. A job that streams its data takes at most `most_bytes` for the data.
 
-It also gives into how many shards a swarm's rows are cut, and in how many rounds its workers process them.
+This module also computes the number of shards of a swarm's rows, and the number of rounds in which its
+workers process them.
 """
 
 from math import inf
@@ -21,40 +22,42 @@ from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
 
 COLUMNS = 12
-"""Number of columns if it is unknown."""
+"""The assumed number of columns if it is unknown."""
 INPUT_FACTOR = 4.0
 """Bytes in memory per byte of input if the number of rows is unknown: compressed Parquet grows by about this
 factor."""
 STORED_FACTOR = 8.0
 """Bytes in memory per byte of a stored table (compressed Parquet), for a kind that holds the whole table."""
 WORKER_BYTES, SHARD_CELLS, SHARD_CELL_BYTES = 64 * MIB, 4 * 2**20, 24
-"""Memory of one more swarm worker that it does not share with the others (its model and inference runtime);
-values in a shard, at most; bytes per value for the columns as read and as inputs."""
+"""Memory that one more swarm worker needs for itself (its model and inference runtime); the most values in a
+shard; bytes per value for the columns as read and as inputs."""
 RESULT_ROW_BYTES = 120
-"""Bytes of a row's prediction, true value and keys while the result is checked."""
+"""Bytes of a row's prediction, true value and keys during the check of the result."""
 ADDED_VALUES, ADDED_ROWS = 24_000_000, 262_144
 """A dataset's windows, lags and as-of joins are computed in chunks of this many added values, or this many
 rows, whichever is more."""
 AHEAD_BYTES = 40
-"""Bytes of one label among labels many rows ahead: computed, encoded and written."""
+"""Bytes of one label while it is computed, encoded and written, if a row has labels for many rows ahead."""
 JOINED_COLUMNS = 6
-"""Columns that an as-of join adds if it names none."""
+"""The assumed number of columns that an as-of join adds if it names none."""
 COMMAND_CELL_BYTES = 16
-"""Bytes per value for a command that declares how many rows it handles: one copy as numbers, and another one
-while it works."""
+"""Bytes per value for a command that declares the number of its rows: one copy as numbers, and another copy
+during its work."""
 PREDICTED_ROWS = 16_384
-"""Rows that a trained network predicts at a time, by what was measured (122 MiB more with 1,024 units)."""
+"""Rows that a trained network predicts at a time, derived from a measurement (122 MiB more with 1,024
+units)."""
 WEIGHT_BYTES = 24
-"""Bytes per weight of a network: itself, its gradient, two moments of the optimizer, the best so far, and the
-copy that is written."""
+"""Bytes per weight of a network: the weight, its gradient, two moments of the optimizer, the best weight so
+far, and the copy that is written."""
 ROWS_PER_WORKER = 100_000
 """Rows per swarm worker: with fewer, the start of another worker costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """`floor_bytes` is the least a job of the kind is ever given; `unknown_bytes` stands for the data when
-    its size is not known at all. What `spills` takes more where it is given more, and gets by with less."""
+    """The memory model of a kind of job. `floor_bytes` is the least memory that a job of the kind ever gets.
+    `unknown_bytes` is the assumed memory for the data if its size is not known. A kind with `spills` uses
+    more memory if it gets more, and also works with less."""
 
     base_bytes: int
     cell_bytes: float
@@ -76,17 +79,18 @@ TRAINING: dict[ModelKind, Footprint] = {
     ModelKind.NAIVE: Footprint(base_bytes=_DUCKDB, cell_bytes=24, floor_bytes=_DUCKDB + 42 * MIB),
 }
 KINDS: dict[JobKind, Footprint] = {
-    # streams: wide batches are what can make it large
+    # A sink streams its data: only wide batches make it large.
     JobKind.SINK: Footprint(
         base_bytes=_DUCKDB, cell_bytes=48, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=512 * MIB
     ),
-    # DuckDB keeps to its memory limit: with less memory it spills, and writes smaller row groups
+    # DuckDB respects its memory limit: with less memory it spills to disk, and writes smaller row groups.
     JobKind.DATASET: Footprint(
         base_bytes=_DUCKDB, cell_bytes=20, floor_bytes=_DUCKDB + 42 * MIB, most_bytes=4 * GIB, spills=True
     ),
     JobKind.TRAINING: TRAINING[ModelKind.LSTM],
     JobKind.PREDICTION: Footprint(base_bytes=_INFERENCE, cell_bytes=0, floor_bytes=_INFERENCE + 204 * MIB),
-    # a command may do anything next time: its floor is far above what an idle shell uses
+    # The next attempt of a command may need far more memory: its floor is far above the memory of an idle
+    # shell.
     JobKind.COMMAND: Footprint(base_bytes=0, cell_bytes=0, floor_bytes=256 * MIB, unknown_bytes=512 * MIB),
 }
 
@@ -98,12 +102,12 @@ def footprint_of(job: Job) -> Footprint:
 
 
 def cells_of(size: JobSize) -> int | None:
-    """Rows times columns; None where the rows are not known."""
+    """Rows times columns; None if the number of rows is unknown."""
     return None if size.rows is None else size.rows * (size.columns or COLUMNS)
 
 
 def memory_of(job: Job, size: JobSize, workers: int) -> int:
-    """Bytes by the model, without margin."""
+    """The memory of a job in bytes by the model, without margin."""
     footprint = footprint_of(job)
     spec = job.spec
     extra = activation_bytes(spec) + weight_bytes(spec, size) if isinstance(spec, TrainingSpec) else 0
@@ -121,7 +125,7 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
 
 
 def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> int:
-    """Memory for the rows that are read and sorted, for the chunks that are computed, and for labels many
+    """The memory for the rows that are read and sorted, for the chunks that are computed, and for labels many
     rows ahead, which are encoded as a whole."""
     rows, added = size.rows or 0, _added_columns(spec)
     values = min(rows * added, max(ADDED_VALUES, added * ADDED_ROWS))
@@ -131,8 +135,8 @@ def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> in
 
 
 def data_bytes(footprint: Footprint, size: JobSize) -> int:
-    """Memory for the data: by cells and stored bytes, otherwise by the input's bytes, otherwise an
-    assumption."""
+    """The memory for the data: from cells and stored bytes; otherwise from the input's bytes; otherwise an
+    assumed value."""
     cells, stored = cells_of(size), size.input_bytes
     if not footprint.cell_bytes or (cells is None and stored is None):
         return footprint.unknown_bytes
@@ -143,14 +147,14 @@ def data_bytes(footprint: Footprint, size: JobSize) -> int:
 
 
 def swarm_bytes(size: JobSize, workers: int) -> int:
-    """What the workers of a swarm take, each with a shard, and the result when all is done."""
+    """The memory of the workers of a swarm, each with a shard, and of the complete result."""
     cells = cells_of(size)
     shard = SHARD_CELLS if cells is None else min(cells, SHARD_CELLS)
     return workers * (WORKER_BYTES + shard * SHARD_CELL_BYTES) + (size.rows or 0) * RESULT_ROW_BYTES
 
 
 def _added_columns(spec: DatasetSpec) -> int:
-    """What windows, lags, as-of joins and features add to the columns that are read."""
+    """The number of columns that windows, lags, as-of joins and features add."""
     aggregates = sum(len(window.aggregates) for window in spec.windows)
     lags = sum(len(lag.steps) + len(lag.back_seconds) for lag in spec.lags)
     joined = sum(len(join.columns) or JOINED_COLUMNS for join in spec.asof_joins)
@@ -158,8 +162,9 @@ def _added_columns(spec: DatasetSpec) -> int:
 
 
 def activation_bytes(spec: TrainingSpec) -> int:
-    """What one batch through a recurrent network holds for its gradient: some 12 floats per step and unit.
-    Other networks hold most while the trained one predicts many rows: two floats per row and unit."""
+    """The memory for the activations of a network. A recurrent network needs it during training: about 12
+    floats per step and unit of one batch. Other networks need the most memory when the trained network
+    predicts many rows: two floats per row and unit."""
     if spec.model is ModelKind.MLP:
         return PREDICTED_ROWS * spec.units * 2 * 4
     if spec.model is not ModelKind.LSTM:
@@ -168,7 +173,7 @@ def activation_bytes(spec: TrainingSpec) -> int:
 
 
 def weight_bytes(spec: TrainingSpec, size: JobSize) -> int:
-    """What the weights of a network take while it learns."""
+    """The memory of the weights of a network during training."""
     if spec.model not in (ModelKind.LSTM, ModelKind.MLP):
         return 0
     inputs, units = size.columns or COLUMNS, spec.units
@@ -189,8 +194,8 @@ def knows_settings(job: Job) -> bool:
 
 
 def workers_of(job: Job, size: JobSize, cpus: float) -> int:
-    """Workers of a swarm, and trials side by side: as declared, else as many as rows or CPUs make sense
-    of."""
+    """The number of workers of a swarm, or of parallel trials of a search: the declared number, else the
+    number that suits the rows or the CPUs."""
     spec = job.spec
     if isinstance(spec, TrainingSpec) and spec.search:
         return spec.search.parallel or max(1, min(spec.search.trials, int(cpus)))
@@ -203,18 +208,18 @@ def workers_of(job: Job, size: JobSize, cpus: float) -> int:
 
 
 def leaves_trials_open(job: Job) -> bool:
-    """Whether it is a search that does not say how many of its trials run side by side."""
+    """Whether the job is a search that does not declare the number of its parallel trials."""
     search = job.training.search if job.training else None
     return search is not None and search.parallel is None
 
 
 def model_name(job: Job) -> str:
-    """How sentences name the model: `training/lstm`, `command`."""
+    """The name of the job's model in sentences: `training/lstm`, `command`."""
     return f"training/{job.training.model}" if job.training else str(job.kind)
 
 
 def is_plain(job: Job) -> bool:
-    """Whether only measurements can show its memory."""
+    """Whether only measurements can determine the job's memory."""
     return isinstance(job.spec, CommandSpec)
 
 
@@ -223,8 +228,8 @@ PER_PROBE_WORKER = 2
 
 
 def count_shards(rows: int, workers: int, wanted: int | None, inputs: int = 1) -> int:
-    """How many shards: several per worker so that all end together, neither tiny nor (rows of so many
-    `inputs`) beyond memory."""
+    """The number of shards: several per worker, so that all workers end at about the same time. Shards are
+    neither tiny nor, with rows of `inputs` values, too large for the memory."""
     if wanted is not None:
         return min(wanted, rows)
     bounded = min(workers * PER_WORKER, -(-rows // LEAST_ROWS))
@@ -233,11 +238,13 @@ def count_shards(rows: int, workers: int, wanted: int | None, inputs: int = 1) -
 
 
 def count_probe_shards(rows: int, workers: int) -> int:
-    """As few as tell a worker's first shard from the others: small ones would tell of what each one costs."""
+    """The smallest number of shards in which a worker's first shard can be distinguished from its others.
+    With more and smaller shards, a probe would mainly measure the constant cost of each shard."""
     return max(1, min(rows, workers * PER_PROBE_WORKER))
 
 
 def stretch(rows: int, workers: int, wanted: int | None) -> float:
-    """How much longer the shards take than if they could be cut at will: the last round may not be full."""
+    """The ratio of the time of the shards to their time if rows could be divided evenly. It is above 1 if the
+    last round has fewer shards than workers."""
     shards = count_shards(rows, workers, wanted)
     return -(-shards // workers) * workers / shards

@@ -1,8 +1,9 @@
-"""`dataclass` with the standard library's semantics; a class takes a tenth of the time to define.
+"""`dataclass` with the standard library's semantics, but a tenth of the time to define a class.
 
 The standard library generates and compiles the text of up to seven methods for each class. This takes 1 ms,
-and there are some 500 classes, most of which a command only mentions. Here a method is generated when it is
-first called. `replace` is what `dataclasses.replace` does; for a record it takes an eighth of the time.
+and there are about 500 classes, most of which a command imports but does not use. Here a method is generated
+when it is first called. `replace` behaves as `dataclasses.replace`; for a record it takes an eighth of the
+time.
 """
 
 import dataclasses
@@ -17,14 +18,15 @@ _Method: TypeAlias = Callable[..., Any]
 _Fields: TypeAlias = Sequence[Field[Any]]
 _Writer: TypeAlias = Callable[[type, _Fields], Iterator[str]]
 
-_FACTORY = object()  # the argument that stands for what a field's default_factory gives
+_FACTORY = object()  # the argument that means the result of a field's default_factory
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field,))
 def dataclass(
     *, frozen: bool = False, slots: bool = False, kw_only: bool = False
 ) -> Callable[[type[T]], type[T]]:
-    """What `dataclasses.dataclass` does. CONTRIBUTING.md says which arguments a class takes."""
+    """A decorator that behaves as `dataclasses.dataclass`. CONTRIBUTING.md lists the arguments that a class
+    may have."""
 
     def made(cls: type[T]) -> type[T]:
         return _made(cls, frozen=frozen, slots=slots, kw_only=kw_only)
@@ -33,8 +35,8 @@ def dataclass(
 
 
 def _made(cls: type[T], *, frozen: bool, slots: bool, kw_only: bool) -> type[T]:
-    own = {name for name, value in vars(cls).items() if (name, value) != ("__hash__", None)}  # for an __eq__
-    cls.__doc__ = cls.__doc__ or cls.__name__  # else its signature is made into one
+    own = {name for name, value in vars(cls).items() if (name, value) != ("__hash__", None)}  # set by __eq__
+    cls.__doc__ = cls.__doc__ or cls.__name__  # otherwise a signature is made
     made = dataclasses.dataclass(slots=slots, kw_only=kw_only, init=False, repr=False, eq=False)(cls)
     methods = {name: _later(made, name, writer) for name, writer in _WRITTEN[frozen].items()}
     for name, method in (_ALIKE[frozen] | (_PICKLED if frozen and slots else {}) | methods).items():
@@ -152,7 +154,7 @@ _PICKLED: dict[str, _Method] = {"__getstate__": _state, "__setstate__": _restore
 
 
 if TYPE_CHECKING:
-    from dataclasses import replace as replace  # mypy knows what each class takes
+    from dataclasses import replace as replace  # mypy knows the type of each field
 else:
 
     def replace(noun: Any, /, **changes: Any) -> Any:  # noqa: ANN401  any dataclass
@@ -168,10 +170,10 @@ _COPIES: dict[type, _Copy] = {}
 
 
 def _copy_of(made: type) -> _Copy:
-    """How an object of that class is copied with changes.
+    """A function that copies an object of that class with changes.
 
-    The copy of a record begins as an object of a class with the same slots whose attributes can be set, and
-    gets its own class when it is complete. Python sets such attributes several times as fast as by
+    The copy of a record starts as an object of a class with the same slots whose attributes can be set. It
+    gets its own class when it is complete. Python sets such attributes several times as fast as with
     `object.__setattr__`.
     """
     if not _is_plain_record(made):
@@ -191,7 +193,7 @@ def _copy_of(made: type) -> _Copy:
 
 
 def _is_plain_record(made: type) -> bool:
-    """Whether all that its `__init__` does is to set its slots, one for each argument."""
+    """Whether `__init__` of the class only sets its slots, one for each argument."""
     fields = dataclasses.fields(made)
     return (
         vars(made).get("__slots__") == tuple(field.name for field in fields)

@@ -18,16 +18,16 @@ RANK_VARIABLES = frozenset(
         "TF_CONFIG",
     )
 )
-"""All variables that a rank may get. They are removed from the environment in which Gridmill was started: a
-single job that saw them would wait for ranks that never come."""
+"""All variables that a rank may get. Gridmill removes them from the environment in which it was started: a
+single job with these variables would wait forever for other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangMember:
-    """One rank and where it runs. Ranks with the same `host` count as one host's: local ranks 0, 1, ...
+    """One rank and its place. Ranks with the same `host` have local ranks 0, 1, ... on that host.
 
-    `address` is how other hosts reach it, `port` a TCP port there that is free for this attempt alone. `gpus`
-    are the host's numbers of those it was given.
+    `address` is the address by which other hosts reach the rank. `port` is a TCP port of the host that is
+    free for this attempt alone. `gpus` are the numbers, on the host, of the GPUs that the rank got.
     """
 
     rank: int
@@ -40,8 +40,8 @@ class GangMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """The whole gang as one of its ranks sees it: `members` by rank, `rank` its own, `restarts` how many
-    attempts were made before this one."""
+    """The whole gang as one of its ranks sees it. `members` are all ranks in order, `rank` is the rank
+    itself, and `restarts` is the number of earlier attempts."""
 
     id: str
     rank: int
@@ -50,17 +50,17 @@ class Gang:
 
     @property
     def me(self) -> GangMember:
-        """The member that this rank is."""
+        """The member with this rank."""
         return self.members[self.rank]
 
     @property
     def local_members(self) -> tuple[GangMember, ...]:
-        """The members on this rank's host, this one among them: by local rank."""
+        """The members on this rank's host, including this rank, in the order of their local ranks."""
         return tuple(member for member in self.members if member.host == self.me.host)
 
 
 def roles_in_order(workers: int, roles: Mapping[str, int]) -> tuple[str, ...]:
-    """The role of each rank: as many of each as declared, in the order of the declaration."""
+    """The role of each rank: for each role as many ranks as declared, in the order of the declaration."""
     return tuple(_each(roles)) if roles else (WORKER,) * workers
 
 
@@ -70,14 +70,15 @@ def _each(roles: Mapping[str, int]) -> Iterator[str]:
 
 
 def count_workers(workers: int | None, roles: Mapping[str, int]) -> int:
-    """How many ranks a declaration asks for; 0: no gang."""
+    """The declared number of ranks; 0 if the job is not a gang."""
     if workers is not None:
         return workers
     return sum(roles.values()) if roles else 0
 
 
 def check_gang(workers: int | None, roles: Mapping[str, int], place: str) -> None:
-    """Raise InputError for counts out of range, unknown roles, or roles that are not as many as workers."""
+    """Raise InputError for counts out of range, for unknown roles, and for roles whose sum is not
+    `workers`."""
     if workers is not None and not 1 <= workers <= MOST_RANKS:
         raise InputError(f"workers is {workers}; it must be 1 to {MOST_RANKS:,}", place=f"{place}.workers")
     for role, count in roles.items():

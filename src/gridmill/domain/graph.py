@@ -16,9 +16,9 @@ NAMED_WHERE_READ = (
 
 
 def order(pipeline: Pipeline) -> tuple[str, ...]:
-    """Job names, each after its needs, otherwise as declared.
+    """Job names in an order in which each job follows its needs; otherwise in the declared order.
 
-    Raises PipelineError for a need that is no job and for a cycle, naming it (`a -> b -> a`).
+    Raises PipelineError for a need that is not a job, and for a cycle, whose jobs it names (`a -> b -> a`).
     """
     places = {job.name: place for place, job in enumerate(pipeline.jobs)}
     needs = {job.name: _checked_needs(job, pipeline, places) for job in pipeline.jobs}
@@ -77,7 +77,8 @@ def _cycle_error(
 
 
 def critical_path(job_runs: Sequence[JobRun], now: float) -> CriticalPath:
-    """Of the jobs of one run. Times are the jobs' own: waiting for room is not in them."""
+    """The critical path of the jobs of one run. Times are run times of the jobs and do not include the wait
+    for room."""
     by_id = {job_run.id: job_run for job_run in job_runs}
     needs = {key: [need for need in job.needs if need in by_id] for key, job in by_id.items()}
     seconds = {key: _seconds(job, now) for key, job in by_id.items()}
@@ -114,7 +115,7 @@ def _seconds(job_run: JobRun, now: float) -> float | None:
 
 
 def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Each after its needs."""
+    """Job names in an order in which each job follows its needs."""
     ordered: dict[str, None] = {}
     open_keys: list[str] = list(needs)[::-1]
     while open_keys:
@@ -128,7 +129,7 @@ def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _path(ends: dict[str, float], needs: Mapping[str, Sequence[str]], total: float) -> tuple[str, ...]:
-    """Back from the job that ends last, always to the need that ends last."""
+    """The critical path: from the job that ends last back to its need that ends last, and so on."""
     last = next((key for key in reversed(ends) if ends[key] == total), None)
     path: list[str] = []
     while last is not None:

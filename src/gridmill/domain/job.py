@@ -1,7 +1,7 @@
 """A job: one declared piece of work of exactly one kind.
 
-It also defines when a job runs, given how the jobs that it needs have ended, and which kind of version a job
-reads under the name of another pipeline's result.
+This module also defines when a job runs, given how the jobs that it needs have ended, and which kind of
+version a job reads under the name of another pipeline's result.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,8 +26,9 @@ from gridmill.errors import InputError
 
 
 class When(StrEnum):
-    """`success`: once all that it needs has succeeded. `failure`: once all that it needs, and all before
-    that, has ended, if one of these jobs has failed. `always`: once all of these have ended, however."""
+    """The condition under which a job runs. `success`: all jobs that it needs have succeeded. `failure`: all
+    jobs that it needs, directly or indirectly, have ended, and at least one of them has failed. `always`: all
+    of these jobs have ended, whether they succeeded or failed."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -39,11 +40,11 @@ REMARKS = {
     When.FAILURE: "runs only after a failure",
     When.ALWAYS: "runs after success or failure",
 }
-"""The remark on such a job in a plan."""
+"""The remark on a job with this condition in a plan."""
 
 
 class JobKind(StrEnum):
-    """What a job does; also the type of the resource that serves it."""
+    """The kind of a job, and also the type of the resource that runs it."""
 
     SINK = "sink"
     DATASET = "dataset"
@@ -54,7 +55,7 @@ class JobKind(StrEnum):
 
 _SPECS = attrgetter(*map(str, JobKind))
 _KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
-"""The kind of a job by which of its specs are set: just one."""
+"""The kind of a job by its specs: exactly one spec is set."""
 _PLACE_OF = {kind: place for place, kind in enumerate(JobKind)}
 
 
@@ -63,14 +64,15 @@ Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | Comma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """How much a job has to handle; None is unknown and is read from the data when it can be."""
+    """The amount of data that a job processes. None means unknown: the value is read from the data if
+    possible."""
 
     rows: int | None = None
     columns: int | None = None
     input_bytes: int | None = None
 
     def or_else(self, other: "JobSize") -> "JobSize":
-        """The known values, completed by those that only `other` has."""
+        """These values, with unknown values taken from `other`."""
         return JobSize(
             rows=other.rows if self.rows is None else self.rows,
             columns=other.columns if self.columns is None else self.columns,
@@ -80,33 +82,38 @@ class JobSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """Exactly one of `sink`, `dataset`, `training`, `prediction`, `command` is set.
+    """The declaration of a job. Exactly one of `sink`, `dataset`, `training`, `prediction`, `command` is set.
 
-    `needs` are jobs that must be done before. A command can also name a result of another pipeline in it:
-    `other/job`, `other/job@3`, `other/job@prod`; it is read as it was when the run began.
-    `when` lets a command run once its needs have ended although one failed: `failure` if one has failed, to
-    report it, `always` however they ended, to clean up. `GRIDMILL_FAILED` then names the failed jobs, with
-    spaces between them. The run fails all the same.
-    `retries` counts further attempts after a failure of the job itself; attempts lost with their pod or for
-    want of the machine's memory, and the larger ones of a job whose size is an estimate, come on top.
-    `timeout_seconds` bounds one attempt. At its end it gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE`
-    (5 s). `at` names the site it is run at; a `resource` says it already. Of several `resources` it goes to
-    the one where it is expected to be done first, its data carried there and back; `at` leaves those of one
-    site.
-    `memory_bytes` and `cpus` override the estimate for one attempt. `disk_bytes` and `disk_files` limit what
-    its files use on the disk while it runs, and how many there are; an attempt above its limit is ended. A
-    job is restored from an earlier version that was made from the same (declaration, inputs, code), and not
-    executed. `cache` decides otherwise:
-    `false` executes it in every run; `true` restores it in every run. Without `cache`, runs that a schedule
-    starts execute commands and restore the other jobs; runs that a person starts restore all. `--force`
-    executes every job. `retain` says which of
-    its versions are kept (default: all). `schedule` says when this job runs by itself, with what it needs and
-    without what comes after it, in a kept pipeline under `gridmill up`. `resumable`: an attempt goes on from
-    what the one before it left in its checkpoints, so it may be interrupted for jobs that are much shorter;
-    trainings of `lstm` and `mlp` are, unless it is false. A command finds `GRIDMILL_CHECKPOINTS` then.
-    With a `matrix` it stands for one job per combination of the values (at most 256): `matrix: {region: [eu,
-    us]}` on `train` makes `train-eu` and `train-us`, in which `${region}` is the value. Jobs that need
-    `train` need both.
+    `needs` are the jobs that must end before this job starts. In `needs`, a command can also name a result of
+    another pipeline: `other/job`, `other/job@3`, `other/job@prod`. The command reads the version that the
+    name meant when the run began. `when` makes a command run after its needs have ended although one of them
+    failed: `failure` if one has failed, to report the failure; `always` in every case, to clean up.
+    `GRIDMILL_FAILED` then has the names of the failed jobs, separated by spaces. The run still fails.
+
+    `retries` is the number of further attempts after a failure of the job itself. Attempts that were lost
+    because their pod ended or the machine ran out of memory do not count. Larger attempts of a job whose size
+    is an estimate do not count either. `timeout_seconds` limits one attempt. At its end the attempt gets
+    SIGTERM, and SIGKILL after `GRIDMILL_GRACE` (5 s). `at` names the site on which the job runs; a `resource`
+    implies the site. If several `resources` are named, the job runs on the resource on which it is expected
+    to end first, including the transfer of its data. `at` restricts them to the resources of one site.
+
+    `memory_bytes` and `cpus` override the estimate for one attempt. `disk_bytes` and `disk_files` limit the
+    size and the number of its files on the disk while it runs; an attempt above its limit is ended.
+
+    A job that was made before from the same declaration, inputs and code is restored from its earlier
+    version, and is not executed. `cache` changes this: `false` executes the job in every run; `true` restores
+    it in every run. Without `cache`, runs that a schedule starts execute commands and restore the other jobs,
+    and runs that a person starts restore all jobs. `--force` executes every job. `retain` selects which of
+    its versions are kept (default: all). `schedule` is the time at which this job runs by itself, with the
+    jobs that it needs and without the jobs that need it. It applies to a kept pipeline under `gridmill up`.
+
+    `resumable` means that an attempt continues from the checkpoints of the attempt before, so the job may be
+    interrupted for much shorter jobs. Trainings of `lstm` and `mlp` are resumable unless it is false. A
+    resumable command gets `GRIDMILL_CHECKPOINTS`.
+
+    With a `matrix`, the declaration becomes one job per combination of the values (at most 256): `matrix:
+    {region: [eu, us]}` on `train` makes `train-eu` and `train-us`, in which `${region}` is the value. Jobs
+    that need `train` need both.
     """
 
     name: str
@@ -134,10 +141,10 @@ class Job:
     command: CommandSpec | None = None
     matrix: Mapping[str, Given] = field(default_factory=dict)
     parameters: Mapping[str, Given] = field(default_factory=dict)
-    """The parameters of the pipeline that its declaration refers to, with their values in this run."""
+    """The parameters of the pipeline that the job's declaration refers to, with their values in this run."""
 
     def check(self) -> None:
-        """Raise InputError for memory that was meant otherwise, and for a `when` that has no meaning."""
+        """Raise InputError for an implausible memory size, and for a `when` that has no meaning."""
         check_memory(self.memory_bytes, "job.memory")
         if self.when != When.SUCCESS and (self.command is None or not self.needs):
             raise InputError(
@@ -148,9 +155,9 @@ class Job:
 
     @property
     def kind(self) -> JobKind:
-        """The one kind that is set. Raises InputError for none or several."""
+        """The one kind that is set. Raises InputError if none or several are set."""
         sink, dataset, training, prediction, command = _SPECS(self)
-        if command is not None and sink is dataset is training is prediction is None:  # by far the most
+        if command is not None and sink is dataset is training is prediction is None:  # most common kind
             return JobKind.COMMAND
         are_set = (
             sink is not None,
@@ -172,7 +179,7 @@ class Job:
     def spec(self) -> Spec:
         """The declaration of the one kind that is set."""
         sink, dataset, training, prediction, command = specs = _SPECS(self)
-        if command is not None and sink is dataset is training is prediction is None:  # by far the most
+        if command is not None and sink is dataset is training is prediction is None:  # most common kind
             one: Spec = command
         else:
             one = specs[_PLACE_OF[self.kind]]
@@ -180,18 +187,18 @@ class Job:
 
     @property
     def named_resources(self) -> tuple[str, ...]:
-        """The resource that the job names, or the ones it may use; empty if it uses the default of
+        """The resource that the job names, or the resources that it may use; empty if it uses the default of
         its kind."""
         return self.resources if self.resource is None else (self.resource,)
 
     @property
     def each(self) -> Each | None:
-        """The nodes that its command runs on, once on each of them; None: it runs once."""
+        """The nodes on each of which its command runs once; None if the command runs once in all."""
         return self.command.each if self.command is not None else None
 
     def why_executed(self, *, scheduled: bool = False) -> str:
-        """Why no earlier version is restored in a run (`scheduled`: one that a schedule starts), whatever the
-        job is made from; empty where one may be."""
+        """The reason why a run never restores an earlier version of the job, whatever its inputs are; empty
+        if a run may restore one. `scheduled` means a run that a schedule starts."""
         if self.each is not None:
             return "a command with `each` executes in every run"
         if self.when != When.SUCCESS:
@@ -204,13 +211,14 @@ class Job:
 
     @property
     def reads_files(self) -> tuple[str, ...]:
-        """The files or patterns of the project that its code reads, as declared; empty: all of its folder."""
+        """The files or patterns of the project that the job's code reads, as declared; empty means its whole
+        folder."""
         spec = self.command or self.training
         return () if spec is None else spec.inputs
 
     @property
     def environment(self) -> str | None:
-        """The requirements file of its code."""
+        """The requirements file of the job's code."""
         spec = self.command or self.training
         return None if spec is None else spec.environment
 
@@ -223,28 +231,28 @@ class Job:
 
     @property
     def runs_code(self) -> bool:
-        """Whether it runs code of the project: a command, or a custom training."""
+        """Whether the job runs code of the project: a command, or a custom training."""
         return self.command is not None or (
             self.training is not None and self.training.model == ModelKind.CUSTOM
         )
 
     @property
     def gang(self) -> int:
-        """How many ranks it runs as; 0 where it is no gang."""
+        """The number of ranks of the job; 0 if it is not a gang."""
         spec = self.command or self.training
         return 0 if spec is None else count_workers(spec.workers, spec.roles)
 
     @property
     def all_needs(self) -> tuple[str, ...]:
-        """Declared needs and those that follow from the names the spec refers to, each once, in order.
+        """The declared needs and the needs that follow from names in the spec, each once, in order.
 
-        A name with a slash (`pipeline/job`) is that of another pipeline's result: see `external_names`.
+        A name with a slash (`pipeline/job`) is the name of another pipeline's result: see `external_names`.
         """
         return tuple([name for name in named if "/" not in name]) if (named := self._names_read()) else ()
 
     @property
     def external_names(self) -> tuple[str, ...]:
-        """Results of other pipelines that it reads, each once, in order: `pipeline/job` for its latest
+        """Results of other pipelines that the job reads, each once, in order: `pipeline/job` for the latest
         version, `pipeline/job@3`, `pipeline/job@prod`."""
         return tuple([name for name in named if "/" in name]) if (named := self._names_read()) else ()
 
@@ -263,7 +271,8 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 
 def check_kind(job: Job, reference: str, artifact: Artifact) -> None:
-    """Raise InputError for a model where a table is read, a sink where a model is asked for, and the like."""
+    """Raise InputError if the artifact has the wrong kind: for example a model instead of a table, or a sink
+    instead of a model."""
     wanted = _wanted(job, reference)
     if wanted and artifact.kind not in wanted:
         raise InputError(
@@ -273,7 +282,7 @@ def check_kind(job: Job, reference: str, artifact: Artifact) -> None:
 
 
 def _wanted(job: Job, reference: str) -> tuple[ArtifactKind, ...]:
-    """Empty: any kind will do."""
+    """The kinds of artifact that the job can read under this name; empty means any kind."""
     learned = job.training or job.prediction
     if learned is not None:
         return (ArtifactKind.MODEL,) if reference in learned.models else (ArtifactKind.DATASET,)

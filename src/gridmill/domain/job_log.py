@@ -1,6 +1,6 @@
-"""The log of a run: what its jobs wrote, as texts in the order in which they arrived, and its limits.
+"""The log of a run: the output of its jobs, as texts in the order in which they arrived, and its limits.
 
-Every byte of text has an offset in its run's log. A stream of texts is put together to lines by `lines_of`.
+Every byte of text has an offset in its run's log. `lines_of` joins the texts of a stream to lines.
 """
 
 import zlib
@@ -14,17 +14,19 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 JOB_LOG_BYTES = 256 * MIB
-"""Text of one job of a run that is kept by default: the first half of it and the last."""
+"""The default limit of text that is kept for one job of a run: its first half and its last half."""
 HOME_LOG_BYTES = 8 * GIB
-"""Size on the disk of all logs of a home by default."""
+"""The default limit of the size on disk of all logs of a home."""
 
 
 MOST_TEXT_BYTES = 384 * KIB
-"""The most bytes of UTF-8 of a text: 128 KiB of a job's output have so many if each is replaced by U+FFFD."""
+"""The most bytes of UTF-8 in a text: 128 KiB of a job's output have this size if every byte is replaced by
+U+FFFD."""
 
 
 def unpacked(packed: bytes, size: int) -> bytes:
-    """A text that was compressed by zlib, at most `size` bytes of it; nothing if it is damaged."""
+    """Decompress a text that was compressed by zlib, to at most `size` bytes; empty if the text is
+    damaged."""
     try:
         return zlib.decompressobj().decompress(packed, size) if packed else b""
     except zlib.error:
@@ -32,8 +34,8 @@ def unpacked(packed: bytes, size: int) -> bytes:
 
 
 def packed_of(body: Mapping[str, object]) -> tuple[bytes, int]:
-    """The compressed text in the body of a LOG event, and its own size; nothing if there is none, or if its
-    size cannot be right."""
+    """The compressed text in the body of a LOG event, and its uncompressed size. The text is empty and the
+    size 0 if the body has no compressed text, or if its size is implausible."""
     coded, size = body.get("packed"), body.get("size")
     if not isinstance(size, int) or not 0 < size <= MOST_TEXT_BYTES:
         return b"", 0
@@ -52,7 +54,8 @@ def text_of(body: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """`job_bytes`: text of one job in one run that is kept. `home_bytes`: size of all logs on the disk."""
+    """The limits of logs. `job_bytes` is the text that is kept for one job in one run. `home_bytes` is the
+    size of all logs on the disk."""
 
     job_bytes: int = JOB_LOG_BYTES
     home_bytes: int = HOME_LOG_BYTES
@@ -60,10 +63,10 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
-    """A text as a pod reports it. `number` counts the events of its pod: a text is kept once.
+    """A text as a pod reports it. `number` counts the events of its pod, so that a text is stored only once.
 
-    `packed`: the text is not in `text` but is these bytes, compressed by zlib, and has `packed_size` bytes of
-    UTF-8 itself.
+    If `packed` is set, `text` is empty: `packed` is the text compressed by zlib, and `packed_size` is the
+    size of the uncompressed text in bytes of UTF-8.
     """
 
     run_id: str
@@ -87,13 +90,14 @@ def content_of(record: LogRecord) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """A text of the log. It ends with a newline unless its last line goes on in the next text of the same
-    attempt and stream, or never ended.
+    """A text of the log. It ends with a newline unless its last line continues in the next text of the same
+    attempt and stream, or was never completed.
 
-    `offset` is where the text begins in the log of the run, in bytes of UTF-8; `id` is where to go on
-    behind it. `stream` is `out`, `err`, or `pod` for what Gridmill says. Each line of a gang or of a command
-    on every node is shown with `mark` in front. `dropped_bytes`: so much text of the job is missing here
-    (`text` is empty then), for the reason `dropped`: `limit` or `damaged`.
+    `offset` is the position of the text in the log of the run, in bytes of UTF-8. `id` is the position from
+    which to continue after it. `stream` is `out`, `err`, or `pod` for messages of Gridmill. Each line of a
+    gang, or of a command on every node, is shown with `mark` in front. If `dropped_bytes` is set, this many
+    bytes of the job's text are missing here (`text` is empty then), for the reason `dropped`: `limit` or
+    `damaged`.
     """
 
     id: str
@@ -110,7 +114,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line without its newline. `note`: the line is from Gridmill, not from a job."""
+    """A line without its newline. `note` means that the line is from Gridmill, not from a job."""
 
     job: str
     text: str
@@ -120,7 +124,7 @@ class LogLine:
 
 
 def offset_of(after: str) -> int:
-    """The offset that the `id` of an entry means; 0 for an empty one. Raises InputError."""
+    """The offset in the `id` of an entry; 0 for an empty id. Raises InputError."""
     if after and not (after.isascii() and after.isdecimal() and len(after) <= 18):
         raise InputError(
             f"{after!r} is not an offset in a log",
@@ -141,14 +145,14 @@ def dropped_note(entry: LogEntry) -> str:
 
 @dataclass(slots=True)
 class LineAssembly:
-    """Puts texts together to lines. Lines that are not complete yet are kept until they are."""
+    """Joins texts to lines. An incomplete line is kept until it is complete."""
 
     longest: int | None = None
-    """Characters of a line that are kept at most; None: all. How many are left out is said."""
+    """The most characters of a line that are kept; None: all. The number of omitted characters is shown."""
     partial: dict[tuple[str, str], "_Partial"] = field(default_factory=dict)
 
     def take(self, entry: LogEntry) -> Iterator[LogLine]:
-        """The lines that end with this entry. Only a newline ends a line."""
+        """The lines that are complete with this entry. Only a newline ends a line."""
         if entry.dropped_bytes:
             yield LogLine(job=entry.job, text=dropped_note(entry), note=True)
             return
@@ -168,14 +172,14 @@ class LineAssembly:
             self.partial[key].add(last, self.longest)
 
     def end(self) -> Iterator[LogLine]:
-        """Lines that no newline ended."""
+        """The remaining lines, which no newline ended."""
         yield from [begun.line() for begun in self.partial.values()]
         self.partial.clear()
 
 
 @dataclass(slots=True)
 class _Partial:
-    """A line as far as it has come."""
+    """An incomplete line."""
 
     entry: LogEntry
     texts: list[str] = field(default_factory=list)
@@ -183,14 +187,14 @@ class _Partial:
     left_out: int = 0
 
     def add(self, text: str, longest: int | None) -> None:
-        """Add the next text."""
+        """Add the next text to the line."""
         room = len(text) if longest is None else max(0, longest - self.size)
         self.texts.append(text[:room])
         self.size += len(text[:room])
         self.left_out += len(text[room:])
 
     def line(self) -> LogLine:
-        """The line."""
+        """The line as it is so far."""
         more = f" … ({self.left_out:,} more characters)" if self.left_out else ""
         text = "".join(self.texts) + more
         entry = self.entry
@@ -206,7 +210,7 @@ def _whole(entry: LogEntry, text: str, longest: int | None) -> LogLine:
 
 
 def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
-    """The last lines, and before them Gridmill's note on missing ones."""
+    """The last `count` lines, and before them the notes of Gridmill on missing lines."""
     last, notes = deque[LogLine](maxlen=count), list[LogLine]()
     for line in lines:
         (notes if line.note else last).append(line)
@@ -214,8 +218,8 @@ def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
 
 
 def lines_of(entries: Iterable[LogEntry], *, longest: int | None = None) -> Iterator[LogLine]:
-    """The lines of a log, each as soon as it is complete; at the end the incomplete ones. A line with
-    more than `longest` characters is cut after these."""
+    """The lines of a log, each as soon as it is complete, and at the end the incomplete lines. A line with
+    more than `longest` characters is cut."""
     lines = LineAssembly(longest=longest)
     for entry in entries:
         yield from lines.take(entry)

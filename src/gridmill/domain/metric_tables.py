@@ -8,7 +8,7 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
 
 SHOWN = 24
-"""Labels or classes that are listed; the record has all."""
+"""The most labels or classes that are listed; the record has all of them."""
 MATRIX = 12
 """The most classes for which a confusion matrix is printed."""
 _OF_LABEL = ("rmse", "mae", "r2", "skill")
@@ -17,7 +17,8 @@ _OF_CLASS = ("rows", "predicted", "precision", "recall", "f1", "average_precisio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """A table: the first column is text, the others are numbers as text. `note` says what is not listed."""
+    """A table: the first column is text, the others are numbers as text. `note` describes the rows that are
+    not listed."""
 
     title: str
     head: tuple[str, ...]
@@ -26,7 +27,7 @@ class Breakdown:
 
 
 def breakdown_of(version: Artifact) -> tuple[Breakdown, ...]:
-    """The tables of a version: of the test split, else of the first that was measured."""
+    """The tables of a version: of the test split, else of the first measured split."""
     details: Mapping[str, Any] = version.output.details.get("breakdown") or {}
     measured = {split: table for split, table in details.items() if table}
     split = "test" if "test" in measured else next(iter(measured), None)

@@ -1,4 +1,5 @@
-"""Metrics by name: which direction is better, which are shown first; and the calibration of probabilities.
+"""The metrics by name: which direction is better, which are shown first; and the calibration of
+probabilities.
 
 Calibration compares the predicted probability with the observed frequency, by the calibration curve.
 """
@@ -11,19 +12,20 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 OWN = "own_"
-"""Prefix of metrics that a model's own code reports, which Gridmill has not measured."""
+"""Prefix of metrics that a model's own code reports and that Gridmill did not measure."""
 HIGHER_IS_BETTER = frozenset(
     {"r2", "skill", "accuracy", "auc", "average_precision", "f1", "precision", "recall"}
 )
 
 
 def is_ranked(name: str) -> bool:
-    """Whether a value of the metric can be better than another: coverage is best at its target."""
+    """Whether one value of the metric can be better than another. A coverage is not ranked: it is best at its
+    target."""
     return not name.endswith("coverage")
 
 
 def marked(name: str) -> str:
-    """The name with its origin, if Gridmill has not measured it."""
+    """The name of the metric, with its origin if Gridmill did not measure it."""
     return f"{name} (reported by the model's code)" if name.startswith(OWN) else name
 
 
@@ -39,19 +41,20 @@ def read_metric(text: str) -> tuple[str, bool]:
 
 
 def metrics(values: Mapping[str, float]) -> str:
-    """`rmse 1.73, r2 0.91`."""
+    """Format metrics as `rmse 1.73, r2 0.91`."""
     return ", ".join(f"{name} {show_number(value)}" for name, value in values.items())
 
 
 _TELLING = ("auc", "accuracy", "rmse", "skill", "log_loss", "r2")
-"""The most informative metrics of a model, best first; `show job` and the report have all of them."""
+"""The most informative metrics of a model, best first. `show job` and the report have all metrics."""
 
 
 _FEW = 2
 
 
 def headline(values: Mapping[str, float]) -> str:
-    """The most informative metrics: the size of the version, and its quality on the best available split."""
+    """Format the most informative metrics: the size of the version, and its quality on the best available
+    split."""
     split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
     if split is None:
         return metrics(dict(list(values.items())[: 2 * _FEW]))
@@ -65,21 +68,22 @@ def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
 
 
 _SURE = 2.326
-"""Quantile of the normal distribution: a calibrated model is called uncalibrated once in a hundred times."""
+"""The 99 % quantile of the normal distribution: only one in a hundred calibrated models is reported as
+uncalibrated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The calibration of probabilities. `off` is the expected calibration error: the mean over the rows
-    of the distance between the predicted probability and the frequency in its bin, 0 to 1. `by_chance`:
-    labels drawn with the predicted probabilities could deviate as much."""
+    """The calibration of probabilities. `off` is the expected calibration error: the mean over the rows of
+    the distance between the predicted probability and the frequency in its bin, 0 to 1. `by_chance` means
+    that labels drawn with the predicted probabilities could deviate as much."""
 
     off: float
     by_chance: bool
 
     @property
     def text(self) -> str:
-        """In words."""
+        """A sentence about the calibration."""
         chance = "no more than chance explains" if self.by_chance else "more than chance explains"
         return f"off by {100 * self.off:.1f} percentage points on average, {chance}"
 
@@ -87,8 +91,8 @@ class Calibration:
 def judge(curve: Sequence[Sequence[float]]) -> Calibration:
     """The calibration from [[predicted, observed, rows], ...], the bins of a calibration curve (at least
     one). Uses Pearson's chi-square over the bins against its 99 % quantile, by Wilson and Hilferty's
-    approximation. A bin's variance is at least that of one row, so that a single surprising row proves
-    nothing."""
+    approximation. The variance of a bin is at least the variance of one row, so that a single surprising row
+    proves nothing."""
     rows = sum(count for *_, count in curve)
     off = sum(abs(predicted - came) * count for predicted, came, count in curve) / rows
     square = sum(

@@ -25,12 +25,12 @@ def check_name(what: str, name: str) -> None:
 
 LAST_PORT = 65535
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names and addresses of this machine that only it can reach."""
+"""Names and addresses by which only this machine itself can be reached."""
 
 
 def read_address(text: str, *, port: int | None = None, place: str = "") -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, or of `HOST` where there is a `port` to take instead. An IPv6 host is
-    written in brackets. Raises InputError, at `place`."""
+    """The host and port of `HOST:PORT`, or of `HOST` if a default `port` is given. An IPv6 host is written in
+    brackets. The InputError for an invalid address names `place`."""
     host, colon, number = text.rpartition(":")
     if port is not None and (not colon or text.endswith("]")):
         host, number = text, str(port)
@@ -57,12 +57,13 @@ def _is_ipv6(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """True where the host is this machine alone, by name or address."""
+    """Whether the host is a loopback name or address, which only this machine itself can reach."""
     return host in LOOPBACK
 
 
 def read_moment(text: str, place: str = "", zone: tzinfo = UTC) -> datetime:
-    """A time (ISO 8601; without an offset in `zone`) in UTC. Raises InputError, naming the place."""
+    """Parse a time (ISO 8601; without an offset in `zone`) and convert it to UTC. The InputError for an
+    invalid time names `place`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -76,7 +77,7 @@ def read_moment(text: str, place: str = "", zone: tzinfo = UTC) -> datetime:
 
 
 def word(value: object) -> str:
-    """A parameter's value as `--set` writes it."""
+    """A parameter's value in the form of `--set`."""
     if isinstance(value, list | tuple):
         return json.dumps([one if isinstance(one, bool | int | float) else str(one) for one in value])
     return str(value).lower() if isinstance(value, bool) else str(value)
