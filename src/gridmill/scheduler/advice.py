@@ -22,22 +22,24 @@ from gridmill.scheduler.history import PROBE
 from gridmill.scheduler.scaling_law import TimeCurve, WorkMeasurement, fit, rival_laws
 
 TIMING_SECONDS = 0.02
-"""Standard deviation of the measurement of a shard's time, whatever its length: short shards are less
-precise."""
+"""The standard deviation of the measured time of one shard, in seconds. It is the same for every shard, so
+the times of short shards are less precise."""
 FAR = 4
 """Advice covers at most this many times the largest measured number of workers."""
 SHOWN = (1, 2, 4, 8, 16, 32)
 MOST_WORKERS = 64
 GROWING = 1.5
-"""Probes show that the time around the shards grows with the data if it is at least this many times as long
-in the larger probe: extrapolated to all of the data, a smaller difference would be noise twenty times as
-large."""
+"""Two probes of different sizes measure the time outside the shards. This time counts as growing with the
+data if it is at least this many times as long in the larger probe. A smaller difference could be noise,
+and the extrapolation to all data would make this noise about twenty times as large."""
 PROBE_SHARE, PROBE_SECONDS, PROBE_SHARD_SECONDS = 0.1, 60.0, 0.5
 PROBE_WORKERS = 8
 _BEYOND = 1.25
-"""A recommended number is probed if it is more than this many times the largest measured one."""
+"""A recommended number of workers is probed if it is more than this many times the largest measured
+number."""
 _MATTERS = 1.1
-"""A third number is probed where the laws that two numbers allow differ by more than this factor."""
+"""A third number of workers is probed if the scaling laws that fit two measured numbers differ by more
+than this factor."""
 _LEAST_SECONDS = 1e-6
 RULE = (
     "the number with the most speed-up for its cost, speed-up squared over workers"
@@ -48,10 +50,10 @@ RULE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceInput:
-    """The input of advice. `measured` are attempts and probes of the job, oldest first; `most` is the
-    most that one pod could get at its site, of the `pods` that it may have."""
+    """The input of advice. `measured` are attempts and probes of the job, oldest first. The job may have
+    `pods` pods, and one pod gets at most the amounts `most` at its site."""
 
-    name: str  # pipeline/job
+    name: str  # `pipeline/job`
     job: Job
     measured: Sequence[Measurement]
     most: Amounts
@@ -59,17 +61,18 @@ class AdviceInput:
 
     @property
     def cpus(self) -> float:
-        """The CPUs that all its workers could have together."""
+        """The number of CPUs that all workers of the job can have together."""
         return self.most.cpus * self.pods
 
     @property
     def in_parts(self) -> bool:
-        """Whether its workers are its parts, each in a pod of its own."""
+        """Whether the job is divided into parts, where each part is a worker in a pod of its own."""
         return not has_workers(self.job)
 
 
 def most_of(resource: Resource, largest: Amounts) -> Amounts:
-    """The most that one pod of a resource could get; `largest` is the most at its site."""
+    """The largest amounts that one pod of a resource can get. `largest` are the largest amounts of one pod
+    at its site."""
     return replace(
         largest,
         cpus=resource.cpus or largest.cpus,
@@ -78,14 +81,14 @@ def most_of(resource: Resource, largest: Amounts) -> Amounts:
 
 
 def advised_workers(advice_input: AdviceInput) -> int | None:
-    """The recommended number of workers; None if nothing was measured."""
+    """The recommended number of workers. None if nothing was measured."""
     attempts = comparable(advice_input)
     return worth_of(curve_of(advice_input, attempts), advice_input, attempts) if attempts else None
 
 
 def pace_of(advice_input: AdviceInput, workers: int) -> Callable[[Measurement], float]:
-    """The factor by which an attempt with that many workers takes longer than a measured one with its own
-    number."""
+    """The factor by which an attempt with that many workers takes longer than a measured attempt with its
+    own number of workers."""
     attempts = comparable(advice_input)
     curve = curve_of(advice_input, attempts) if attempts else None
     alike = {one.attempt_id for one, _ in attempts}
@@ -99,7 +102,8 @@ def pace_of(advice_input: AdviceInput, workers: int) -> Callable[[Measurement], 
 
 
 def comparable(advice_input: AdviceInput) -> list[tuple[Measurement, ParallelTiming]]:
-    """Attempts whose workers did the same work as those of the newest one; none if it had no workers."""
+    """The attempts whose workers did the same work as the workers of the newest attempt. Empty if the
+    newest attempt had no workers."""
     timed = [(one, one.parallel) for one in advice_input.measured if one.parallel is not None]
     return [(one, parallel) for one, parallel in timed if parallel.work == timed[-1][1].work]
 
@@ -140,7 +144,8 @@ def advise(advice_input: AdviceInput) -> Advice | None:
 
 
 def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> TimeCurve:
-    """The expected time for any number of workers, from these attempts, for the data of the newest one."""
+    """The expected time for any number of workers, computed from these attempts for the data of the newest
+    one."""
     rows = attempts[-1][1].whole_rows
     cpus = advice_input.cpus
     law = fit([_trial(parallel, rows, advice_input.most) for _, parallel in attempts])
@@ -160,8 +165,8 @@ def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, Pa
 
 
 def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
-    """Worker-seconds for all rows. Waiting for a CPU is left out: the curve knows the number of CPUs, and
-    other programs will differ the next time."""
+    """The worker-seconds for all rows. The time that workers wait for a CPU is left out, because the curve
+    models the number of CPUs itself and the load of other programs changes."""
     sampled = timing.deviation**2 / max(1, timing.shards) * (1.0 - timing.share)
     clocked = TIMING_SECONDS**2 * timing.shards / max(timing.busy_seconds, _LEAST_SECONDS) ** 2
     return WorkMeasurement(
@@ -172,8 +177,8 @@ def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
 
 
 def _running_seconds(timing: ParallelTiming, most: Amounts) -> float:
-    """Worker-seconds at the shards as if each worker had a free CPU. If the system does not count the
-    wait for a CPU, the wait that the workers must cause each other is subtracted."""
+    """The worker-seconds at the shards as if each worker had a CPU of its own. If the system does not
+    measure the wait for a CPU, the function subtracts the wait that the workers must cause each other."""
     if timing.delay_seconds is not None:
         return max(timing.busy_seconds - timing.delay_seconds, min(timing.busy_seconds, timing.cpu_seconds))
     wanted = timing.workers * timing.cpu_seconds / timing.busy_seconds if timing.busy_seconds else 0.0
@@ -191,16 +196,17 @@ def _opening_wait(timing: ParallelTiming) -> float:
 
 
 def _opening_load(timing: ParallelTiming, most: Amounts) -> float:
-    """Seconds in total and on a CPU that opening takes one worker alone: all workers open at once and
-    share the CPUs. The smallest value of several attempts counts, because it was disturbed least."""
+    """The seconds, in total and on a CPU, that one worker alone takes to open its inputs. All workers open
+    their inputs at the same time and share the CPUs. Of several attempts, the smallest value counts,
+    because other programs disturbed it least."""
     cpus = most.cpus * timing.pods
     crowd = max(1.0, timing.workers / cpus) if cpus else 1.0
     return (timing.opening_cpu_seconds + timing.opening_delay_seconds) / crowd
 
 
 def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows: int) -> float:
-    """Seconds before and after the shards for that many rows: a constant, plus a part that grows with the
-    rows if attempts of different sizes show one."""
+    """The seconds before and after the shards for that many rows: a constant, plus a part that grows with
+    the rows if attempts of different sizes show such a part."""
     points = [
         (timing.rows, max(0.0, one.use.wall_seconds - timing.stage_seconds)) for one, timing in attempts
     ]
@@ -215,8 +221,8 @@ def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows
 
 
 def _law(curve: TimeCurve) -> ScalingLaw:
-    """The law of the whole job: every part that does not get shorter counts as serial, whatever the
-    reason."""
+    """The scaling law of the whole job. All time that more workers do not shorten counts as serial,
+    whatever the reason."""
     alone = curve.seconds(1)
     work = curve.law
     return ScalingLaw(
@@ -237,7 +243,7 @@ def _forecasts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WidenedForecast:
-    """A forecast whose interval also covers the laws that the measurements do not exclude."""
+    """A forecast whose interval also covers other scaling laws that fit the measurements."""
 
     curve: TimeCurve
     rivals: tuple[TimeCurve, ...]
@@ -254,8 +260,8 @@ class _WidenedForecast:
         return line
 
     def _reached(self, largest: int, workers: int) -> float:
-        """The forecast for one measured number of workers: the measurements do not show whether more
-        workers help, or whether these did."""
+        """The forecast for one measured number of workers. The measurements do not show whether more
+        workers would help, or whether the measured ones helped."""
         return 1.0 if workers <= largest or largest == 1 else self.curve.speedup(largest)
 
 
@@ -268,7 +274,8 @@ def _careful(
 def _rivals(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[TimeCurve, ...]:
-    """Other laws that fit the attempts, if these had two numbers of workers; otherwise none."""
+    """Other scaling laws that fit the attempts, if the attempts had two different numbers of workers.
+    Otherwise none."""
     if len(curve.law.numbers) != 2:
         return ()
     rows = attempts[-1][1].whole_rows
@@ -279,7 +286,7 @@ def _rivals(
 def worth_of(
     curve: TimeCurve, advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]
 ) -> int:
-    """The recommended number of workers, by RULE. If several are equal, the smallest."""
+    """The recommended number of workers by RULE. If several numbers are equally good, the smallest."""
     most = min(FAR * max(curve.law.numbers), _room(advice_input, attempts))
     numbers = range(1, max(1, most) + 1)
     return max(numbers, key=lambda n: (round(curve.speedup(n) ** 2 / n, 6), -n))
@@ -290,7 +297,8 @@ def _room(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, Paral
 
 
 def _by_memory(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> int:
-    """The number of workers that fit into the memory of its pods; a part has a pod of its own."""
+    """The number of workers that fit into the memory of the job's pods. Each part of a job in parts has a
+    pod of its own."""
     if advice_input.in_parts:
         return advice_input.pods
     one, timing = max(attempts, key=lambda pair: pair[1].rows)
@@ -315,7 +323,8 @@ def _measured(measurement: Measurement, timing: ParallelTiming, curve: TimeCurve
 
 
 def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) -> str:
-    """`4 workers: 2.9 x (2.7-3.1); from 4 to 8 twice the workers give 1.3 x the speed`."""
+    """The advice in one line: `4 workers: 2.9 x (2.7-3.1); from 4 to 8 twice the workers give 1.3 x the
+    speed`."""
     line = next(forecast for forecast in forecasts if forecast.workers == worth)
     twice = curve.speedup(2 * worth) / curve.speedup(worth)
     more = f"from {worth} to {2 * worth} twice the workers give {twice:.2g} x the speed"
@@ -375,7 +384,7 @@ def _unknown(
 
 
 def _third(curve: TimeCurve, *, offered: bool) -> str:
-    """The question that two measured numbers of workers leave open."""
+    """The question that measurements of two numbers of workers do not answer."""
     least, most = curve.law.numbers
     where = (
         "" if offered else "; the CPUs and the memory of this site have no room for one that would show it"
@@ -396,8 +405,9 @@ def _third(curve: TimeCurve, *, offered: bool) -> str:
 def _probes(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[Probe, ...]:
-    """The next probe, in one pod: one worker, then several, then a third number if the gain depends on
-    it. None for a job whose parts are its workers, because each probe would be a whole run."""
+    """The next probe, which runs in one pod. The first probe has one worker, the second has several. A
+    third number of workers follows if the expected gain depends on it. None for a job in parts, because
+    each probe would be a whole run."""
     numbers = curve.law.numbers
     if advice_input.in_parts or len(numbers) > 2:
         return ()
@@ -419,10 +429,10 @@ def _third_number(
     advice_input: AdviceInput,
     room: int,
 ) -> int | None:
-    """The third number of workers to measure: the recommended one, if it exceeds the measured ones.
-    Otherwise, if workers slow each other down, the largest number that advice covers, where the possible
-    laws differ most (or a number between the two, if there is no room for more). None if these laws
-    agree."""
+    """The third number of workers to measure. If the recommended number exceeds the measured numbers, it
+    is the recommended number. Otherwise, if workers slow each other down, it is the largest number that
+    advice covers, because the possible scaling laws differ most there. If there is no room for that
+    number, it is a number between the measured ones. None if the possible laws agree."""
     least, largest = curve.law.numbers
     worth = worth_of(curve, advice_input, attempts)
     if worth > _BEYOND * largest and room > largest:
@@ -436,8 +446,8 @@ def _third_number(
 
 
 def _probe(curve: TimeCurve, workers: int) -> Probe:
-    """A probe of a tenth of the data, or less if that takes longer than a minute; but enough for shards
-    of half a second, so that the cost of each shard is small in comparison."""
+    """A probe of a tenth of the data, or of less if a tenth takes longer than a minute. Each shard still
+    takes at least half a second, so that the fixed cost of a shard is small in comparison."""
     stage = curve.stage(workers)
     least = workers * PER_PROBE_WORKER * PROBE_SHARD_SECONDS / curve.law.work(workers)
     share = min(1.0, max(least, min(PROBE_SHARE, PROBE_SECONDS / stage)))

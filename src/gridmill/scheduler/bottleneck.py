@@ -1,7 +1,7 @@
-"""Finds what limits a job's workers (CPU, disk or waiting), and plans probes that measure it.
+"""Finds the bottleneck of a job's workers (CPU, disk or waiting), and plans probes that measure it.
 
-The shares come from the workers' own records. A probe runs the job alone, with a given number of workers on a
-part of its data.
+The shares come from the workers' own records. A probe runs the job alone, with a given number of workers,
+on a part of its data.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,9 +26,10 @@ _TIMED_SECONDS = 0.001
 
 
 def shares_of(measurement: Measurement) -> Mapping[str, float]:
-    """Shares of the workers' time at their shards, as in Advice, 1 together. CPU seconds include all
-    threads of a worker, the time ready without a CPU only that of its first thread; so CPU time is at
-    most the rest. `measurement` has a parallel part."""
+    """The shares of the workers' time at their shards. The shares add up to 1 and have the meaning
+    described at Advice. CPU seconds include all threads of a worker, but the time ready without a CPU
+    includes only the first thread. The CPU time is therefore limited to the remaining time. `measurement`
+    must have a parallel part."""
     timing = measurement.parallel
     if timing is None or not timing.busy_seconds:
         return {"cpu": 0.0, "delay": 0.0, "disk": 0.0, "waiting": 0.0}
@@ -41,7 +42,8 @@ def shares_of(measurement: Measurement) -> Mapping[str, float]:
 
 
 def _disk_seconds(measurement: Measurement) -> float:
-    """Seconds of waiting for a disk: the kernel's value, otherwise what the pod sampled of all processes."""
+    """The seconds of waiting for a disk: the kernel's value, otherwise the value that the pod sampled for
+    all processes."""
     timing = measurement.parallel
     if timing is not None and timing.disk_seconds is not None:
         return timing.disk_seconds
@@ -49,8 +51,8 @@ def _disk_seconds(measurement: Measurement) -> float:
 
 
 def bound_of(shares: Mapping[str, float]) -> Bottleneck:
-    """The largest share. Time ready without a CPU is left out: it is long for CPU-bound workers, and for
-    all workers on a busy machine."""
+    """The bottleneck: the largest share. The time ready without a CPU does not count, because it is long
+    for CPU-bound workers and for all workers on a busy machine."""
     parts = {
         Bottleneck.CPU: shares["cpu"],
         Bottleneck.DISK: shares["disk"],
@@ -60,7 +62,7 @@ def bound_of(shares: Mapping[str, float]) -> Bottleneck:
 
 
 def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bottleneck) -> Iterator[str]:
-    """Sentences with the measured values."""
+    """The reasons for this bottleneck: sentences with the measured values."""
     timing = measurement.parallel
     if timing is None:
         return
@@ -89,7 +91,7 @@ def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bott
 
 
 def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
-    """A sentence if other programs had the CPUs for which the workers were ready."""
+    """A sentence if other programs used the CPUs that the workers needed. Empty otherwise."""
     timing, shares = measurement.parallel, shares_of(measurement)
     crowded = timing is not None and timing.workers * timing.cpu_seconds >= cpus * timing.busy_seconds
     if shares["delay"] >= _DISTURBED and not crowded:
@@ -101,7 +103,7 @@ def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
 
 
 def blind_spot(measurement: Measurement) -> str:
-    """What the records cannot distinguish; empty if nothing."""
+    """A sentence about causes that the records cannot distinguish. Empty if there are none."""
     timing = measurement.parallel
     if timing is None or timing.disk_seconds is not None or measurement.use.disk_seconds is not None:
         return ""
@@ -112,12 +114,12 @@ def blind_spot(measurement: Measurement) -> str:
 
 
 def has_workers(job: Job) -> bool:
-    """Whether the job is done by workers of its own, whose number is free."""
+    """Whether the job uses several workers and their number can be chosen."""
     return job.prediction is not None
 
 
 def may_be_cut(job: Job) -> bool:
-    """Whether a job without workers of its own may run in parts, on several machines at once."""
+    """Whether a job without a choice of workers may run in parts, on several machines at once."""
     if job.dataset is not None:
         return bool(entity_of(job.dataset))
     return job.sink is not None and job.sink.source.splits
@@ -129,12 +131,12 @@ def leaves_workers_open(job: Job) -> bool:
 
 
 def entity_of(spec: DatasetSpec) -> tuple[str, ...]:
-    """The columns by which the rows are divided into parts; none if the job runs as a whole."""
+    """The columns by which the rows are divided into parts. Empty if the job runs as a whole."""
     return spec.basis.entity if spec.basis else spec.entity if spec.time else ()
 
 
 def probe_job(job: Job, pipeline: str, workers: int) -> Job:
-    """The job with that number of workers and without needs in its run: it reads the newest existing
+    """The job with that number of workers and without needs in its run. It reads the newest existing
     versions."""
     spec = job.prediction
     assert spec is not None

@@ -8,11 +8,11 @@ from gridmill.domain.amounts import Amounts
 from gridmill.scheduler.sorted_tuples import SortedTuples
 
 JOBS_PER_CPU = 2
-"""Jobs a pod runs at once per CPU. Jobs spend part of their time starting, reading and writing: two per
-CPU keep it busy, more would only share its cache and memory."""
+"""The number of jobs per CPU that a pod runs at once. Jobs spend a part of their time starting, reading
+and writing. Two jobs per CPU keep the CPU busy. More jobs would only compete for its cache and memory."""
 FEWEST_JOBS = 2
-"""The fewest jobs that a pod runs at once: one long job must not keep every short one of a small pod
-waiting."""
+"""The smallest limit of jobs that a pod runs at once. With a limit of one, a long job would make every
+short job wait in a small pod."""
 
 LEAST_CPUS = 0.1
 """A node with fewer unclaimed CPUs is full: no pod starts with almost no CPU."""
@@ -24,8 +24,9 @@ def most_jobs(cpus: float) -> int:
 
 
 class PodCapacity(NamedTuple):
-    """What of a pod does not change: `capacity` is all it has, `most` how many jobs it runs at once, `loads`
-    its jobs per CPU by how many it has, up to `most`."""
+    """The properties of a pod that do not change. `capacity` are all amounts of the pod. `most` is the
+    number of jobs that it runs at once. `loads[n]` is its number of jobs per CPU while it has `n` jobs,
+    for `n` up to `most`."""
 
     loads: Sequence[float]
     most: int
@@ -35,9 +36,10 @@ class PodCapacity(NamedTuple):
 
 
 Key: TypeAlias = tuple[float, int, str, int, int, PodCapacity]
-"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod): the least loaded first, among equals the one
-with the least free memory. Ids differ, so the elements after them are never compared. It is no named tuple
-because a plan makes one for each start: with named tuples plans take 3 % to 15 % longer."""
+"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod). The least loaded pod is first; of equally
+loaded pods, the pod with the least free memory. Pod ids differ, so the elements after the id are never
+compared. The key is not a named tuple, because a plan makes one key for each start: with named tuples,
+plans take 3 % to 15 % longer."""
 
 FREE_MEMORY: Final = 1
 POD_ID: Final = 2
@@ -47,36 +49,36 @@ WHOLE: Final = 5
 
 
 class PodSlot(NamedTuple):
-    """A pod and what is free in it. `jobs` counts live attempts."""
+    """A pod and its free amounts. `jobs` is the number of live attempts."""
 
     whole: PodCapacity
     key: Key
 
     @property
     def free_memory(self) -> int:
-        """Bytes that no attempt holds."""
+        """The bytes that no attempt holds."""
         return self.key[FREE_MEMORY]
 
     @property
     def free_gpus(self) -> int:
-        """GPUs that no attempt holds."""
+        """The number of GPUs that no attempt holds."""
         return self.key[FREE_GPUS]
 
     @property
     def jobs(self) -> int:
-        """Live attempts."""
+        """The number of live attempts on the pod."""
         return self.key[JOBS]
 
     @property
     def is_full(self) -> bool:
-        """Whether the pod takes no further job, however small."""
+        """Whether the pod accepts no further job, even a very small one."""
         return self.jobs >= self.whole.most or self.free_memory < 0
 
 
 def slot_of(
     pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str
 ) -> PodSlot:
-    """The free amounts of a pod whose attempts hold that much."""
+    """The free amounts of a pod whose attempts hold the amounts `given`."""
     loads, most = _loads(capacity.cpus or 1.0), most_jobs(capacity.cpus)
     whole = PodCapacity(loads, most, deployment_id, node, capacity)
     return PodSlot(whole, _key(pod_id, whole, given))
@@ -84,7 +86,8 @@ def slot_of(
 
 @cache
 def _loads(cpus: float) -> Sequence[float]:
-    """The keys by load, shared by all pods with that many CPUs: comparing identical objects is fast."""
+    """The loads by number of jobs. All pods with that many CPUs share one tuple, because identical objects
+    are compared quickly."""
     return tuple(jobs / cpus for jobs in range(most_jobs(cpus) + 1))
 
 
@@ -96,14 +99,17 @@ def _key(pod_id: str, whole: PodCapacity, given: Sequence[Amounts]) -> Key:
 
 
 class Pods:
-    """The pods of one resource that can take jobs now. Full pods are known but not offered."""
+    """The pods of one resource that can accept jobs now. Full pods are stored, but `find` does not return
+    them."""
 
     __slots__ = ("_keys", "_order", "_taken", "capacities")
 
     def __init__(self) -> None:
         self._order: SortedTuples[Key] = SortedTuples()
-        self._taken: list[Key] = []  # pods that got a job: sorted in when the least loaded of them is next
-        self.capacities: dict[tuple[int, int], int] = {}  # (memory, GPUs) of whole pods -> how many
+        # pods that got a job; they are sorted when the least loaded of them is next
+        self._taken: list[Key] = []
+        # (memory, GPUs) of whole pods -> number of such pods
+        self.capacities: dict[tuple[int, int], int] = {}
         self._keys: dict[str, Key] = {}
 
     def __contains__(self, pod_id: str) -> bool:
@@ -113,16 +119,16 @@ class Pods:
         return len(self._keys)
 
     def items(self) -> Iterator[tuple[str, PodSlot]]:
-        """All pods, in no order."""
+        """All pods, in any order."""
         return ((pod_id, PodSlot(key[WHOLE], key)) for pod_id, key in self._keys.items())
 
     def slot(self, pod_id: str) -> PodSlot:
-        """What is free there. Raises KeyError."""
+        """The free amounts of a pod. Raises KeyError for an unknown pod."""
         key = self._keys[pod_id]
         return PodSlot(key[WHOLE], key)
 
     def copy(self) -> "Pods":
-        """An independent copy."""
+        """An independent copy of the collection."""
         twin = Pods()
         twin._order = self._in_order().copy()
         twin._keys = self._keys.copy()
@@ -130,7 +136,7 @@ class Pods:
         return twin
 
     def set(self, slot: PodSlot) -> None:
-        """Add a pod, or put another in its place."""
+        """Add a pod, or replace the pod with the same id."""
         whole, key = slot
         self.drop(key[POD_ID])
         self._keys[key[POD_ID]] = key
@@ -140,7 +146,7 @@ class Pods:
             self._in_order().add(key)
 
     def give(self, pod_id: str, given: Sequence[Amounts]) -> None:
-        """Change what the attempts on a pod were given."""
+        """Change the amounts that the attempts on a pod hold."""
         whole = self._keys[pod_id][WHOLE]
         self._in_order().discard(self._keys[pod_id])
         slot = PodSlot(whole, _key(pod_id, whole, given))
@@ -149,12 +155,12 @@ class Pods:
             self._order.add(slot.key)
 
     def take(self, found: Key, memory_bytes: int, gpus: int) -> tuple[PodCapacity, int]:
-        """Place a job on a pod that `find` returned; the pod, and its number of jobs now."""
+        """Place a job on a pod that `find` returned. Returns the pod and its present number of jobs."""
         _, free_memory, pod_id, free_gpus, jobs, whole = found
         jobs += 1
         key = (whole.loads[jobs], free_memory - memory_bytes, pod_id, free_gpus - gpus, jobs, whole)
         self._keys[pod_id] = key
-        self._order.discard(found)  # `find` has it in there
+        self._order.discard(found)  # `find` has already added the pod to this collection
         if jobs < whole.most:
             self._taken.append(key)
             if key < self._taken[0]:
@@ -162,14 +168,15 @@ class Pods:
         return whole, jobs
 
     def _in_order(self) -> SortedTuples[Key]:
-        """All that are offered: many that got a job are sorted in at once."""
+        """All pods that are not full, in order. Pods that got jobs since the last call are sorted in
+        together."""
         if self._taken:
             self._order.update(self._taken)
             self._taken.clear()
         return self._order
 
     def drop(self, pod_id: str) -> None:
-        """Remove a pod, if it is there."""
+        """Remove a pod. An unknown pod is ignored."""
         key = self._keys.pop(pod_id, None)
         if key is None:
             return
@@ -181,8 +188,8 @@ class Pods:
             del self.capacities[shape]
 
     def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
-        """The least loaded pod of a node with room for that."""
-        self._in_order()  # `take` looks for it there
+        """The least loaded pod on a node that has room for these amounts."""
+        self._in_order()  # `take` looks for the pod in this collection
         fitting = (
             slot.key
             for _, slot in self.items()
@@ -194,17 +201,20 @@ class Pods:
         return min(fitting, default=None)
 
     def places(self, memory_bytes: int, gpus: int, *, empty: bool = False) -> int:
-        """The number of such jobs that fit at once, now or if the pods were `empty`."""
+        """The number of jobs of this size that fit at the same time: into the free amounts, or with
+        `empty` into the whole pods."""
         return sum(_places(slot, memory_bytes, gpus, empty) for _, slot in self.items())
 
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
-        """The least loaded pod with room for that, the one with the least free memory among equals."""
+        """The least loaded pod that has room for these amounts; of equally loaded pods, the pod with the
+        least free memory."""
         result = self._order.first()
         if self._taken and (result is None or self._taken[0] < result):
             result = self._in_order().first()
         while result is not None:
             load, free_memory, pod_id, free_gpus, _, _ = result
-            if free_memory < memory_bytes:  # too little, and so have those between it and the next load
+            # all pods of this load up to `memory_bytes` have too little memory: skip them
+            if free_memory < memory_bytes:
                 result = self._in_order().first_from((load, memory_bytes, ""))
             elif free_gpus >= gpus:
                 return result
@@ -222,7 +232,7 @@ def _places(slot: PodSlot, memory_bytes: int, gpus: int, empty: bool) -> int:
 
 
 def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
-    """The number of jobs that ask for this much and fit into the free amounts, at most `most`."""
+    """The number of jobs that request these amounts and fit into the free amounts; at most `most`."""
     counts = [most]
     if memory_bytes:
         counts.append(free.memory_bytes // memory_bytes)
@@ -232,7 +242,7 @@ def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
 
 
 class Nodes:
-    """Nodes of a site and what of each is not yet claimed by deployments."""
+    """The nodes of a site, and the amounts of each node that no deployment has claimed."""
 
     __slots__ = ("_free", "_order")
 
@@ -241,38 +251,40 @@ class Nodes:
         self._free: dict[str, Amounts] = {}
 
     def free(self, name: str) -> Amounts:
-        """The unclaimed amounts of the node; nothing for an unknown node."""
+        """The unclaimed amounts of the node. Zero for an unknown node."""
         return self._free.get(name, Amounts())
 
     def items(self) -> Iterator[tuple[str, Amounts]]:
-        """All nodes, in no order."""
+        """All nodes, in any order."""
         return iter(self._free.items())
 
     def copy(self) -> "Nodes":
-        """An independent copy."""
+        """An independent copy of the collection."""
         twin = Nodes()
         twin._order = self._order.copy()
         twin._free = self._free.copy()
         return twin
 
     def set(self, name: str, free: Amounts) -> None:
-        """Add a node or change what is free there. One without any memory or CPUs left is not offered."""
+        """Add a node, or change its free amounts. `candidates` does not return a node without free memory
+        or free CPUs."""
         self.drop(name)
         self._free[name] = free
         if free.memory_bytes > 0 and free.cpus >= LEAST_CPUS:
             self._order.add((free.gpus > 0, free.memory_bytes, name))
 
     def drop(self, name: str) -> None:
-        """Take a node out, if it is there."""
+        """Remove a node. An unknown node is ignored."""
         old = self._free.pop(name, None)
         if old is not None:
             self._order.discard((old.gpus > 0, old.memory_bytes, name))
 
     def candidates(self, target_bytes: int, least_bytes: int, gpus: int) -> Iterator[str]:
-        """Nodes with at least `least_bytes` free, the best first.
+        """The nodes with at least `least_bytes` of free memory, the best first.
 
-        Those with `target_bytes`, tightest first, then the largest of the rest; nodes with free GPUs come
-        last for those who need none. CPUs and GPUs are still to be checked.
+        Nodes with at least `target_bytes` come first, the smallest of them first. The other nodes follow,
+        the largest first. If the demand has no GPUs, nodes with free GPUs come last. The caller still has
+        to check CPUs and GPUs.
         """
         for with_gpus in (True,) if gpus else (False, True):
             for has_gpus, _, name in self._order.iter_from((with_gpus, target_bytes, "")):

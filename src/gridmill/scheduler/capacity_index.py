@@ -1,4 +1,5 @@
-"""Index of sites, deployments and their attempts: what is free at each place, and what is idle."""
+"""An index of sites, deployments and attempts: the free amounts of each pod and node, and the idle
+deployments."""
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Deployment, Pod
@@ -11,8 +12,8 @@ from gridmill.scheduler.sorted_tuples import SortedTuples
 
 
 class ProjectTotals:
-    """What the live attempts of a project hold together. Kept in whole numbers (of thousandths), so that it
-    does not depend on the order in which they came."""
+    """The total amounts that the live attempts of a project hold. The totals are stored as whole
+    thousandths, so that they do not depend on the order of the changes."""
 
     __slots__ = ("_cpus", "_since", "gpus", "memory_bytes", "places")
 
@@ -21,32 +22,32 @@ class ProjectTotals:
         self.memory_bytes = 0
         self.gpus = 0
         self._cpus = 0
-        self._since = 0  # when each place was taken, added up
+        self._since = 0  # the sum of the times at which the places were taken
 
     @property
     def cpus(self) -> float:
-        """CPUs as requested; one for an attempt that requests none."""
+        """The requested CPUs. An attempt that requests none counts as one CPU."""
         return self._cpus / 1000
 
     def held_seconds(self, now: float) -> float:
-        """How long all places have been held, added up."""
+        """The total time for which the places have been held, in seconds."""
         return max(0.0, self.places * now - self._since / 1000)
 
     def count(self, attempt: Attempt, times: int) -> None:
-        """Add (1) or subtract (-1) an attempt."""
+        """Add an attempt (`times` is 1) or subtract it (`times` is -1)."""
         places = max(1, attempt.given.gpus) * times
         self.places += places
         self._since += places * round(attempt.placed * 1000)
         self.add(attempt.asked_cpus * times, attempt.given.memory_bytes * times, attempt.given.gpus * times)
 
     def add(self, cpus: float, memory_bytes: int, gpus: int) -> None:
-        """Add to what a quota counts."""
+        """Add amounts to the totals that a quota limits."""
         self._cpus += round(cpus * 1000)
         self.memory_bytes += memory_bytes
         self.gpus += gpus
 
     def copy(self) -> "ProjectTotals":
-        """An independent copy."""
+        """An independent copy of the totals."""
         twin = ProjectTotals()
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -59,12 +60,13 @@ _SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
 class CapacityIndex:
     """Free amounts of pods and nodes.
 
-    `open` and `coming` have, by resource, the pods that are up and those that are starting; `nodes`, by site,
-    the unclaimed amounts; `idle`, by resource, the deployments without attempts with the time at which their
-    keep ends; `resumable`, by resource, the running attempts that may be preempted (rank 0 of a gang),
-    longest-running first; `yielding` those that were asked to end and have not (all ranks); `tallies`, by
-    project, the amounts that live attempts hold; `broken`, by resource, the living pods of deployments that
-    are released when they are idle.
+    `open` and `coming` contain the pods that are up and the pods that are starting, by resource. `nodes`
+    contains the unclaimed amounts, by site. `idle` contains the deployments without attempts, each with
+    the time at which its keep-alive time ends, by resource. `resumable` contains the running attempts that
+    may be preempted, the longest-running first, by resource; a gang is represented by its rank 0.
+    `yielding` contains the attempts that were asked to end and have not ended yet, with all ranks.
+    `tallies` contains the amounts that live attempts hold, by project. `broken` contains the live pods of
+    deployments that are released as soon as they are idle, by resource.
     """
 
     def __init__(self) -> None:
@@ -80,18 +82,22 @@ class CapacityIndex:
         self.tallies: dict[str, ProjectTotals] = {}
         self.yielding: dict[str, dict[str, None]] = {}
         self.removed_nodes: dict[str, None] = {}  # deployments that are being released
-        self.owners: dict[str, str] = {}  # pod -> deployment
-        self.shapes: dict[str, tuple[Amounts, ...]] = {}  # site -> different sizes of nodes, largest first
-        self.largest: dict[str, Amounts] = {}  # site -> `Site.largest`: computed once, read for each job
-        self.capacities: dict[tuple[str, str], Amounts] = {}  # (site, node) -> the whole node
-        self.claims: dict[tuple[str, str], dict[str, Amounts]] = {}  # (site, node) -> pod -> its capacity
-        self.terms: dict[str, tuple[float, float]] = {}  # pod -> (began, ends), where its site ends it
+        self.owners: dict[str, str] = {}  # pod -> its deployment
+        # site -> the different sizes of its nodes, largest first
+        self.shapes: dict[str, tuple[Amounts, ...]] = {}
+        # site -> `Site.largest`, computed once because it is read for each job
+        self.largest: dict[str, Amounts] = {}
+        self.capacities: dict[tuple[str, str], Amounts] = {}  # (site, node) -> the capacity of the whole node
+        # (site, node) -> pod -> the pod's capacity
+        self.claims: dict[tuple[str, str], dict[str, Amounts]] = {}
+        # pod -> (start, end) of its lifetime, if its site limits it
+        self.terms: dict[str, tuple[float, float]] = {}
         self.on: dict[str, dict[str, None]] = {}  # pod, deployment or JobRun -> live attempts
 
     # --- sites
 
     def put_site(self, site: Site) -> None:
-        """Insert or replace."""
+        """Insert or replace a site."""
         old = self.sites.get(site.name)
         self.sites[site.name] = site
         if old is not None and (old.nodes, old.cpu_share) == (site.nodes, site.cpu_share):
@@ -106,7 +112,7 @@ class CapacityIndex:
             self._refresh_node(site.name, node.name)
 
     def drop_site(self, name: str) -> None:
-        """Remove a site. Its deployments stay until they end."""
+        """Remove a site. Its deployments stay in the index until they end."""
         self._forget_nodes(self.sites.pop(name, None))
         self.nodes.pop(name, None)
         self.shapes.pop(name, None)
@@ -122,7 +128,7 @@ class CapacityIndex:
             return
         taken = self.claims.get((site_name, node), {})
         free = Amounts(
-            # summed again in a fixed order: fractions that are added and subtracted would accumulate errors
+            # summed in a fixed order: repeated addition and subtraction of fractions would accumulate errors
             cpus=whole.cpus * site.cpu_share - sum(taken[pod].cpus for pod in sorted(taken)),
             memory_bytes=whole.memory_bytes - sum(claim.memory_bytes for claim in taken.values()),
             gpus=whole.gpus - sum(claim.gpus for claim in taken.values()),
@@ -132,7 +138,7 @@ class CapacityIndex:
     # --- attempts
 
     def put_attempt(self, attempt: Attempt) -> None:
-        """Insert or replace; a finished attempt is removed."""
+        """Insert or replace an attempt. A finished attempt is removed."""
         old = self.attempts.get(attempt.id)
         if old is not None and attempt.state in LIVE_ATTEMPTS and _same_place(old, attempt):
             self._forget_resumable(old)
@@ -149,7 +155,7 @@ class CapacityIndex:
             self._refresh_around(attempt)
 
     def drop_attempt(self, key: str) -> None:
-        """Take an attempt out."""
+        """Remove an attempt."""
         old = self.attempts.pop(key, None)
         if old is not None:
             for where in (old.pod_id, old.deployment_id, old.job_run_id):
@@ -167,7 +173,8 @@ class CapacityIndex:
             del self.tallies[attempt.project]
 
     def _note_resumable(self, attempt: Attempt) -> None:
-        """By the resource whose name its deployment's id begins with: the deployment may come later."""
+        """Add a resumable attempt to `resumable`. The deployment id begins with the name of the resource.
+        The deployment itself may be inserted later."""
         resource = attempt.deployment_id.rpartition("-")[0]
         if attempt.resumable and attempt.interrupted is not None:
             self.yielding.setdefault(resource, {})[attempt.id] = None
@@ -196,7 +203,7 @@ class CapacityIndex:
     # --- deployments
 
     def put_deployment(self, deployment: Deployment) -> None:
-        """Insert or replace; an ended deployment is removed."""
+        """Insert or replace a deployment. An ended deployment is removed."""
         old = self.deployments.get(deployment.id)
         if old is not None:
             self._forget_idle(old)
@@ -213,7 +220,7 @@ class CapacityIndex:
         self._refresh_idle(deployment)
 
     def drop_deployment(self, key: str) -> None:
-        """Take a deployment and its pods out."""
+        """Remove a deployment and its pods."""
         old = self.deployments.pop(key, None)
         self.removed_nodes.pop(key, None)
         if old is not None:
@@ -228,8 +235,8 @@ class CapacityIndex:
             self._place_pod(deployment, pod)
 
     def _replace_changed_pods(self, old: Deployment, deployment: Deployment) -> None:
-        """Replace only the pods that changed: an acknowledgement replaces one pod of a deployment
-        many times a second."""
+        """Replace only the pods that changed. This function is called many times a second, because each
+        acknowledgement replaces one pod of a deployment."""
         before = {pod.id: pod for pod in old.pods}
         for pod in deployment.pods:
             previous = before.pop(pod.id, None)
@@ -259,21 +266,20 @@ class CapacityIndex:
             index.setdefault(deployment.resource, Pods()).set(slot)
 
     def is_broken(self, deployment: Deployment) -> bool:
-        """Whether the deployment has lost a pod, and its site keeps the place of that pod until the
-        deployment ends: then it takes no more jobs. (Ray moves the place of a lost node to any node
-        with room, and keeps it there.)"""
+        """Whether the deployment has lost a pod whose place cannot be used again until the deployment
+        ends. Such a deployment accepts no more jobs. This happens at Ray sites: Ray moves the place of a
+        lost node to any node with room, and keeps it there."""
         if self._kind(deployment.site) is not SiteKind.RAY:
             return False
         return any(pod.state == PodState.GONE for pod in deployment.pods)
 
     def busy_broken(self, resource: str) -> int:
-        """How many pods of its broken deployments still run something: the others will never do again, and
-        new ones may come up in their stead."""
+        """The number of pods of the resource's broken deployments that still run a job. The other pods of
+        these deployments never run a job again, and new pods may replace them."""
         return sum(pod_id in self.on for pod_id in self.broken.get(resource, ()))
 
     def _places_as_planned(self, site: str) -> bool:
-        """Whether the site places pods on the planned nodes: Slurm chooses the nodes itself unless it
-        is told."""
+        """Whether the site places pods on the planned nodes. At a Slurm site, Slurm chooses the nodes."""
         return self._kind(site) is not SiteKind.SLURM
 
     def _kind(self, site: str) -> SiteKind | None:
@@ -299,7 +305,7 @@ class CapacityIndex:
     def _given(self, pod_id: str) -> list[Amounts]:
         return [self.attempts[key].given for key in self.on.get(pod_id, ())]
 
-    # --- what stands idle
+    # --- idle deployments
 
     def _refresh_idle(self, deployment: Deployment) -> None:
         self._forget_idle(deployment)
@@ -315,7 +321,8 @@ class CapacityIndex:
 
 
 def expiry(deployment: Deployment) -> float:
-    """When its keep ends; infinite if it is not recorded since when it is idle."""
+    """The time at which the keep-alive time of an idle deployment ends. Infinite if no time is recorded
+    since when it is idle."""
     idle_since = deployment.idle_since
     return float("inf") if idle_since is None else idle_since + deployment.keep_seconds
 

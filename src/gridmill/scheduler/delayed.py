@@ -1,10 +1,10 @@
-"""Delayed jobs of a resource: the share of it that the most delayed ones have with precedence, and who holds
-it.
+"""Delayed jobs of a resource: which jobs are delayed, and the share of the resource that they get first.
 
-In this way no job starves, although short jobs pass long ones and interrupt them: whatever has waited longer
-than the resource's patience is served first, until such jobs hold `DELAYED_SHARE` of the resource; and while
-one of them runs, no job of its priority interrupts it. (gridmill.domain.ordering has the rules and their
-numbers.)"""
+Short jobs may start before long jobs and may preempt them. To prevent starvation, a job that has waited
+longer than the patience of its resource counts as delayed and starts first, until delayed jobs hold
+`DELAYED_SHARE` of the resource. While a delayed job runs, no job of the same priority preempts it. The
+rules and their numbers are in gridmill.domain.ordering.
+"""
 
 from collections.abc import Iterator
 
@@ -18,8 +18,9 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 class DelayedJobs:
-    """Of one resource: `patience` is for how long a job waits there before it counts as delayed; `protected`
-    are the running jobs that hold the delayed ones' share; `held` is how much of the resource these have."""
+    """The delayed jobs of one resource. `patience` is the number of seconds after which a waiting job
+    counts as delayed. `protected` are the running jobs that hold the share of delayed jobs. `held` is the
+    share of the resource that these jobs hold."""
 
     __slots__ = ("_capacity", "_places", "held", "patience", "protected")
 
@@ -31,8 +32,8 @@ class DelayedJobs:
         self.held, self.protected = with_precedence(self._running(snapshot, lane), self.patience, 1.0)
 
     def _running(self, snapshot: Snapshot, lane: Lane) -> Iterator[tuple[float, float, str]]:
-        """For each running job: how long it has waited, how much of the resource it holds, and its
-        id."""
+        """For each running job: the time that it has waited, the share of the resource that it holds, and
+        its id."""
         shares: dict[str, float] = {}
         delays: dict[str, float] = {}
         for pod_id, _ in lane.up.items():
@@ -46,7 +47,8 @@ class DelayedJobs:
         return ((delay, shares[key], key) for key, delay in delays.items())
 
     def _share(self, memory_bytes: int, gpus: int) -> float:
-        """The share of the amount of which it takes the most."""
+        """The share of the resource that a job holds: the largest of its shares of places, memory and
+        GPUs."""
         return max(
             1 / self._places,
             memory_bytes / max(1, self._capacity.memory_bytes),
@@ -54,18 +56,18 @@ class DelayedJobs:
         )
 
     def has_share_for(self, demand: Demand) -> bool:
-        """Whether delayed jobs may have this much more with precedence."""
+        """Whether delayed jobs may hold this much more of the resource."""
         more = demand.workers * self._share(demand.memory_bytes, demand.gpus)
         return has_share(self.held, more, 1.0)
 
     def take(self, demand: Demand) -> None:
-        """Record the start of a delayed job."""
+        """Add the share of a delayed job that starts."""
         self.held += demand.workers * self._share(demand.memory_bytes, demand.gpus)
 
 
 def first_delayed(lane: Lane, shares: ProjectShares | None) -> Iterator[Ticket]:
-    """The waiting jobs of a resource, the most delayed first, the highest priority before; where several
-    projects wait, those of the one whose turn it is."""
+    """The waiting jobs of a resource. Jobs of the highest priority come first; of the same priority, the
+    most delayed. If several projects wait, the jobs of the project whose turn is next come first."""
     queues = lane.queue.delayed
     firsts = {name: first for name, line in queues.items() if (first := line.first()) is not None}
     if not firsts:
@@ -78,7 +80,7 @@ def first_delayed(lane: Lane, shares: ProjectShares | None) -> Iterator[Ticket]:
 
 
 def may_have_delayed(lane: Lane, now: float) -> bool:
-    """Whether any has waited for as long as the least that counts as a delay: a glance at the first of each
-    project."""
+    """Whether a job may have waited long enough to count as delayed. This check is quick: it examines only
+    the first job of each project."""
     firsts = (line.first() for line in lane.queue.delayed.values())
     return any(first is not None and now - first[1] >= SHORTEST_PATIENCE_SECONDS for first in firsts)

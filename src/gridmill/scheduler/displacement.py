@@ -1,10 +1,11 @@
-"""Priority across the resources of a site: jobs of lower priority give up a node to a job of another
+"""Preemption across the resources of a site: jobs of lower priority release a node for a job of another
 resource.
 
-A pod's memory and CPUs are its own for as long as it is up, so that room for an urgent job may be locked in
-pods of other resources: taken by jobs of lower priority, or free between them. Those that can resume are
-interrupted; the deployment takes no further job, and is released as soon as it is idle
-(gridmill.scheduler.reclaim)."""
+A pod keeps its memory and CPUs while it is up. Pods of other resources can therefore hold the room that an
+urgent job needs, although jobs of lower priority use it or nothing uses it. Jobs that can resume are
+preempted. Their deployment accepts no further job, and is released as soon as it is idle
+(gridmill.scheduler.reclaim).
+"""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -25,8 +26,8 @@ May = Callable[[PreemptibleJob], bool]
 
 
 def outranks(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Whether at another resource of the site something of a lower priority waits, or runs and can resume: it
-    would get the room that this job needs."""
+    """Whether another resource of the site has a job of lower priority that waits, or that runs and can
+    resume. Without displacement, such a job would get the room that this job needs."""
     if lane.name not in draft.least_elsewhere:
         draft.least_elsewhere[lane.name] = min(_priorities_elsewhere(draft, lane), default=inf)
     return -ticket[NEGATIVE_PRIORITY] > draft.least_elsewhere[lane.name]
@@ -49,9 +50,9 @@ def _priorities_elsewhere(draft: DraftPlan, lane: Lane) -> Iterator[float]:
 
 
 def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[PreemptibleJob]:
-    """Whom to interrupt at other resources, the fewest, so that the pods of one node can be released for a
-    job that has a higher priority than all of them. Empty where there is no such node. The deployments take
-    no more jobs, and the node is kept."""
+    """The fewest running jobs of other resources to preempt so that the pods of one node can be released
+    for this job. All of them have a lower priority than the job. Empty if there is no such node. The
+    function closes the deployments of these jobs for new jobs and reserves the node."""
     demand, site = ticket[JOB_CLASS].demand, lane.resource.site
     if demand.workers > 1 or lane.workers_left == 0 or lane.holds(demand):
         return []
@@ -73,8 +74,8 @@ def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[
 def _way(
     draft: DraftPlan, lane: Lane, ticket: Ticket, node: str, may_be: May
 ) -> tuple[list[Deployment], list[PreemptibleJob]] | None:
-    """The deployments of a node that would be released, and the jobs that would end with them; None if
-    this is not enough."""
+    """The deployments of a node that would be released, and the jobs that would be preempted for this.
+    None if the released room would not be enough."""
     site = lane.resource.site
     whole, need = (
         draft.snapshot.places.capacities.get((site, node)),
@@ -103,7 +104,8 @@ def _way(
 def _leaving(
     draft: DraftPlan, lane: Lane, node: str, may_be: May
 ) -> Iterator[tuple[int, str, Deployment, list[PreemptibleJob]]]:
-    """The deployments of other resources that are idle, or all of whose jobs may be interrupted; how many."""
+    """The deployments of other resources that are idle or whose jobs may all be preempted, with these
+    jobs."""
     places = draft.snapshot.places
     owners = {places.owners[pod] for pod in places.claims.get((lane.resource.site, node), ())}
     for deployment in (draft.snapshot.deployments[key] for key in sorted(owners - draft.used)):
@@ -120,8 +122,8 @@ def _leaving(
 
 
 def keep_displaced(draft: DraftPlan, lane: Lane, job_run: JobRun, attempt: Attempt) -> None:
-    """While a job ends that gives up its node to one of another resource, its deployment takes no further
-    job; where it gives up a part of a quota alone, it does."""
+    """Close the deployment of a preempted job while the job ends, if it releases its node for a job of
+    another resource. If it releases only a part of a quota, the deployment stays open."""
     ended = draft.snapshot.job_runs.get(attempt.job_run_id)
     claim = QuotaClaim(demand_of(job_run))
     standing = draft.standing_of(claim)

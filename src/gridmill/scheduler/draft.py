@@ -1,6 +1,6 @@
-"""A plan under construction: the decisions so far, and the room that remains in the snapshot after them.
+"""A plan under construction: the decisions so far, and the room that these decisions leave.
 
-A job is not placed on a pod that its site (a batch system) is going to end before the job would finish.
+If a batch system ends a pod before a job would finish, the job is not placed on that pod.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,8 +20,9 @@ from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, QuotaClaim, Ticket, 
 from gridmill.scheduler.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
-"""For a job that waited longer room is reserved. Until then smaller jobs pass it: that costs nothing while
-its room may still become free by itself, and keeps machines busy."""
+"""If a job has waited longer than this number of seconds, room is reserved for it. Until then, smaller
+jobs may start before it. They keep the machines busy and cost the job nothing, because running jobs may
+still release the room."""
 
 
 NONE: Mapping[str, Collection[str]] = MappingProxyType({})
@@ -39,7 +40,8 @@ class DraftCheckpoint(NamedTuple):
 
 
 class DraftPlan:
-    """Reads the snapshot, never changes it: lanes and nodes are copied when they are first touched."""
+    """The draft of a plan. It reads the snapshot and never changes it: lanes and nodes are copied when
+    they are first used."""
 
     def __init__(
         self,
@@ -54,26 +56,26 @@ class DraftPlan:
         self.refusing_nodes = unwilling  # nodes that are tried last, by resource
         self._unfit = unfit
         self._excluded_nodes: dict[str, Collection[str]] = {}
-        self._left = inf if limit is None else limit  # decisions that may still be made
+        self._left = inf if limit is None else limit  # the number of decisions that the plan may still have
         self._held_until = snapshot.lines.held_until
         self._attempts_of = snapshot.places.on
         self._lanes: dict[str, Lane | None] = {}
         self._nodes: dict[str, Nodes] = {}
         self._started: list[Ticket] = []
-        self._where: list[str] = []  # pods of those, in the same order
-        # pods that get jobs, and how many they then have
+        self._where: list[str] = []  # the pods of the started jobs, in the same order
+        # pods that get jobs, with the resulting number of jobs
         self._filled: dict[str, tuple[PodCapacity, int]] = {}
         self.shares = ProjectShares(snapshot, now) if snapshot.projects else None
         self._running: dict[str, tuple[PreemptibleJob, ...]] = {}
         self._delayed: dict[str, DelayedJobs] = {}
         self.least_elsewhere: dict[
             str, float
-        ] = {}  # least priority at other resources of the site, once asked
-        self.taken: set[str] = set()  # delayed jobs that were dealt with before their turn
+        ] = {}  # the least priority of jobs at other resources of the site, cached
+        self.taken: set[str] = set()  # delayed jobs that were processed before their turn
         self.used: set[str] = set()  # deployments that get jobs
         self.released: set[str] = set()  # deployments to be released
-        self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a job that waits for them
-        self.crowded: set[str] = set()  # sites at which a ready job finds no room
+        self.reserved: set[tuple[str, str]] = set()  # nodes kept free for a waiting job
+        self.crowded: set[str] = set()  # sites at which a ready job has no room
         self.draining: set[str] = set()  # sites at which a node is being emptied
         self.refused: set[str] = set()
         self._bring_ups: list[BringUp] = []
@@ -110,26 +112,26 @@ class DraftPlan:
         return None
 
     def nodes(self, site: str) -> Nodes:
-        """The free amounts at a site after the decisions so far."""
+        """The free amounts of the nodes of a site after the decisions so far."""
         if site not in self._nodes:
             self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
         return self._nodes[site]
 
     def running_on(self, resource: str) -> tuple[PreemptibleJob, ...]:
-        """The running jobs of a resource that can resume, computed when preemption is first
-        considered."""
+        """The running jobs of a resource that can resume. They are computed at the first call."""
         if resource not in self._running:
             self._running[resource] = tuple(running_on(self.snapshot, resource, self.now))
         return self._running[resource]
 
     def delayed(self, lane: Lane) -> DelayedJobs:
-        """Who holds the share of the delayed jobs of a resource, once somebody has waited long there."""
+        """The delayed jobs of a resource and the share that they hold. They are computed at the first
+        call."""
         if lane.name not in self._delayed:
             self._delayed[lane.name] = DelayedJobs(self.snapshot, lane)
         return self._delayed[lane.name]
 
     def excluded_nodes(self, lane: Lane) -> Collection[str]:
-        """The nodes that are unfit for a resource, as long as others suffice."""
+        """The nodes that a resource does not use, because they are unfit and other nodes suffice."""
         if lane.name not in self._excluded_nodes:
             unfit = self._unfit.get(lane.name, ())
             will_do = not unfit or will_do_without(self.snapshot, lane.resource, unfit)
@@ -137,7 +139,8 @@ class DraftPlan:
         return self._excluded_nodes[lane.name]
 
     def can_start(self, job_run_id: str) -> bool:
-        """Not refused, not held back, not dealt with in this plan, and without a live attempt."""
+        """Whether the job may start: it is not refused, not held back, not processed in this plan, and has
+        no live attempt."""
         return (
             job_run_id not in self._attempts_of
             and job_run_id not in self.refused
@@ -146,18 +149,18 @@ class DraftPlan:
         )
 
     def standing_of(self, claim: QuotaClaim) -> ProjectStanding | None:
-        """The standing of its project; None if projects do not share the grid."""
+        """The standing of the claim's project. None if the grid has no projects."""
         return None if self.shares is None else self.shares[claim.project]
 
     def keep_quota(self, job_run: JobRun) -> None:
-        """Keep the free quota of its project for a job that is over it."""
+        """Reserve the free quota of the project for a job that exceeds it now."""
         claim = QuotaClaim(demand_of(job_run))
         standing = self.standing_of(claim)
         if standing is not None and standing.is_over(claim):
             standing.kept_for = job_run.id
 
     def is_starving(self, job_run_id: str) -> bool:
-        """Whether the job has waited so long that room is kept free for it."""
+        """Whether the job has waited long enough for room to be reserved for it."""
         job_run = self.snapshot.job_runs[job_run_id]
         since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
         return self.now - since > RESERVE_AFTER_SECONDS
@@ -194,7 +197,7 @@ class DraftPlan:
         self._bring_ups.append(wanted)
 
     def mark(self, lane: Lane) -> DraftCheckpoint:
-        """What bringing up for a lane changes, to `undo` it."""
+        """A checkpoint of the state that starting deployments for a lane changes. `undo` restores it."""
         planned = {node: list(pods) for node, pods in lane.planned.items()}
         nodes = self.nodes(lane.resource.site).copy()
         return DraftCheckpoint(
@@ -209,13 +212,13 @@ class DraftPlan:
         lane.coming, lane.planned, lane.alive = mark.coming, mark.planned, mark.alive
 
     def release(self, deployment_id: str, reason: str) -> None:
-        """Release a deployment: its pods take no further job."""
+        """Release a deployment. Its pods accept no further job."""
         self.released.add(deployment_id)
         self.releases.append(Release(deployment_id=deployment_id, reason=reason))
         self.close_pods(deployment_id)
 
     def close_pods(self, deployment_id: str) -> None:
-        """Let no later job of this plan onto a deployment."""
+        """Close the pods of a deployment for later jobs of this plan."""
         deployment = self.snapshot.deployments[deployment_id]
         lane = self.lane(deployment.resource)
         for pod in deployment.pods if lane else ():
@@ -224,12 +227,12 @@ class DraftPlan:
                 lane.coming.drop(pod.id)
 
     def wake_at(self, time: float) -> None:
-        """Plan again at that time at the latest."""
+        """Request another plan at that time or earlier."""
         if time != inf:
             self.again_at = time if self.again_at is None else min(self.again_at, time)
 
     def finish(self) -> Plan:
-        """The plan."""
+        """The finished plan."""
         return Plan(
             starts=self._given_starts(),
             bring_ups=tuple(self._bring_ups),
@@ -237,11 +240,13 @@ class DraftPlan:
             refusals=tuple(self.refusals),
             interrupts=tuple(self.interrupts),
             again_at=self.again_at,
-            complete=not (self.is_full or self.refusals),  # the job behind a refused one is next
+            # the next plan processes the job behind a refused one
+            complete=not (self.is_full or self.refusals),
         )
 
     def _given_starts(self) -> tuple[StartJob, ...]:
-        """Memory and GPUs as asked; CPUs shared by all that will then run in the pod."""
+        """The started jobs with their amounts. Memory and GPUs are as requested. All jobs in a pod share
+        its CPUs equally, unless a job requests CPUs."""
         shares = {
             pod_id: (whole.deployment_id, float(max(1, floor(whole.capacity.cpus / jobs))))
             for pod_id, (whole, jobs) in self._filled.items()
@@ -251,7 +256,8 @@ class DraftPlan:
             memory_bytes, gpus, cpus = group.demand[:3]
             deployment_id, share = shares[pod_id]
             given = (job_run_id, deployment_id, pod_id, cpus or share, memory_bytes, gpus)
-            starts.append(tuple.__new__(StartJob, given))  # twice as quick, and there may be 100,000
+            # twice as fast as the constructor, for up to 100,000 jobs
+            starts.append(tuple.__new__(StartJob, given))
         return tuple(starts)
 
 
@@ -261,7 +267,7 @@ would live long enough, and a forecast may be wrong."""
 
 
 def find_lasting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
-    """A pod that is up, has room, and lives at least as long as the job is expected to take."""
+    """A pod that is up, has room, and lives at least as long as the job is expected to run."""
     demand = ticket[JOB_CLASS].demand
     result = lane.find(demand)
     if result is None or not draft.snapshot.places.terms:

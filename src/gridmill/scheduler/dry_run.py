@@ -37,9 +37,9 @@ from gridmill.scheduler.splitting import cut_job, parts_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferInput:
-    """What is known of data that is carried, by job: the versions that it reads, and the bytes that it made
-    last. `unreachable` are sites that do not answer, `crowded` resources whose room at a farm others have,
-    with the line there."""
+    """Known sizes and places of the data that a run would transfer, by job: the versions that each job
+    reads, and the bytes that it made last. `unreachable` are sites that do not answer. `crowded` are
+    resources of farms whose room others use, with the queue at each."""
 
     readings: Mapping[str, Sequence[InputVersion]] = field(default_factory=dict)
     made_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -58,10 +58,10 @@ def dry_run(
     carrying: TransferInput = NOTHING_CARRIED,
     now: float = 0.0,
 ) -> DryRun:
-    """The run of `pipeline` as it would be on an idle grid, in the order of its waves.
+    """The predicted run of `pipeline` on an idle grid, in the order of its waves.
 
-    `sizes` is the known size of each job, `unchanged` the jobs that would not run again. Raises PipelineError
-    for a cycle or an unknown need; any other obstacle of a job is its `problem`.
+    `sizes` contains the known size of each job. `unchanged` are the jobs that would not run again. Raises
+    PipelineError for a cycle or an unknown need. Any other obstacle of a job becomes its `problem`.
     """
     waves: dict[str, int] = {}
     planned: dict[str, PlannedJob] = {}
@@ -93,7 +93,7 @@ def _placed(
     carrying: TransferInput,
     sites: Mapping[str, str],
 ) -> PlannedJob:
-    """The resource of the job, with its transfers. `sites`: the sites of the jobs before it."""
+    """The job with its resource and its transfers. `sites` are the sites of the jobs before it."""
     snapshot = joining.snapshot
     readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
     named = (resource_for(_only(job, name), pipeline, snapshot)[1] for name in dict.fromkeys(job.resources))
@@ -183,9 +183,10 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
 
 
 def resource_for(job: Job, pipeline: Pipeline, snapshot: Snapshot) -> tuple[str, Resource | None]:
-    """The resource a job would use, by name; None where the name it gives is unknown.
+    """The resource that a job would use, by name. None if the job names an unknown resource.
 
-    The one it names, else the one it was assigned to (`job` or `pipeline/job`), else the default of its kind.
+    This is the resource that the job names, otherwise the resource to which it is assigned (as `job` or
+    `pipeline/job`), otherwise the default resource of its kind.
     """
     by_name = {**snapshot.resources, **{resource.name: resource for resource in pipeline.resources}}
     if job.resource is not None:
@@ -220,7 +221,8 @@ def _problem(
 
 
 def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:
-    """`FILE:LINE: FIELD: ` of the request that is too large; empty if the pipeline has no file."""
+    """The place in the file of a request that is too large: `FILE:LINE: FIELD: `. Empty if the pipeline
+    has no file."""
     if pipeline.lines is None:
         return ""
     field = ""
@@ -233,7 +235,7 @@ def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimelineJob:
-    """A job on the timeline."""
+    """A job on the timeline of the predicted run."""
 
     starts: float
     ends: float
@@ -242,14 +244,15 @@ class _TimelineJob:
 
 
 class _Timeline:
-    """Places jobs one after another at the earliest time their needs, a pod's CPUs and memory allow."""
+    """A timeline of a run. It places each job at the earliest time that its needs and the CPUs and memory
+    of a pod allow."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._taken: list[_TimelineJob] = []
 
     def times(self, planned: Mapping[str, PlannedJob]) -> list[PlannedJob]:
-        """The jobs with `starts` and `ends`, if they can be estimated."""
+        """The jobs with `starts` and `ends`, if these times can be estimated."""
         timed: dict[str, PlannedJob] = {}
         for name, job in planned.items():
             ends = [timed[need].ends for need in job.needs]
@@ -287,19 +290,19 @@ class _Timeline:
 
 
 def _will_run(job: PlannedJob) -> bool:
-    """In a run without failures."""
+    """Whether the job would run in a run without failures."""
     return not job.unchanged and job.when != When.FAILURE
 
 
 def _seconds(job: PlannedJob) -> float | None:
-    """With what is carried."""
+    """The expected seconds of the job, including its transfers."""
     travel = 0.0 if job.transfer is None else job.transfer.seconds
     run = job.sizing.expected_seconds
     return None if travel is None or run is None else travel + run
 
 
 def _peak_memory(jobs: tuple[PlannedJob, ...]) -> int:
-    """The most that is in use at once: by the timeline, or wave by wave where times are not known."""
+    """The peak memory of the run in bytes: from the timeline, or wave by wave if the times are unknown."""
     running = [job for job in jobs if _will_run(job)]
     if all(job.starts is not None and job.ends is not None for job in running):
         return max((_in_use(running, job.starts or 0.0) for job in running), default=0)

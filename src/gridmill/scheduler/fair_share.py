@@ -1,8 +1,9 @@
-"""Fair shares and quotas of projects: which project's jobs are placed first, and how much it may have.
+"""Fair shares and quotas of projects: which project's jobs are placed first, and which amounts a project may
+hold.
 
-The project with the least use relative to its share is first: this is the order of levels in Slurm's Fair
-Tree (usage over share), without its tree. Past use counts half as much each week, as with the decay of
-Slurm's multifactor priority (PriorityDecayHalfLife, 7 days).
+The project with the least use relative to its share is first. Slurm's Fair Tree orders the projects of one
+level in the same way (usage over share); Gridmill has no tree. The weight of past use halves each week,
+like the decay of Slurm's multifactor priority (PriorityDecayHalfLife, 7 days).
 """
 
 import math
@@ -21,33 +22,35 @@ from gridmill.scheduler.snapshot import Snapshot
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
 AHEAD_SECONDS = 600.0
-"""A place in use counts this much in advance, so that projects take turns also within one plan."""
+"""A place in use counts as if it had been used for this many seconds more. This way projects take turns
+within one plan, too."""
 NO_BOUND = 2**62
-"""An integer, like other bounds: comparisons are faster than with a float."""
+"""The limit of an amount that a quota does not limit. It is an integer, because integers are compared
+faster than floats."""
 _ROUNDING = 1e-6
-"""Rounding error of sums of fractions of CPUs; quotas are given in thousandths."""
+"""The rounding error of sums of fractional CPUs. Quotas are given in thousandths of a CPU."""
 
 
 def decayed(used_seconds: float, used_at: float, now: float) -> float:
-    """Past use after decay."""
+    """The past use in seconds after its decay until now."""
     return used_seconds * math.pow(0.5, max(0.0, now - used_at) / HALF_LIFE_SECONDS)
 
 
 def charged(project: Project, seconds: float, now: float) -> Project:
-    """The project after it used this much more."""
+    """The project after this many more seconds of use were charged to it."""
     used = decayed(project.used_seconds, project.used_at, now) + seconds
     return replace(project, used_seconds=used, used_at=max(now, project.used_at))
 
 
 def used_now(project: Project, tally: ProjectTotals, now: float) -> float:
-    """With what its live attempts used so far."""
+    """The use of the project in seconds, including the use of its live attempts so far."""
     return decayed(project.used_seconds, project.used_at, now) + tally.held_seconds(now)
 
 
 class ProjectStanding:
-    """The use and the limits of a project. `score`: its use divided by its share, including the places
-    that it holds now; the lowest is first. `per_place`: what one more place adds to the score.
-    `kept_for`: the job for which others are making room in its quota."""
+    """The use and the limits of a project. `score` is its use, including the places that it holds now,
+    divided by its share; the project with the lowest score is first. `per_place` is the score that one
+    more place adds. `kept_for` is the job for which room in the quota is kept."""
 
     __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
 
@@ -62,11 +65,11 @@ class ProjectStanding:
         self._gpus = _left(project.gpus, tally.gpus)
 
     def lapse(self, seconds: float) -> None:
-        """Advance the time while the project holds the same amounts."""
+        """Advance the time by these seconds while the project holds the same amounts."""
         self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
 
     def start(self, claim: QuotaClaim) -> None:
-        """Record that the project holds one more such job."""
+        """Add the amounts of one more job of this kind."""
         self._places += claim.places
         self.score += claim.places * self.per_place
         if self.bounded:
@@ -76,13 +79,13 @@ class ProjectStanding:
                 self._gpus -= claim.gpus
 
     def end(self, claim: QuotaClaim) -> None:
-        """Record that the project holds one such job less."""
+        """Subtract the amounts of one job of this kind."""
         self._places -= claim.places
         self.score -= claim.places * self.per_place
         self.give_back(claim.cpus, claim.memory_bytes, claim.gpus)
 
     def give_back(self, cpus: float, memory_bytes: int, gpus: int) -> None:
-        """One attempt of it, which was given so much, would end."""
+        """Subtract the amounts of one attempt of the project, as if it ended."""
         self._cpus += cpus
         self._memory_bytes += memory_bytes
         self._gpus += gpus
@@ -98,7 +101,7 @@ class ProjectStanding:
         )
 
     def is_over(self, claim: QuotaClaim) -> bool:
-        """Whether the quota has too little left for such a job."""
+        """Whether the quota has too little left for a job of this kind."""
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes or claim.cpus > self._cpus or 0 < claim.gpus > self._gpus
         )
@@ -109,7 +112,8 @@ def _left(most: int | None, used: int) -> int:
 
 
 class ProjectShares(dict[str, ProjectStanding]):
-    """The standings of projects, by name, while a plan is made: each start counts. Computed on first use."""
+    """The standings of projects, by name, while a plan is made. Each start changes them. They are computed
+    on first use."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         super().__init__()
@@ -124,7 +128,7 @@ class ProjectShares(dict[str, ProjectStanding]):
         return standing
 
     def problem(self, group: QuotaClaim) -> RefusalReason | None:
-        """Why the whole quota is too small for such jobs, or None."""
+        """The reason why the whole quota is too small for such jobs. None if it is large enough."""
         name = group.project
         whole = self._wholes.get(name)
         if whole is None:
@@ -138,7 +142,8 @@ class ProjectShares(dict[str, ProjectStanding]):
         )
 
     def goes_first(self, name: str, other: str, places: int) -> bool:
-        """Whether a project is before another one that gave up that many places."""
+        """Whether the project `name` would come before the project `other` if `other` released that many
+        places."""
         given_up = places * self[other].per_place
         return name == other or self[name].score < self[other].score - given_up
 
@@ -147,7 +152,7 @@ class ProjectShares(dict[str, ProjectStanding]):
 
 
 class QuotaLimit(NamedTuple):
-    """A part of a quota that is in the way of a job, as text."""
+    """A part of a quota that a job exceeds, as text."""
 
     used: str
     wanted: str
@@ -155,17 +160,17 @@ class QuotaLimit(NamedTuple):
 
     @property
     def in_use(self) -> str:
-        """`4 of 4 GPUs in use`."""
+        """The used and the total amount: `4 of 4 GPUs in use`."""
         return f"{self.used} of {self.most} in use"
 
     @property
     def asks(self) -> str:
-        """`8 of 4 GPUs`."""
+        """The requested and the total amount: `8 of 4 GPUs`."""
         return f"{self.wanted} of {self.most}"
 
 
 def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterator[QuotaLimit]:
-    """The parts of the quota that such a job would exceed."""
+    """The parts of the quota that a job with this claim would exceed."""
     cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
     if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
         yield QuotaLimit(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
@@ -178,12 +183,13 @@ def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterato
 
 
 _Place: TypeAlias = list[Any]
-"""[-priority, score, first job, all jobs, standing] of a project, in one list while it is in the queue. First
-jobs differ, so the elements after them are never compared."""
+"""The entry of a project in the queue: [-priority, score, first job, all jobs, standing]. First jobs
+differ, so the elements after the first job are never compared."""
 
 
 class FairQueue(LaneQueue):
-    """A line of several projects, each in its own order. Priorities go before shares."""
+    """A queue of the jobs of several projects. Each project keeps its own order. Priority decides before
+    shares."""
 
     __slots__ = ("_heaps", "_shares")
 
@@ -201,11 +207,12 @@ class FairQueue(LaneQueue):
                 self.add(head)
 
     def add(self, ticket: Ticket) -> None:
-        """Put a job in line."""
+        """Add a job to the queue."""
         heappush(self._heaps.setdefault(ticket[JOB_CLASS].project, []), ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
-        """The first, and its lane, again and again: meanwhile nothing changes but its project."""
+        """The first job and its lane, repeatedly. Between two jobs, only the project of the first job may
+        change."""
         order, lanes = [self._place(*one) for one in self._heaps.items()], self._lanes
         heapify(order)
         while order:

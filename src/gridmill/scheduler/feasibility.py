@@ -1,4 +1,4 @@
-"""Finds requests that can never run on the present sites, and explains why in a sentence.
+"""Finds requests that can never run on the present sites, and explains the reason in a sentence.
 
 `leave_room` limits the memory of pods that run side by side on one node.
 """
@@ -19,28 +19,28 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 class RefusalReason(NamedTuple):
-    """Why a job is refused, and what to do about it."""
+    """The reason why a job is refused, and the remedy."""
 
     message: str
     hint: str
 
 
 def at(job: Job, pipeline: Pipeline, sites: Mapping[str, Site]) -> str | None:
-    """The site of a job or of its pipeline. A farm does not load sinks: those of a pipeline at a farm are
-    loaded here."""
+    """The site of a job or of its pipeline. A farm does not load sinks. If the site of a pipeline is a
+    farm, this grid loads its sinks at home."""
     site = sites.get(pipeline.at or "")
     stays = job.sink is not None and site is not None and site.kind == SiteKind.CLUSTER
     return job.at or (LOCAL if stays else pipeline.at)
 
 
 def gpus_of(resource: Resource) -> int:
-    """GPUs per worker: a default resource never has any."""
+    """The GPUs per worker. A default resource never has GPUs."""
     return 0 if resource.default else resource.gpus
 
 
 def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...]:
-    """The sizes of nodes at the resource's site on which one worker of it fits; also of unavailable
-    nodes, because jobs for these wait until they are back."""
+    """The sizes of nodes at the resource's site on which one worker of the resource fits. Unavailable
+    nodes count too, because jobs for these nodes wait until they are available again."""
     amounts = Amounts(
         cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
     )
@@ -56,7 +56,8 @@ def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...
 
 
 def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[Node, ...]:
-    """The nodes of the partition in which the resource's deployments are; all at a site without any."""
+    """The nodes of the partition that the resource's deployments use. If the site has no partitions, all
+    nodes."""
     nodes = site.away if away else site.nodes
     if not site.partitions:
         return nodes
@@ -66,19 +67,20 @@ def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[No
 
 
 def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:
-    """Whether an available node, if it were empty, has room for that."""
+    """Whether an available node would have room for this need if the node were empty."""
     return any(need.fits_in(shape) for shape in snapshot.places.shapes.get(site, ()))
 
 
 def most_memory(snapshot: Snapshot, resource: Resource) -> int:
-    """The most memory one attempt could have; 0 where no node is known."""
+    """The most memory in bytes that one attempt can have. 0 if no node is known."""
     if resource.memory_bytes is not None:
         return resource.memory_bytes
     return max((shape.memory_bytes for shape in fitting_shapes(snapshot, resource)), default=0)
 
 
 def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None) -> RefusalReason | None:
-    """Why no job of a resource can run, or None. A site without nodes may get some: no problem yet."""
+    """The reason why no job of a resource can run, or None. A site without nodes is no problem yet,
+    because it may get nodes later."""
     if resource is None:
         return RefusalReason(f"there is no resource {name!r}", "See `gridmill list resources`.")
     if resource.site not in snapshot.sites:
@@ -103,7 +105,7 @@ def _has_nodes(site: Site) -> bool:
 
 
 def _largest(snapshot: Snapshot, site: Site) -> Amounts:
-    """Its node with the most memory, if none can be used now one that is away."""
+    """The node of the site with the most memory. Unavailable nodes count only if no node is available."""
     away = (node.capacity for node in site.away)
     return snapshot.largest(site.name) if site.nodes else max(away, key=lambda one: one.memory_bytes)
 
@@ -127,7 +129,7 @@ def _unknown_partition(resource: Resource, site: Site) -> RefusalReason | None:
 
 
 def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
-    """Why jobs that ask for `demand` can never run on a resource that has no problem itself, or None."""
+    """The reason why jobs with `demand` can never run on a resource that has no problem itself, or None."""
     if demand.kind != resource.type:
         return RefusalReason(
             f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",
@@ -180,7 +182,7 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
 
 
 def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
-    """A gang that has no place for all its ranks even if all nodes were there and empty."""
+    """The reason why a gang does not fit, even if all nodes of the site were available and empty."""
     if demand.workers == 1:
         return None
     most = places_ever(snapshot, resource, demand)
@@ -194,22 +196,22 @@ def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusal
 
 
 def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int | None:
-    """For how many ranks there is a place if all nodes that the site is configured with were there and empty;
-    None: not known, because it may grow."""
+    """The number of ranks that fit if all nodes that the site is configured with were available and empty.
+    None if the number is unknown because the site may grow."""
     site = snapshot.sites[resource.site]
     if site.most_nodes is None:
         return None
     nodes = [*_nodes_of(site, resource), *_nodes_of(site, resource, away=True)]
     counts = [_places_on(node.capacity, resource, demand, site.kind) for node in nodes]
-    further = max(counts, key=sum, default=[])  # nodes that were never seen are like the best
+    further = max(counts, key=sum, default=[])  # nodes that were never seen count as copies of the best node
     counts += [further] * (site.most_nodes - len(site.nodes) - len(site.away))
     places = sorted((count for each in counts for count in each), reverse=True)
     return sum(places[: resource.workers])
 
 
 def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
-    """Why it is unknown whether there will ever be room for a job, as a sentence; empty if it is known,
-    or if there is room now."""
+    """A sentence with the reason why it is unknown whether a job will ever have room. Empty if it is
+    known, or if there is room now."""
     site = snapshot.sites[resource.site]
     if not _has_nodes(site):
         return f"whether site {site.name} has room for the job: no node of the site was seen yet"
@@ -225,7 +227,7 @@ def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str
 
 
 def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[str]) -> bool:
-    """Whether all waiting jobs of a resource fit, in their turn, on other nodes than these."""
+    """Whether all waiting jobs of a resource fit on nodes other than these, one job after another."""
     queue = snapshot.lines.waiting.get(resource.name)
     if queue is None or resource.site not in snapshot.sites:
         return True
@@ -237,8 +239,7 @@ def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[st
 
 
 def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without: Collection[str] = ()) -> int:
-    """For how many ranks there would be a place at once if the nodes that are there were empty; `without`
-    some of them."""
+    """The number of ranks that fit at once if the available nodes were empty, without the nodes `without`."""
     site = snapshot.sites[resource.site]
     nodes = [node for node in _nodes_of(site, resource) if node.name not in without]
     places = [count for node in nodes for count in _places_on(node.capacity, resource, demand, site.kind)]
@@ -246,7 +247,8 @@ def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without:
 
 
 def _places_on(node: Amounts, resource: Resource, demand: Demand, kind: SiteKind) -> list[int]:
-    """How many ranks each pod has a place for that fits on an empty node."""
+    """The number of ranks that fit into each pod on an empty node: one number for each pod that the node
+    can hold."""
     if sizes_by_ranks(kind, resource):
         return [ranks_on(node, demand)]
     count = int(node.cpus // resource.cpus) if resource.cpus else 1
@@ -261,7 +263,8 @@ def _places_on(node: Amounts, resource: Resource, demand: Demand, kind: SiteKind
     places = places_in(pod, most, demand.memory_bytes, demand.gpus)
     if resource.memory_bytes or not demand.memory_bytes:
         return [places] * count
-    whole = node.memory_bytes // demand.memory_bytes  # pods share it as the ranks need
+    # the pods of a node share its memory as their ranks need it
+    whole = node.memory_bytes // demand.memory_bytes
     return [max(0, min(places, whole - places * number)) for number in range(count)]
 
 
@@ -275,35 +278,37 @@ def _request_text(resource: Resource) -> str:
 
 
 def show(amounts: Amounts) -> str:
-    """`2 CPUs, 4 GiB, 0 GPUs`."""
+    """The amounts as text: `2 CPUs, 4 GiB, 0 GPUs`."""
     return f"{amounts.cpus:g} CPUs, {show_bytes(amounts.memory_bytes)}, {amounts.gpus} GPUs"
 
 
 POD_STEP, MIN_SHARE = 256 * MIB, GIB
-"""The step of deployment sizes; and the smallest share of a node to which a job that spills is limited."""
+"""The step of deployment sizes, and the smallest share of a node to which a job that spills is limited.
+Both are in bytes."""
 
 
 def cpus_of(resource: Resource, node: Amounts) -> float:
-    """Of one of its pods: as set, else all of a node's; of a node with GPUs as many as go with its own."""
+    """The CPUs of one pod of the resource: the number that is set, otherwise all CPUs of the node. On a
+    node with GPUs, the pod gets the same share of the CPUs as of the GPUs."""
     gpus = gpus_of(resource)
     part = gpus / node.gpus if 0 < gpus < node.gpus else 1.0
     return resource.cpus or node.cpus * part
 
 
 def sizes_by_ranks(kind: SiteKind, resource: Resource) -> bool:
-    """Whether pods for a gang are as large as its ranks need, because the resource sets no size."""
+    """Whether a pod for a gang is as large as its ranks need, because the resource sets no size."""
     return asks_for_need(kind) and not (resource.cpus or resource.memory_bytes or gpus_of(resource))
 
 
 def ranks_on(free: Amounts, demand: Demand) -> int:
-    """The number of a gang's ranks that fit into that."""
+    """The number of a gang's ranks that fit into the free amounts."""
     by_cpus = int((free.cpus + 1e-9) // (demand.cpus or 1.0))
     return min(by_cpus, free.memory_bytes // demand.memory_bytes if demand.memory_bytes else by_cpus)
 
 
 def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
-    """Of a node what one job of the resource is given at most: not more CPUs than it needs where these are
-    asked for."""
+    """The largest amounts of a node that one job of the resource gets. If the site's pods request only
+    what they need, the CPUs are at most the CPUs that a job of this kind needs."""
     site = snapshot.sites.get(resource.site)
     if site is None or not asks_for_need(site.kind) or resource.cpus or gpus_of(resource):
         return node
@@ -311,8 +316,8 @@ def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
 
 
 def leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
-    """Bytes for a job that gets by with less, and why: so that as many pods as the resource is set to have
-    fit on the site's nodes at a time."""
+    """The bytes for a job that can run with less memory, and the reason for them. The memory is reduced so
+    that all pods of the resource fit on the site's nodes at the same time."""
     on_each = -(-(resource.workers or 1) // max(1, nodes))
     share = largest.memory_bytes // on_each // POD_STEP * POD_STEP
     if on_each < 2 or not MIN_SHARE <= share < memory:

@@ -11,10 +11,10 @@ from gridmill.scheduler.feasibility import gpus_of
 from gridmill.scheduler.history import MeasurementHistory
 
 ENOUGH = 3
-"""Attempts of other jobs of the subject, with known sizes, that a forecast needs."""
+"""A forecast from other jobs of the subject needs at least this many attempts with known sizes."""
 NEAR = 1.5
-"""What took at most so much more or less time is about the same; it goes before what has to be scaled by
-more."""
+"""Run times that differ by at most this factor count as equal. Measurements with equal run times are used
+before measurements that have to be scaled by more."""
 RECENT = 5
 """The newest attempts of the job itself that a forecast uses."""
 
@@ -27,11 +27,12 @@ def expected_seconds(
     pace: Callable[[Measurement], float] | None = None,
     resource: Resource | None = None,
 ) -> float | None:
-    """Expected wall seconds of one attempt of `pipeline/job`: the median of its newest attempts, scaled
-    by size and by `pace`, the factor for other causes (a different number of workers).
+    """The expected wall seconds of one attempt of `pipeline/job`: the median of its newest attempts, scaled
+    by size and by `pace`. `pace` is the factor for other causes, for example a different number of workers.
 
-    For a job that never ran: from other jobs of its subject with known sizes; None if there are too few. If
-    any ran on this `resource`, or on a similar one of its site, only these count.
+    For a job that never ran, the attempts of other jobs of its subject with known sizes are used. None if
+    there are too few of them. If some of them ran on this `resource`, or on a similar resource of its
+    site, only these count.
     """
     same_job = _succeeded(history.of_job(job, subject))
     if same_job:
@@ -45,8 +46,8 @@ def expected_seconds(
 def seconds_at(
     job: str, subject: str, size: JobSize, history: MeasurementHistory, resource: Resource
 ) -> float | None:
-    """Expected wall seconds on that resource, from attempts there or on a similar one of its site; None
-    if there are too few."""
+    """The expected wall seconds on that resource, from attempts on it or on a similar resource of its
+    site. None if there are too few."""
     same_job = _measured_at(_succeeded(history.of_job(job, subject)), resource)
     if same_job:
         return _median_seconds(same_job, size, None)
@@ -67,7 +68,8 @@ def _comparable(history: MeasurementHistory, subject: str, size: JobSize) -> Seq
 
 
 def _measured_at(measured: Sequence[Measurement], resource: Resource | None) -> Sequence[Measurement]:
-    """Those of the resource; else those of its site that had GPUs as it has, or had none either."""
+    """The measurements of this resource. If there are none, the measurements of its site on resources that
+    have GPUs if this resource has GPUs, and have none if it has none."""
     if resource is None:
         return ()
     own = [one for one in measured if one.resource == resource.name]
@@ -80,8 +82,8 @@ def _scaled(measurement: Measurement, size: JobSize) -> float:
 
 
 def lasted(job: str, subject: str, size: JobSize, history: MeasurementHistory) -> list[float]:
-    """Wall seconds that attempts like it took, ascending: the job's own, scaled by its size, or of other jobs
-    of its subject while it has none."""
+    """The wall seconds of similar attempts, ascending and scaled by size: attempts of the job itself, or
+    of other jobs of its subject if the job has none."""
     succeeded = _succeeded(history.of_job(job, subject)) or _succeeded(history.of_subject(subject))
     return sorted(_scaled(one, size) for one in succeeded)
 

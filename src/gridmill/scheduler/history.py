@@ -4,7 +4,7 @@ from collections import deque
 
 from gridmill.domain.resource import Measurement
 
-PER_JOB = 20  # enough to see a job's spread; older sizes of the data say little
+PER_JOB = 20  # enough to show the variation of a job; older data sizes say little
 PER_SUBJECT = 60  # several jobs share a subject
 
 
@@ -13,7 +13,8 @@ PROBE = "/probe"
 
 
 class MeasurementHistory:
-    """Bounded: the newest `PER_JOB` measurements of each job, `PER_SUBJECT` of each subject.
+    """The measurements of earlier attempts: the newest `PER_JOB` measurements of each job, and the newest
+    `PER_SUBJECT` of each subject.
 
     The same attempt is counted once, however often it is added.
     """
@@ -23,7 +24,7 @@ class MeasurementHistory:
         self._by_subject: dict[str, deque[Measurement]] = {}
 
     def add(self, measurement: Measurement) -> None:
-        """Learn from one attempt."""
+        """Add the measurement of one attempt."""
         same_job = self._by_job.setdefault(measurement.job, deque(maxlen=PER_JOB))
         if any(known.attempt_id == measurement.attempt_id for known in same_job):
             return
@@ -31,19 +32,19 @@ class MeasurementHistory:
         self._by_subject.setdefault(measurement.subject, deque(maxlen=PER_SUBJECT)).append(measurement)
 
     def of_job(self, name: str, subject: str) -> tuple[Measurement, ...]:
-        """Measurements of `pipeline/job` while it was of that subject, oldest first."""
+        """The measurements of `pipeline/job` that were made under this subject, oldest first."""
         measurements = self._by_job.get(name)
         return tuple([one for one in measurements if one.subject == subject]) if measurements else ()
 
     def of_workers(self, name: str, subject: str) -> tuple[Measurement, ...]:
-        """Measurements of its attempts and probes that succeeded, in the order of their ends: what advice on
-        its workers learns from."""
+        """The measurements from which advice on the job's workers is computed: its successful attempts and
+        probes, in the order in which they ended."""
         measurements = (*self.of_job(name, subject), *self.of_job(name, subject + PROBE))
         return tuple(
             sorted((one for one in measurements if not one.memory_killed), key=lambda one: one.ended)
         )
 
     def of_subject(self, subject: str) -> tuple[Measurement, ...]:
-        """Measurements of every job of a subject, oldest first."""
+        """The measurements of all jobs of a subject, oldest first."""
         measurements = self._by_subject.get(subject)
         return tuple(measurements) if measurements else ()

@@ -23,16 +23,25 @@ def find_pod(pods: Pods, demand: Demand) -> Key | None:
 
 
 class Lane:
-    """`closed`: nothing further fits its pods. `stuck`: nothing further can be brought up for it either.
-    `reserved`: room is kept for one of its jobs (a gang's in `kept`). `reclaimed`: room is being taken back
-    for one (`drained`: by emptying that node); `interrupting`: running jobs are making room for one
-    (`beneficiary`, once they were asked). `tries`: for how many it was tried to make room so; `over_quota`:
-    how many of those that the quota of their project has no room for have come into that line. `fair`:
-    several projects wait. `alive`: pods that are up (of broken deployments those that run something), coming
-    or planned. `members`: those behind the first of a class, once that was dealt with. `wanted_amounts`: what
-    a new pod should have, once that was asked. `kept_for`: when the room that is kept for one is expected to
-    be free; `backfills`: for how many jobs it was tried to go before it. `claimant`: the delayed job that has
-    precedence and found no room."""
+    """The state of one resource in a plan.
+
+    - `closed`: the pods of the resource have no room for further jobs.
+    - `stuck`: no further deployment can be started for the resource either.
+    - `reserved`: room is kept free for a job of the resource (for a gang, in `kept`).
+    - `reclaimed`: room is being released for a job. `drained` is the node that is emptied for this.
+    - `interrupting`: running jobs are being preempted for a job. `beneficiary` is this job, once the
+      running jobs were asked to end.
+    - `tries`: the number of jobs for which the plan looked for jobs to preempt.
+    - `over_quota`: the number of jobs over the quota of their project for which the plan did so.
+    - `fair`: jobs of several projects wait.
+    - `alive`: the number of pods that are up, starting or planned. Pods of broken deployments count while
+      they run a job.
+    - `members`: the jobs of each class behind the first job, once the first job was processed.
+    - `wanted_amounts`: the amounts that a new pod should have, once they were computed.
+    - `kept_for`: the reservation for the job for which room is kept.
+    - `backfills`: the number of jobs that the plan tried to start before that job.
+    - `claimant`: the delayed job that has precedence and found no room.
+    """
 
     __slots__ = (
         "_gpus",
@@ -89,7 +98,7 @@ class Lane:
         self.kept_for_gang = False
         self.backfills = 0
         self.claimant: Ticket | None = None
-        self.planned: dict[str, list[str]] = {}  # node -> pods that this plan brings up there
+        self.planned: dict[str, list[str]] = {}  # node -> pods that this plan starts on it
         self.alive = len(self.open) + len(self.coming) + snapshot.places.busy_broken(name)
         self.wanted_amounts: Amounts | None = None
         self._up = snapshot.places.open.get(name, _NO_PODS)
@@ -105,20 +114,21 @@ class Lane:
 
     @property
     def workers_left(self) -> int | None:
-        """How many more pods it may have; None: as many as are of use."""
+        """The number of further pods that the resource may have. None if its number of pods is not
+        limited."""
         if self.resource.workers is None:
             return None
         return max(0, self.resource.workers - self.alive)
 
     @property
     def up(self) -> Pods:
-        """Its pods that are up, as the snapshot has them."""
+        """The resource's pods that are up in the snapshot."""
         return self._up
 
     def next_class(self, ticket: Ticket | None) -> Ticket | None:
-        """The first job of the class behind the last that is in line, if `ticket` is that last one's first
-        job (None: nothing is in line yet): so the lane is read only as far as it is served. Where several
-        projects wait (`fair`), of the same project."""
+        """The first job of the next class in the queue, if `ticket` is the first job of the last class
+        that was returned. With None, the first job of all. The lane is read lazily in this way. If several
+        projects wait (`fair`), the next class of the same project."""
         if self.fair and ticket is not None:
             project = ticket[JOB_CLASS].project
             if ticket is not self._last_of[project]:
@@ -131,19 +141,20 @@ class Lane:
         return self._last_head
 
     def first_of(self, project: str) -> Ticket | None:
-        """The first job of one project: where several wait, each is read by itself."""
+        """The first job of one project. If several projects wait, the queue of each project is read
+        separately."""
         self._heads_of[project] = iter(self.queue.heads[project])
         head = self._last_of[project] = next(self._heads_of[project], None)
         return head
 
     def behind_first(self, group: JobClass) -> Ticket | None:
-        """The second job of a class; those behind it come from `members`."""
+        """The second job of a class. `members` then returns the jobs behind it."""
         members = self.members[group] = iter(group.members)
         next(members)
         return next(members, None)
 
     def find(self, demand: Demand) -> Key | None:
-        """A pod that is up and has room."""
+        """A pod that is up and has room for the demand."""
         if demand.alone or demand.node:
             return find_pod(self.open, demand)
         if self._too_much and self.is_too_much(demand):
@@ -154,7 +165,8 @@ class Lane:
         return result
 
     def is_possible(self, demand: Demand) -> bool:
-        """Whether nothing speaks against such jobs here, at a glance; if not, `problem_of` knows."""
+        """A quick check whether such jobs can run on this resource. If it returns False, `problem_of`
+        decides."""
         return (
             demand.memory_bytes <= self._most_memory
             and demand.gpus <= self._gpus
@@ -170,16 +182,18 @@ class Lane:
         self._too_much.append((memory, gpus))
 
     def is_too_much(self, demand: Demand) -> bool:
-        """Whether as much or less was already in vain: within one plan, pods only fill up."""
+        """Whether this plan already found no room for a demand of the same size or a smaller one. Within
+        one plan, the free room only shrinks."""
         return any(demand.memory_bytes >= memory and demand.gpus >= gpus for memory, gpus in self._too_much)
 
     @property
     def smallest(self) -> Demand:
-        """Less than or as much as any waiting job asks for."""
+        """A demand that is at most as large as the demand of each waiting job."""
         return Demand(self.queue.smallest_memory, self._gpus, 0.0, 0, self.resource.type)
 
     def holds(self, demand: Demand) -> bool:
-        """Whether some pod, up or coming, would be large enough if it were empty; for a gang all together."""
+        """Whether a pod that is up or starting would be large enough for the demand if it were empty. For
+        a gang, whether all these pods together would be."""
         if demand.workers > 1:
             wholes = (self._up, self.coming)
             have = sum(pods.places(demand.memory_bytes, demand.gpus, empty=True) for pods in wholes)
@@ -199,13 +213,14 @@ class Lane:
         )
 
     def places(self, demand: Demand) -> int:
-        """How many of a gang's ranks have a place in what is free, kept for it, and coming."""
+        """The number of a gang's ranks that fit into the free room, the room kept for the gang, and the
+        pods that are starting."""
         pods = (self.open, self.coming, *((self.kept,) if self.kept_for_gang else ()))
         return sum(pod.places(demand.memory_bytes, demand.gpus) for pod in pods)
 
     def keep(self, demand: Demand, places: int | None = None) -> None:
-        """Keep the pods that a gang can use free of later jobs: only as many as have the places it
-        needs when they are empty, those with the most free."""
+        """Keep pods free of later jobs, for a gang. The pods with the most free room are kept, and only as
+        many as have enough places for the gang when they are empty."""
         self.kept_for_gang = True
         found = []
         for pod_id, slot in self.open.items():
@@ -222,17 +237,17 @@ class Lane:
             self.open.drop(pod_id)
 
     def keep_free(self, pod_id: str) -> None:
-        """Keep a pod free of later jobs, for one job that waits for it."""
+        """Keep a pod free of later jobs, for one waiting job."""
         self.kept.set(self.open.slot(pod_id))
         self.open.drop(pod_id)
 
     def slots(self) -> Iterator[PodSlot]:
-        """All pods that are up, and what is free in them, kept for somebody or not; in no order."""
+        """All pods that are up with their free amounts, including pods that are kept free. In any order."""
         for pods in (self.open, self.kept):
             yield from (slot for _, slot in pods.items())
 
     def claim(self, demand: Demand) -> None:
-        """Reserve places on pods that are starting, for the ranks without a free place."""
+        """Reserve places on pods that are starting, for the ranks that have no free place."""
         pods = (self.open, *((self.kept,) if self.kept_for_gang else ()))
         free = sum(one.places(demand.memory_bytes, demand.gpus) for one in pods)
         for _ in range(demand.workers - free):
@@ -241,10 +256,11 @@ class Lane:
                 self.coming.take(key, demand.memory_bytes, demand.gpus)
 
     def freest(self, demand: Demand) -> str | None:
-        """The large enough pod with the most free: the one to keep free for a job that waited too long.
+        """The pod with the most free room of the pods that are large enough. It is kept free for a job that
+        waited too long.
 
-        While it is kept free the most free of any pod never shrinks, so the job's turn comes even when
-        another pod overtakes the one chosen first.
+        While a pod is kept free, the free room of the freest pod never shrinks. The job therefore starts
+        eventually, even if another pod becomes freer than the one chosen first.
         """
         large = [
             (min(slot.free_gpus, demand.gpus), slot.free_memory, pod_id)
@@ -257,7 +273,8 @@ class Lane:
 
 
 class LaneQueue:
-    """The jobs of all lanes in order, read lazily: the first stays until it was processed."""
+    """The jobs of all lanes in order, read lazily. The first job stays in the queue until it was
+    processed."""
 
     __slots__ = ("_heap", "_lanes")
 
@@ -266,28 +283,29 @@ class LaneQueue:
         self._lanes = lanes
 
     def join(self, lane: Lane) -> None:
-        """Let the lane's waiting jobs in."""
+        """Add the first waiting job of a lane."""
         head = lane.next_class(None)
         if head is not None:
             heappush(self._heap, head)
 
     def add(self, ticket: Ticket) -> None:
-        """Put a job in line."""
+        """Add a job to the queue."""
         heappush(self._heap, ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
-        """The first job and its lane, repeatedly: the caller processes it before it asks for the
-        next."""
+        """The first job and its lane, repeatedly. The caller must process the job before it asks for the
+        next one."""
         heap, lanes = self._heap, self._lanes
         while heap:
             yield heap[0], lanes[heap[0][JOB_CLASS].resource]
 
     def leave(self) -> None:
-        """Remove the first job without a successor."""
+        """Remove the first job without adding the job behind it."""
         heappop(self._heap)
 
     def leave_with_class(self, lane: Lane) -> None:
-        """The first leaves with its class: the lane's next one comes in line."""
+        """Remove the first job and skip the rest of its class. The first job of the lane's next class is
+        added."""
         head = lane.next_class(self._heap[0])
         if head is None:
             heappop(self._heap)
@@ -295,10 +313,10 @@ class LaneQueue:
             heapreplace(self._heap, head)
 
     def move_on(self, lane: Lane) -> None:
-        """The first was dealt with: those behind it come in line."""
+        """Replace the first job, which was processed, by the jobs behind it."""
         first = self._heap[0]
         behind = lane.members.get(first[JOB_CLASS])
-        if behind is not None:  # the next class came in line behind the first of this one
+        if behind is not None:  # the next class was added behind the first job of this one
             member = next(behind, None)
             if member is None:
                 heappop(self._heap)

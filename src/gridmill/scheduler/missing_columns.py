@@ -1,8 +1,8 @@
 """Checks columns and inputs of a pipeline against the known tables before a run.
 
-It compares the columns that jobs and alterations of sinks name with those that the tables had when they were
-last made. Expressions are SQL, which only the job itself can read, so this module does not check them. It
-finds tables that hold no rows yet and the jobs that need some. All functions are pure.
+It checks the columns that jobs and alterations of sinks name against the columns of the newest version of
+each table. Expressions are SQL, which only the job itself can read, so this module does not check them. It
+also finds the tables without rows, and the jobs that need rows of such tables. All functions are pure.
 """
 
 import re
@@ -16,17 +16,17 @@ from gridmill.domain.job import Job
 from gridmill.domain.sink_overrides import SinkChange
 
 Known = Mapping[str, tuple[str, ...]]
-"""The columns of each table, by the name that the declaration gives it; of a dataset its features suffice.
-Unknown tables are absent."""
+"""The columns of each table, by the name that the declaration gives the table. For a dataset, its features
+are enough. Unknown tables are missing from the mapping."""
 _AGGREGATE = re.compile(r"\s*\w+\s*\(\s*(?:distinct\s+)?([A-Za-z_]\w*)\s*\)\s*", re.IGNORECASE)
-"""A metric that is one aggregate of one column."""
+"""The pattern of a metric that is one aggregate of one column."""
 _CONSTANTS = frozenset({"true", "false", "null"})
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedColumn:
-    """A column that a declaration names: at which field, of which table."""
+    """A column that a declaration names, with the field that names it and the table that should have it."""
 
     field: str
     table: str
@@ -34,7 +34,7 @@ class NamedColumn:
 
 
 def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
-    """The columns that a job names and its tables do not have, as sentences."""
+    """Sentences about the columns that a job names and its tables do not have."""
     columns = (
         one
         for one in _named(job)
@@ -44,7 +44,8 @@ def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
 
 
 def missing_of(change: SinkChange, sink: str, columns_by_table: Known) -> tuple[str, ...]:
-    """What is added to a sink names, and neither it nor the sink that it refers to has, as sentences."""
+    """Sentences about the columns that an addition to a sink names and that neither the sink nor the sink
+    to which it refers has."""
     columns = (one for one in _of_change(change, sink) if one.table in columns_by_table)
     wrong = (one for one in columns if one.column.lower() not in map(str.lower, columns_by_table[one.table]))
     return tuple(dict.fromkeys(_missing_column(one, columns_by_table[one.table]) for one in wrong))
@@ -118,12 +119,13 @@ def _of_label(spec: DatasetSpec) -> Iterator[NamedColumn]:
         return
     yield from _each(basis, {"label.on": label.on})
     yield from _each(label.table or basis, {"label.on": label.on, "label.column": label.sources})
-    if label.table is not None:  # else it may be any column or feature of the row
+    if label.table is not None:  # without a table, it may name any column or feature of the row
         yield from _known_at(label.table, "label", label.known_at)
 
 
 def _known_at(table: str, field: str, text: str | None) -> Iterator[NamedColumn]:
-    """Only where it is one word; SQL's own words that are no columns (`now`) are no sense here anyway."""
+    """The column that `known_at` names, if its text is a single word. A single word of SQL that is no
+    column (`now`) makes no sense in this field."""
     if text is not None and _WORD.fullmatch(text):
         yield from _each(table, {f"{field}.known_at": (text,)})
 
@@ -134,8 +136,8 @@ def _each(table: str, columns: Mapping[str, tuple[str, ...]]) -> Iterator[NamedC
 
 
 def empty_tables(job: Job, inputs: Iterable[Input]) -> tuple[str, ...]:
-    """The tables without rows that a dataset needs: its basis, or without a basis all that its `sql`
-    reads. None for other jobs, which handle empty tables themselves."""
+    """The tables that a dataset needs, if none of them has rows: the table of its basis, or without a
+    basis all tables that its `sql` reads. Empty for other jobs, which process empty tables themselves."""
     spec = job.dataset
     if spec is None:
         return ()

@@ -1,4 +1,4 @@
-"""Decides whether a job can run, from how the jobs that it needs have ended."""
+"""Decides whether a job can run, from the final states of the jobs that it needs."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,13 +12,14 @@ Find = Callable[[str], JobRun | None]
 
 
 def failed_before(job_run: JobRun, find: Find) -> tuple[str, ...]:
-    """The names of the jobs that failed, of all that it needs and that these need, as they were declared."""
+    """The names of the failed jobs among all jobs that this job needs directly or indirectly, in
+    declaration order."""
     failed = (need for need in _all_before(job_run, find) if need.state is JobState.FAILED)
     return tuple(need.job.name for need in sorted(failed, key=lambda need: need.order))
 
 
 def _all_before(job_run: JobRun, find: Find) -> Sequence[JobRun]:
-    """The jobs that it needs, and those that these need."""
+    """The jobs that this job needs, directly or indirectly."""
     job_runs: dict[str, JobRun] = {}
     open_ids = list(job_run.needs)
     while open_ids:
@@ -31,8 +32,8 @@ def _all_before(job_run: JobRun, find: Find) -> Sequence[JobRun]:
 
 
 def may_go_on(snapshot: Snapshot, job_run_id: str) -> list[str]:
-    """The jobs to check after this one has ended: those that need it, and those that need a job that was
-    skipped before this one had ended."""
+    """The jobs to check after this job has ended: the jobs that need it, and the jobs that need a job
+    which was skipped before this job ended."""
     result: list[str] = []
     open_ids, seen = [job_run_id], {job_run_id}
     while open_ids:
@@ -44,7 +45,8 @@ def may_go_on(snapshot: Snapshot, job_run_id: str) -> list[str]:
 
 
 def why_skipped(job_run: JobRun, needs: Sequence[JobRun], find: Find) -> str | None:
-    """Why the job will never run. Empty: it can run now. None: it waits for a need."""
+    """The reason why the job will never run. Empty if the job can run now. None if it still waits for a
+    job that it needs."""
     when = job_run.job.when
     if when is When.SUCCESS:
         bad = [need for need in needs if need.state in FINISHED_JOBS - DONE_JOBS]

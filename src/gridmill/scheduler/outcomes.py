@@ -1,4 +1,5 @@
-"""Decides the next state of a job when its attempt or its needs end, and of a run when its jobs end."""
+"""Decides the next state of a job when its attempt ends or the jobs that it needs end, and of a run when
+its jobs end."""
 
 from collections.abc import Iterable, Sequence
 
@@ -22,23 +23,25 @@ from gridmill.scheduler.sizing import GROWTH, LATER_GROWTH, after_memory_kill
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_LOSSES = 5
-"""Attempts of one job that may be lost, with their pods or because the machine ran out of memory. After more,
-the job itself may be the cause."""
+"""The number of attempts of one job that may be lost, because their pods were lost or the machine ran out
+of memory. After more losses, the job itself may be the cause."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 FIRST_SHORTAGE_SECONDS, LONGEST_SHORTAGE_SECONDS = 5.0, 300.0
-"""Waiting times after a machine ran out of memory: what else uses it has to end first."""
+"""The first and the longest waiting time after a machine ran out of memory, in seconds. Other programs on
+the machine have to release memory first."""
 
 
 def backoff_seconds(
     failures: int, first: float = FIRST_BACKOFF_SECONDS, longest: float = LONGEST_BACKOFF_SECONDS
 ) -> float:
-    """1, 2, 4 ... 60 s after the first, second, third ... failure."""
+    """The backoff in seconds: 1, 2, 4 ... 60 s after the first, second, third ... failure."""
     return float(min(first * 2 ** (max(failures, 1) - 1), longest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryBound:
-    """The most memory that one attempt could have, and its limit in words: `its site`, `resource big`."""
+    """The most memory in bytes that one attempt can have, and the name of this limit: `its site`,
+    `resource big`."""
 
     memory_bytes: int
     whose: str = "its site"
@@ -47,8 +50,8 @@ class _MemoryBound:
 def settle(job_run: JobRun, attempt: Attempt, now: float, *, largest: int, whose: str = "its site") -> JobRun:
     """The job after its attempt ended: done, waiting for another attempt, failed or stopped.
 
-    `largest` is the most memory in bytes that one attempt could have, and `whose` that is. Raises
-    ConflictError when the job is not running or the attempt has not ended.
+    `largest` is the most memory in bytes that one attempt can have. `whose` names the site or resource
+    that sets this limit. Raises ConflictError if the job is not running or the attempt has not ended.
     """
     if attempt.state in LIVE_ATTEMPTS:
         raise ConflictError(f"attempt {attempt.id} has not ended")
@@ -65,7 +68,8 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
     if attempt.interrupted is not None:
         return _after_interruption(job_run, attempt, attempt.interrupted, now)
     if attempt.state in (AttemptState.LOST, AttemptState.STOPPED):
-        return _after_loss(job_run, attempt, now)  # no stop was requested: it ended with its pod
+        # nobody requested a stop: the attempt ended together with its pod
+        return _after_loss(job_run, attempt, now)
     if attempt.cause is Cause.MEMORY:
         return _after_memory_kill(job_run, attempt, now, most)
     if attempt.cause is Cause.ENVIRONMENT:
@@ -76,7 +80,7 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
 
 
 def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now: float) -> JobRun:
-    """The job after a preemption: the attempt does not count as a try, however it ended."""
+    """The job after a preemption. The attempt does not count as a try, however it ended."""
     made_room = replace(
         job_run,
         interruptions=job_run.interruptions + 1,
@@ -88,7 +92,7 @@ def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now:
 
 
 def delay_of(job_run: JobRun, attempt: Attempt) -> float:
-    """The total time that a running job has waited. It is constant while the job runs."""
+    """The total seconds for which a running job has waited. The value is constant while the job runs."""
     since = attempt.placed if job_run.ready is None else job_run.ready
     return job_run.waited_seconds + max(0.0, attempt.placed - since)
 
@@ -107,8 +111,8 @@ def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
 
 
 def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
-    """The job after a failed installation. Neither the job nor its requirements caused it, so it is
-    retried as often as a lost attempt."""
+    """The job after a failed installation. Neither the job nor its requirements caused the failure, so the
+    job is retried as often as after a lost attempt."""
     losses = job_run.losses + 1
     failed = replace(job_run, losses=losses)
     if losses > MOST_LOSSES:
@@ -178,7 +182,7 @@ def _again(job_run: JobRun, now: float, delay_seconds: float, message: str) -> J
 
 
 def ready(snapshot: Snapshot, candidates: str | Iterable[str]) -> tuple[str, ...]:
-    """BLOCKED jobs whose needs are all done. `candidates` is a run's id or ids of JobRuns."""
+    """The BLOCKED jobs whose needs are all done. `candidates` is the id of a run, or the ids of JobRuns."""
     return tuple(
         job_run.id
         for job_run in _blocked(snapshot, candidates)
@@ -187,7 +191,8 @@ def ready(snapshot: Snapshot, candidates: str | Iterable[str]) -> tuple[str, ...
 
 
 def skipped(snapshot: Snapshot, candidates: str | Iterable[str], now: float) -> tuple[JobRun, ...]:
-    """BLOCKED jobs that can never run because of how a need ended, as SKIPPED, and all that need them."""
+    """The BLOCKED jobs that can never run because of the final state of a need, and all jobs that need
+    them. All are returned as SKIPPED."""
     changed: dict[str, JobRun] = {}
     open_jobs = [(job_run, "") for job_run in reversed(_blocked(snapshot, candidates))]
     while open_jobs:
@@ -222,8 +227,9 @@ def _bad_needs(snapshot: Snapshot, job_run: JobRun) -> str:
 def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
     """The state of a run with these jobs, and a sentence about it.
 
-    It stays until every job has ended; then one failed job makes it FAILED, otherwise one stopped job
-    STOPPED. Jobs that were skipped only because there are no rows yet leave it SUCCEEDED.
+    The state does not change until every job has ended. Then the run is FAILED if a job failed, otherwise
+    STOPPED if a job was stopped, otherwise SUCCEEDED. Jobs that were skipped only because there are no
+    rows yet do not prevent SUCCEEDED.
     """
     states = [job_run.state for job_run in job_runs]
     if any(state not in FINISHED_JOBS for state in states):
@@ -238,7 +244,7 @@ def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
 
 
 def _summary(job_runs: Sequence[JobRun]) -> str:
-    """`2 failed (load, train), 1 skipped, 4 succeeded`."""
+    """The number of jobs in each final state: `2 failed (load, train), 1 skipped, 4 succeeded`."""
     parts: list[str] = []
     for state in (
         JobState.FAILED,

@@ -1,7 +1,7 @@
 """Plans from a snapshot: which attempts to start and where, which deployments to start and release, and which
 jobs to refuse.
 
-Places gangs: all ranks get a place, or none does.
+Gangs are placed as a whole: all ranks get a place, or none does.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,8 +29,8 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 def start_gang(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start every rank, the least loaded pods first; False, and no room is taken, if not all ranks fit
-    now."""
+    """Start every rank of a gang, on the least loaded pods first. If not all ranks fit now, no room is
+    taken and the result is False."""
     places = _find_places(draft, lane, ticket)
     if places is None:
         return False
@@ -41,7 +41,8 @@ def start_gang(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _find_places(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PodSlot] | None:
-    """The pods as each rank found them; taken in the lane. None, and all is as it was, where not all fit."""
+    """The free amounts of one pod for each rank, as they were before the rank took its place in the lane.
+    If not all ranks fit, the lane is restored and the result is None."""
     demand, result = ticket[JOB_CLASS].demand, list[PodSlot]()
     while len(result) < demand.workers:
         key = _next_place(draft, lane, ticket)
@@ -55,20 +56,22 @@ def _find_places(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PodSlot] 
 
 
 def _next_place(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
-    """As for any job; that a rank finds none says nothing of jobs that need one place."""
+    """The next place for a rank. Unlike the search for an ordinary job, a failed search is not recorded,
+    because it says nothing about jobs that need only one place."""
     demand = ticket[JOB_CLASS].demand
     key = lane.open.find(demand.memory_bytes, demand.gpus)
     return key if key is None or not draft.snapshot.places.terms else find_lasting(draft, lane, ticket)
 
 
 def _by_node(slot: PodSlot) -> tuple[str, str]:
-    """Ranks of one host come one after the other."""
+    """The sort key that places ranks on the same host next to each other."""
     return slot.whole.node, slot.key[POD_ID]
 
 
 def brings_up_gang(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Whether all ranks will have a place: counting what is free and what is coming, and bringing up the
-    rest. All of it or nothing: half a gang's room would only keep others out."""
+    """Whether all ranks of a gang will have a place. Free places and places on starting pods count, and
+    deployments are started for the remaining ranks. If the remaining ranks do not all fit, nothing is
+    started: half of a gang's room would only block other jobs."""
     mark = draft.mark(lane)
     missing = demand.workers - lane.places(demand)
     while missing > 0 and bring_up(draft, lane, demand, urgent=True, pods=missing):
@@ -89,19 +92,20 @@ def plan(
     unfit: Mapping[str, Collection[str]] = NONE,
     starts: bool = True,
 ) -> Plan:
-    """The plan for now. Pure: the same snapshot and time give the same plan, and neither is changed.
+    """The plan for the time `now`. The function is pure: the same snapshot and time give the same plan, and
+    the snapshot is not changed.
 
-    The order of jobs is priority, share of their project (fair_share), due time (ordering), run, and place in
-    the pipeline; no project exceeds its quota. Jobs that fit a running pod are started. A smaller job may
-    pass a larger one, until the larger one has waited too long. For jobs without a fitting pod, deployments
-    are started, and idle ones are released if there is no room. If none is idle, running jobs that can resume
-    are preempted for much shorter jobs or for jobs of a higher priority; if the quota of the project is the
-    limit, jobs of the same project are.
+    The order of jobs is priority, share of their project (fair_share), due time (ordering), run, and position
+    in the pipeline. No project exceeds its quota. Jobs that fit a running pod are started. A smaller job may
+    start before a larger one, until the larger one has waited too long. For jobs without a fitting pod,
+    deployments are started, and idle deployments are released if there is no room. If no deployment is idle,
+    running jobs that can resume are preempted for much shorter jobs or for jobs of a higher priority. If the
+    quota of the project is the limit, jobs of the same project are preempted.
 
-    `limit` bounds the number of decisions; `complete` is false for a plan that was cut. `unwilling` are, by
-    resource, the nodes on which its pods did not start: they are tried last. Nodes in `unfit` lack what they
-    promised: they are not tried as long as others suffice. Without `starts`, no job starts and none is
-    preempted for a start; only unneeded deployments are released.
+    `limit` bounds the number of decisions; `complete` is false for a plan that was cut. `unwilling`
+    contains, by resource, the nodes on which its pods did not start: they are tried last. Nodes in `unfit`
+    lack resources that they reported: they are not tried as long as others suffice. Without `starts`, no
+    job starts and none is preempted for a start; only unneeded deployments are released.
     """
     draft = DraftPlan(snapshot, now, limit, unwilling, unfit)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
@@ -122,7 +126,7 @@ def plan(
 
 
 def _refuse_too_large(draft: DraftPlan, lane: Lane) -> None:
-    """Refuse jobs that fit nowhere. Only jobs above the bound are checked."""
+    """Refuse jobs that fit on no node. Only jobs that may be too large are checked."""
     most = most_memory(draft.snapshot, lane.resource)
     for group in lane.queue.largest_first() if most else ():
         if group.demand.memory_bytes <= most or draft.is_full:
@@ -145,7 +149,7 @@ def _refuse_if_impossible(draft: DraftPlan, lane: Lane, job_run_id: str, demand:
 
 
 def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
-    """Start the jobs that fit, in order. Returns those without a pod."""
+    """Start the jobs that fit, in order. Returns the jobs without a pod."""
     line, later = _line(draft, lanes), _line(draft, lanes)
     for lane in lanes.values():
         line.join(lane)
@@ -168,7 +172,8 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
                 standing.start(ticket[JOB_CLASS])
             line.move_on(lane)
         elif draft.snapshot.places.terms and lane.find(ticket[JOB_CLASS].demand) is not None:
-            later.add(ticket)  # the pods with room end too early for this job; shorter jobs behind it may fit
+            # the pods with room end too early for this job, but shorter jobs behind it may fit
+            later.add(ticket)
             line.move_on(lane)
         else:
             _not_served(draft, lane, ticket)
@@ -178,8 +183,8 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
 
 
 def _serve_delayed(draft: DraftPlan, lane: Lane) -> None:
-    """Start the most delayed before their turn, as long as they hold no more than their share; for the first
-    that finds no room it is kept."""
+    """Start the most delayed jobs of a resource before their turn, until delayed jobs hold their share.
+    Room is kept for the first of them that finds no room."""
     if not may_have_delayed(lane, draft.now):
         return
     delayed = draft.delayed(lane)
@@ -210,8 +215,8 @@ def _line(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
 
 
 def _pass_over(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> bool:
-    """Skip all jobs with the same demand because the quota of their project is used; False if the quota
-    can never fit them."""
+    """Skip all jobs with the same demand, because the quota of their project has no room for them now.
+    Returns False if the whole quota is too small for them."""
     problem = draft.shares.problem(ticket[JOB_CLASS]) if draft.shares is not None else None
     if problem is None:
         line.leave_with_class(lane)
@@ -223,7 +228,7 @@ def _pass_over(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) ->
 
 
 def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start the job if it has room: a gang as a whole. Whether it was started."""
+    """Start the job if it has room; a gang starts as a whole. Returns whether the job was started."""
     if ticket[JOB_CLASS].demand.workers > 1:
         return start_gang(draft, lane, ticket)
     place = find_lasting(draft, lane, ticket)
@@ -233,8 +238,8 @@ def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _is_backfilled(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start the job on a pod that is kept for another job, if it is expected to end before that job can
-    start. Whether it was started."""
+    """Start the job on a pod that is kept for another job, if this job is expected to end before the other
+    job can start. Returns whether it was started."""
     if lane.kept_for is None or lane.backfills >= MOST_TRIES:
         return False
     demand = ticket[JOB_CLASS].demand
@@ -268,16 +273,16 @@ def _not_served(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
 
 
 def _may_backfill(lane: Lane) -> bool:
-    """Whether there may be jobs that can go before the one for which room is kept."""
+    """Whether some jobs may start before the job for which room is kept."""
     if lane.kept_for is None or lane.backfills >= MOST_TRIES:
         return False
     return lane.kept.find(lane.smallest.memory_bytes, lane.smallest.gpus) is not None
 
 
 def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
-    """Later jobs do not get the room for which the first of a lane has waited too long, or which one of a
-    lower priority at another resource of the site would get; unless they are expected to end before it can
-    start."""
+    """Keep room free for a job that has waited too long, or for a job whose room a job of lower priority
+    at another resource of the site would otherwise get. Later jobs use this room only if they are expected
+    to end before the job can start."""
     if lane.reserved or ticket[JOB_RUN_ID] == lane.beneficiary:
         return
     if not (draft.is_starving(ticket[JOB_RUN_ID]) or outranks(draft, lane, ticket)):
@@ -302,12 +307,14 @@ def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None
 
 
 def _waits_for_nodes(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Whether the job is a gang that waits for unavailable nodes: room for half of it is useless."""
+    """Whether the job is a gang that waits for unavailable nodes. Room for only a part of its ranks is
+    useless."""
     return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
 
 
 def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
-    """As for those in line, for the delayed that found none, before them."""
+    """Make room for the delayed jobs that found none, before `_make_room` does the same for the jobs in
+    the queue."""
     for lane in lanes.values():
         ticket = lane.claimant
         if ticket is None or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
@@ -319,7 +326,7 @@ def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
 
 
 def _make_room(draft: DraftPlan, line: LaneQueue) -> None:
-    """Start deployments for jobs without a pod, in order, counting those that are starting."""
+    """Make room for jobs without a pod, in order. Deployments that are already starting count."""
     for ticket, lane in line.in_order():
         if draft.is_full:
             break
@@ -341,7 +348,7 @@ def _make_room(draft: DraftPlan, line: LaneQueue) -> None:
 def _will_fit(draft: DraftPlan, lane: Lane, group: JobClass) -> bool:
     fits = _finds_or_brings_up(draft, lane, group.demand)
     if fits and draft.shares is not None:
-        draft.shares[group.project].start(group)  # start no more pods than the quota allows
+        draft.shares[group.project].start(group)  # count the job: no more pods start than the quota allows
     return fits
 
 
@@ -357,8 +364,8 @@ def _finds_or_brings_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
 
 
 def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
-    """Release idle deployments; a job for which no pod is large enough may take those that other jobs
-    still need."""
+    """Release idle deployments for a job. If no pod is large enough for the job, it may take the room of
+    deployments that other jobs still need."""
     lacking = _waits_for_nodes(draft, lane, demand)
     urgent = not lane.holds(demand) and not lacking
     if not lane.reclaimed and not lacking:
@@ -369,8 +376,8 @@ def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
 
 
 def _warm(draft: DraftPlan) -> None:
-    """Start deployments early for jobs still to come, as long as no ready job needs the room; not on
-    sites where an idle deployment costs money or keeps others waiting."""
+    """Start deployments early for blocked jobs, if no ready job needs the room. This is not done on sites
+    where an idle deployment costs money or makes other users wait."""
     for name, queue in sorted(draft.snapshot.lines.blocked.items()):
         lane, head = draft.lane(name), queue.first
         if lane is None or head is None or draft.is_full or _costs_while_idle(draft, lane.resource):
@@ -387,12 +394,13 @@ def _costs_while_idle(draft: DraftPlan, resource: Resource) -> bool:
 
 
 _SOON_SECONDS = 10.0
-"""A job whose needs have just ended is ready within this time: what is idle waits so long for it, also where
-that costs something."""
+"""Seconds within which a job whose needs have just ended becomes ready. An idle deployment waits this long
+for the job, even if idle deployments cost money."""
 
 
 def _expire(draft: DraftPlan) -> None:
-    """Release idle ones: broken ones, and those whose keep is over unless jobs of active runs need them."""
+    """Release idle deployments: broken deployments, and deployments whose `keep` time is over unless jobs
+    of active runs need them."""
     lines, places = draft.snapshot.lines, draft.snapshot.places
     for name, entries in sorted(places.idle.items()):
         ready, blocked = (len(line[name]) if name in line else 0 for line in (lines.waiting, lines.blocked))
@@ -416,7 +424,8 @@ def _expire(draft: DraftPlan) -> None:
 
 
 def asked_when_alone(site: Site, resource: Resource, demand: Demand) -> Sizing | None:
-    """The deployment that would be started for one such job at an empty site; None if it has no room."""
+    """The deployment that would be started for one job with this demand at an empty site. None if the site
+    has no room for it."""
     snapshot = Snapshot([site, resource])
     draft = DraftPlan(snapshot, 0.0, None)
     queue = JobQueue(resource.name)
@@ -435,8 +444,9 @@ def _call_off(draft: DraftPlan) -> None:
 
 
 def needless(snapshot: Snapshot) -> tuple[str, ...]:
-    """Deployments that are starting at another site and have no waiting job any more, because it moved or
-    was stopped. They may be in a queue there for hours and would then hold a place without use."""
+    """Deployments at other sites that are still starting and for which no job waits any more, because the
+    job moved or was stopped. Such a deployment may stay in a site's queue for hours and would then hold an
+    unused place."""
     lines, places = snapshot.lines, snapshot.places
     names = sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys())
     owners = dict.fromkeys(
@@ -452,7 +462,7 @@ def _only_comes_elsewhere(snapshot: Snapshot, deployment_id: str) -> bool:
 
 
 def _look_again(draft: DraftPlan) -> None:
-    """The end of the next backoff."""
+    """Request another plan at the end of the next backoff."""
     held = draft.snapshot.lines.held.first_from((nextafter(draft.now, inf), ""))
     if held is not None:
         not_before, _ = held

@@ -1,4 +1,5 @@
-"""The running jobs that may be preempted: their expected remaining time, and how long each is protected."""
+"""The running jobs that may be preempted: their expected remaining time, and the time until which each job
+is protected."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -14,15 +15,16 @@ from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_LOOKED_AT = 200
-"""Running jobs of a resource that are examined, those that have run longest first: they are preempted first,
-and a plan stays fast with any number of running jobs."""
+"""The number of running jobs of a resource that are examined, the longest-running first. These jobs are
+preempted first, and the limit keeps a plan fast with any number of running jobs."""
 
 
 class PreemptibleJob(NamedTuple):
-    """A job that may be interrupted: when its turn would be (`due`), what it is expected to take in all
-    (`work`), for how long it has waited (`delay`), what is expected to be left of it (`loses_seconds`: as an
-    interruption counts it), for how long it is left alone (`alone_until`; `urgent_from`: for a job of a
-    higher priority), when it is worth looking again, and its attempts, one per rank."""
+    """A running job that may be preempted, with its attempts, one for each rank. `due` is the time of its
+    turn in the queue. `work` is its expected total work. `delay` is the time that it has waited.
+    `left_seconds` is its expected remaining time, and `loses_seconds` is the value of this time in the
+    decision about a preemption. The job is protected until `alone_until`; against a job of higher
+    priority, until `urgent_from`. `look_at` is the time at which another check is useful."""
 
     due: float
     work: float
@@ -39,18 +41,18 @@ class PreemptibleJob(NamedTuple):
 
     @property
     def id(self) -> str:
-        """That of the attempt, of rank 0 for a gang."""
+        """The id of the attempt; for a gang, of the attempt of rank 0."""
         return self.attempts[0].id
 
     @property
     def job_run_id(self) -> str:
-        """Whose attempts these are."""
+        """The id of the JobRun to which the attempts belong."""
         return self.attempts[0].job_run_id
 
 
 def running_on(snapshot: Snapshot, resource: str, now: float) -> Iterator[PreemptibleJob]:
-    """Those of a resource that can resume. Not those in pods that a batch system ends: what starts again
-    there waits in its queue."""
+    """The running jobs of a resource that can resume. Jobs in pods that a batch system ends are left out,
+    because a preempted job would have to wait in the queue of the batch system again."""
     for _, key in islice(snapshot.places.resumable.get(resource, ()), MOST_LOOKED_AT):
         attempt = snapshot.attempts[key]
         job_run, attempts = (

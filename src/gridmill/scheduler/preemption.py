@@ -35,13 +35,14 @@ from gridmill.scheduler.queue import (
 )
 
 MOST_TRIES = 20
-"""The first jobs in a resource's queue for which a plan looks for jobs to preempt."""
+"""The number of jobs at the head of a resource's queue for which a plan looks for jobs to preempt."""
 
 
 def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
-    """Have running jobs of its resource make room for a job that finds none: the fewest, on one pod or, for a
-    gang, on all; where it is its quota that has no room, those of its own project, on whatever resource. None
-    while others are making room there, or room is coming."""
+    """Preempt running jobs for a job that finds no room: the fewest jobs, on one pod or, for a gang, on
+    all pods of its resource. If the quota of its project has no room, jobs of the same project on any
+    resource are preempted. Nothing is preempted while room for the lane is already being made or is
+    expected."""
     if lane.interrupting or (lane.reclaimed and not lane.drained) or not draft.snapshot.places.resumable:
         return
     if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
@@ -57,14 +58,15 @@ def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
 
 
 def note_over_quota(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
-    """Its turn comes to have others of its project make room in their quota, if any of them can resume."""
+    """Add a job that is over its quota to the queue of jobs for which room is made, if the jobs that run
+    can resume."""
     if draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
         lane.over_quota += 1
         line.add(ticket)
 
 
 def keep_what_is_made(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
-    """Keep the room that preempted jobs free for the job they were preempted for."""
+    """Keep the room of preempted jobs free for the job for which they were preempted."""
     places = draft.snapshot.places
     for resource in sorted(places.yielding):
         for attempt in (places.attempts[key] for key in sorted(places.yielding[resource])):
@@ -76,7 +78,7 @@ def keep_what_is_made(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
 
 
 def _keep(draft: DraftPlan, lane: Lane, job_run: JobRun, pod_id: str) -> None:
-    """`pod_id`: where room is made; empty: it is made in the quota alone."""
+    """Keep room for `job_run`: its quota and the pod `pod_id`. If `pod_id` is empty, only the quota."""
     lane.beneficiary, lane.interrupting = job_run.id, True
     draft.keep_quota(job_run)
     if not pod_id:
@@ -102,7 +104,7 @@ def _interrupt_request(draft: DraftPlan, job_run_id: str, one: PreemptibleJob) -
 
 
 def _interruptible(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PreemptibleJob]:
-    """Those that may be interrupted for a job; whose turn is last comes first."""
+    """The running jobs that may be preempted for a job. The job whose turn is last comes first."""
     resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[JOB_CLASS])
     over_quota = standing is not None and standing.is_closed_to(ticket)
     names = sorted(resumable) if over_quota else [lane.name] if lane.name in resumable else []
@@ -113,8 +115,8 @@ def _interruptible(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[Preempt
 
 
 def _wanting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Wanting:
-    """Of a delayed job that has precedence: whatever may be interrupted for it is due later, and loses
-    less."""
+    """The values of the waiting job that decide about preemptions. A delayed job with precedence gets
+    values with which every job that may be preempted is due later and loses less."""
     if ticket is lane.claimant:
         return Wanting(-inf, left_seconds=-RESTART_SECONDS)
     sizing, demand = draft.snapshot.job_runs[ticket[JOB_RUN_ID]].sizing, ticket[JOB_CLASS].demand
@@ -127,8 +129,9 @@ def _running(one: PreemptibleJob, gain: int) -> Interruptible:
 
 
 def _may_be(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -> bool:
-    """Not one of a higher priority, of the same if it was delayed and its precedence stands, or of a project
-    that would have its place back at once; nor one that is left alone."""
+    """Whether a running job may be preempted for this job now. It may not if it has a higher priority, if
+    it has the same priority and takes precedence as a delayed job, if its project would get its place back
+    at once, or if it is still protected."""
     if one.priority > -ticket[NEGATIVE_PRIORITY]:
         return False
     if one.priority == -ticket[NEGATIVE_PRIORITY] and _has_precedence(draft, lane, ticket, one):
@@ -142,8 +145,8 @@ def _may_be(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -
 
 
 def _has_precedence(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -> bool:
-    """Whether a running job was delayed more than one that claims the share of the delayed, or holds of
-    it."""
+    """Whether a running job takes precedence: it was delayed longer than the job that claims the share of
+    delayed jobs, or it holds a part of this share."""
     if ticket is lane.claimant and one.delay >= draft.now - ticket[SINCE]:
         return True
     if one.delay < SHORTEST_PATIENCE_SECONDS:
@@ -153,7 +156,8 @@ def _has_precedence(draft: DraftPlan, lane: Lane, ticket: Ticket, one: Preemptib
 
 
 def _against(ticket: Ticket, one: PreemptibleJob) -> PreemptibleJob:
-    """A lower priority comes after whatever has a higher one."""
+    """The running job as the preemption for `ticket` ranks it. If its priority is lower, its turn is after
+    every job of higher priority."""
     return (
         one._replace(due=inf, work=inf, loses_seconds=inf)
         if one.priority < -ticket[NEGATIVE_PRIORITY]
@@ -191,8 +195,8 @@ def _until_within(
     wanting: Wanting,
     running: Sequence[PreemptibleJob],
 ) -> list[PreemptibleJob]:
-    """Those whose end leaves room in their project's quota and, on whichever pods, for the job. Empty: they
-    are not enough, or the quota is only kept for another."""
+    """The jobs whose end releases enough room for the job, both in the quota of their project and on any
+    pods. Empty if they do not release enough, or if the quota is only kept for another job."""
     demand = group.demand
     if not standing.is_over(group):
         return []
@@ -219,7 +223,7 @@ def _give_back(standing: ProjectStanding, one: PreemptibleJob) -> None:
 def _needed_within(
     standing: ProjectStanding, slots: Mapping[str, PodSlot], group: JobClass, chosen: list[PreemptibleJob]
 ) -> list[PreemptibleJob]:
-    """Without those that would end in vain."""
+    """The chosen jobs without the jobs whose end is not needed."""
     demand = group.demand
     for one in tuple(chosen):
         others = [other for other in chosen if other is not one]
@@ -232,7 +236,7 @@ def _needed_within(
 
 
 def _by_pod(running: Sequence[PreemptibleJob]) -> Mapping[str, list[PreemptibleJob]]:
-    """The same order on each."""
+    """The running jobs on each pod, in the same order."""
     on: dict[str, list[PreemptibleJob]] = {}
     for one in running:
         for pod_id in {attempt.pod_id for attempt in one.attempts}:
@@ -247,7 +251,8 @@ def _cost(way: Sequence[PreemptibleJob]) -> tuple[int, float, str]:
 def _least(
     slots: Mapping[str, PodSlot], demand: Demand, wanting: Wanting, running: Sequence[PreemptibleJob]
 ) -> list[PreemptibleJob]:
-    """Whom `to_interrupt` names, without those whose room is not needed then. Empty: not enough."""
+    """The jobs that `to_interrupt` names, without the jobs whose room is not needed in the end. Empty if
+    they do not release enough room."""
     gains = _gains(slots, demand, running)
     names = to_interrupt(demand.workers, _places(slots, demand, ()), wanting, gains)
     chosen = [one for one in running if one.id in names]
@@ -261,7 +266,7 @@ def _least(
 def _gains(
     slots: Mapping[str, PodSlot], demand: Demand, running: Sequence[PreemptibleJob]
 ) -> Iterator[Interruptible]:
-    """Each with the places that its end gains, after those before it."""
+    """Each running job with the number of places that its end adds after the ends of the jobs before it."""
     freed: dict[str, list[Amounts]] = {}
     for one in running:
         here = {attempt.pod_id for attempt in one.attempts if attempt.pod_id in slots}
@@ -272,7 +277,7 @@ def _gains(
 
 
 def _places(slots: Mapping[str, PodSlot], demand: Demand, ended: Sequence[PreemptibleJob]) -> int:
-    """How many like it fit at once when those have ended."""
+    """The number of ranks with this demand that fit once the jobs `ended` have ended."""
     freed: dict[str, list[Amounts]] = {}
     for one in ended:
         _free(freed, one)

@@ -1,4 +1,5 @@
-"""Decides which deployments to bring up: for ready jobs without a pod, and early for jobs that come soon."""
+"""Decides which deployments to start: for ready jobs without a pod, and early for jobs that will soon be
+ready."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -21,18 +22,19 @@ from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.sizing import size_resource
 
 FLOOR = GIB
-"""The smallest memory of a deployment, so that a slightly larger job next time fits what is already up."""
+"""The smallest memory of a deployment in bytes, so that a slightly larger later job also fits into it."""
 FLOOR_SHARE = 8
-"""On small nodes the floor adds at most an eighth of the node."""
+"""On small nodes, the smallest memory of a deployment is at most the node's memory divided by this number."""
 PART_OF_CPU = 1.0
-"""A pod starts with at least one CPU, or with all CPUs of a smaller node."""
+"""A pod starts with at least this many CPUs, or with all CPUs of a smaller node."""
 
 
 def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:
-    """Plan a deployment with room for `demand`; False where there is no room for it now.
+    """Plan a deployment with room for `demand`. Returns False if there is no room for it now.
 
-    `urgent` jobs may have a further pod on a node whose CPUs this resource already keeps busy. It has as many
-    pods as the resource has workers left; where that is open, up to `pods`, or one.
+    `urgent` jobs may get a further pod on a node whose CPUs this resource already keeps busy. The
+    deployment has as many pods as the resource may still have. If the resource has no limit, it has up to
+    `pods` pods, or one.
     """
     left = pods if lane.workers_left is None else lane.workers_left
     if demand.node:
@@ -70,14 +72,15 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
 
 
 def can_bring_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Whether `bring_up` of something urgent would find room."""
+    """Whether `bring_up` of an urgent job would find room."""
     wish = _wanted_amounts(draft, lane)
     allowed = lane.workers_left != 0 or bool(demand.node)
     return allowed and _find_node(draft, lane, demand, wish, urgent=True) is not None
 
 
 def _wanted_amounts(draft: DraftPlan, lane: Lane) -> Amounts:
-    """What one pod should have where there is room: memory for the jobs expected to run at once."""
+    """The amounts that one pod should have if there is room: enough memory for the jobs that are expected
+    to run at once."""
     if lane.wanted_amounts is None:
         lane.wanted_amounts = _compute_wanted(draft, lane)
     return lane.wanted_amounts
@@ -111,8 +114,8 @@ def _sizes_by_ranks(draft: DraftPlan, lane: Lane) -> bool:
 
 
 def _needed(draft: DraftPlan, lane: Lane) -> Amounts:
-    """CPUs and memory for the jobs that are ready, side by side, at most all CPUs of a node; nothing for jobs
-    still to come. For sites where others wait for what is not needed, or it costs money."""
+    """The CPUs and memory that the ready jobs need side by side, at most all CPUs of a node. Blocked jobs
+    do not count. This is used for sites where unused amounts make other users wait or cost money."""
     resource = lane.resource
     shapes = draft.snapshot.places.shapes.get(resource.site, ())
     most = max((shape.cpus for shape in shapes), default=1.0)
@@ -139,7 +142,8 @@ def _needed(draft: DraftPlan, lane: Lane) -> Amounts:
 
 
 def _ranks_in_pod(resource: Resource, demand: Demand, most_cpus: float) -> int:
-    """How many of a gang's ranks each pod is to hold: those of one of its workers, or as many as its CPUs."""
+    """The number of a gang's ranks in each pod: the ranks divided by the resource's number of workers, or
+    if this number is not set, as many ranks as the pod has CPUs for."""
     if resource.workers:
         return -(-demand.workers // resource.workers)
     return min(demand.workers, max(1, int((resource.cpus or most_cpus) // (demand.cpus or 1.0))))
@@ -152,8 +156,8 @@ def _of_ranks(demand: Demand, count: int) -> Amounts:
 
 
 def _for_ranks(draft: DraftPlan, lane: Lane, demand: Demand, node: str, missing: int) -> tuple[Amounts, int]:
-    """The size of a pod for a gang's ranks, and how many such pods: as few as that node allows, and as even
-    as may be, so that no more is asked for than the ranks need."""
+    """The size of a pod for a gang's ranks, and the number of such pods. The pods are as few as the node
+    allows and as equal as possible, so that the ranks use all requested amounts."""
     on_node = max(1, ranks_on(draft.nodes(lane.resource.site).free(node), demand))
     pods = -(-missing // min(missing, on_node))
     if lane.workers_left is not None:
@@ -163,7 +167,7 @@ def _for_ranks(draft: DraftPlan, lane: Lane, demand: Demand, node: str, missing:
 
 
 def _expected(draft: DraftPlan, lane: Lane, cpus: float) -> int:
-    """Memory of the largest jobs, ready or still to come, that can run side by side in one pod."""
+    """The memory of the largest jobs, ready or blocked, that can run side by side in one pod."""
     at_once = most_jobs(cpus)
     workers = lane.resource.workers or 1
     blocked = draft.snapshot.lines.blocked.get(lane.name)
@@ -212,7 +216,7 @@ def _least_cpus(draft: DraftPlan, lane: Lane, demand: Demand, node: str) -> floa
 
 
 def keeps_busy(draft: DraftPlan, lane: Lane, node: str) -> bool:
-    """Whether the resource's pods on a node run as many jobs as the node's CPUs are good for."""
+    """Whether the resource's pods on a node run as many jobs as the CPUs of the node can keep busy with."""
     places, site = draft.snapshot.places, lane.resource.site
     pods = [*places.claims.get((site, node), ()), *lane.planned.get(node, ())]
     slots = [pods_.slot(pod) for pod in pods for pods_ in (lane.open, lane.coming) if pod in pods_]
@@ -220,8 +224,9 @@ def keeps_busy(draft: DraftPlan, lane: Lane, node: str) -> bool:
 
 
 def _amounts_on(draft: DraftPlan, lane: Lane, demand: Demand, wish: Amounts, node: str) -> Amounts:
-    """The wish, cut to what is free on the node. CPUs not set by hand are the node's, split among workers; of
-    a node with GPUs as many as go with those that it gets, so that the others do not stand idle."""
+    """The wish, reduced to the free amounts of the node. If the number of CPUs is not set, the CPUs of the
+    node are divided among its workers. On a node with GPUs, the pod gets the same share of the CPUs as of
+    the GPUs, so that the other GPUs have CPUs left."""
     resource = lane.resource
     free = draft.nodes(resource.site).free(node)
     if resource.cpus:

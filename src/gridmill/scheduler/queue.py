@@ -12,17 +12,17 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.scheduler.sorted_tuples import SortedTuples
 
 Rank: TypeAlias = tuple[int, float, int, int, str]
-"""(-priority, due time, run order, job order, JobRun id): the smallest is first; see
-gridmill.domain.ordering. All in one tuple, because two ranks are often equal up to the run."""
+"""(-priority, due time, run order, job order, JobRun id). The smallest rank is first; see
+gridmill.domain.ordering. All values are in one tuple, because two ranks are often equal up to the run."""
 
 Ticket: TypeAlias = tuple[int, float, int, int, str, "JobClass", float, float]
-"""A waiting job: its rank, its class, since when it has waited (all its waits together), and its expected
-work (gridmill.domain.ordering). Ranks differ, so classes are never compared. It is made once, when the job
-enters the queue, and every plan uses it unchanged. It is no named tuple because plans compare and read
-tickets in their inner loops: with named tuples they take 3 % to 15 % longer."""
+"""A waiting job: its rank, its class, the time since which it has waited (all its waits together), and its
+expected work (gridmill.domain.ordering). Ranks differ, so classes are never compared. A ticket is made
+once, when the job enters the queue, and every plan uses it unchanged. It is not a named tuple, because
+plans compare and read tickets in their inner loops: with named tuples, plans take 3 % to 15 % longer."""
 
 DelayedEntry: TypeAlias = tuple[int, float, str, Ticket]
-"""(-priority, since when it has waited, JobRun id, ticket): the most delayed is first."""
+"""(-priority, time since which the job has waited, JobRun id, ticket). The most delayed job is first."""
 
 NEGATIVE_PRIORITY: Final = 0
 DUE: Final = 1
@@ -30,13 +30,14 @@ JOB_RUN_ID: Final = 4
 JOB_CLASS: Final = 5
 SINCE: Final = 6
 WORK: Final = 7
-"""Elements of a ticket; the first five are those of a rank."""
+"""The positions of the elements in a ticket. The first five are the elements of a rank."""
 
 
 class Demand(NamedTuple):
-    """What the jobs of a class ask for: each of `workers` ranks gets so much, or none does. `cpus` is 0 for a
-    fair share of the pod's. `alone`: a pod without any other job, so that the parts of a job go on as many
-    machines as there are; `node`: only there. `project`: whose quota it counts against."""
+    """The amounts that the jobs of a class request. Each of `workers` ranks gets these amounts, or no rank
+    does. If `cpus` is 0, the job gets an equal share of the pod's CPUs. `alone` requests a pod without
+    other jobs, so that the parts of a job use different machines. `node` is the only node on which the job
+    may run. `project` is the project whose quota the job uses."""
 
     memory_bytes: int
     gpus: int
@@ -50,7 +51,7 @@ class Demand(NamedTuple):
 
 
 def demand_of(job_run: JobRun) -> Demand:
-    """The class a job belongs to."""
+    """The demand of a job, which decides its class."""
     amounts, job = job_run.sizing.amounts, job_run.job
     part = job_run.part
     return Demand(
@@ -67,34 +68,35 @@ def demand_of(job_run: JobRun) -> Demand:
 
 
 def rank_of(job_run: JobRun, run: Run) -> Rank:
-    """The place of a job in the queue: by priority, then by due time (a job that is expected to be short
-    goes before one that came somewhat earlier), then by its run's order and its own."""
+    """The place of a job in the queue: by priority, then by due time, then by the order of its run and its
+    own order. A job that is expected to be short can be due before a job that came slightly earlier."""
     return (-job_run.priority, due(run.created, work_of(job_run)), run.order, job_run.order, job_run.id)
 
 
 def work_of(job_run: JobRun) -> float:
-    """What the job is expected to take, in seconds of a place."""
+    """The expected work of the job, in seconds of one place."""
     sizing, workers = job_run.sizing, job_run.job.gang or 1
     left = UNKNOWN_SECONDS if sizing.left_seconds is None else sizing.left_seconds
     return work(left, job_run.served_seconds, max(1, sizing.amounts.gpus) * workers)
 
 
 def since_of(job_run: JobRun, run: Run) -> float:
-    """Since when it would have waited, had it waited without a break: so long as it was ready and did not
-    run."""
+    """The time at which the job's wait would have begun if it had waited without a break. All its past
+    waits together have the same length."""
     ready = run.created if job_run.ready is None else job_run.ready
     return ready - job_run.waited_seconds
 
 
 def turn_rank_of(job_run: JobRun, run: Run) -> Rank:
-    """Its place among jobs that make the same: in the order of the runs, as versions have one order."""
+    """The place of a job among the jobs that make the same artifact: in the order of the runs, because
+    versions are numbered in this order."""
     return (-job_run.priority, 0.0, run.order, job_run.order, job_run.id)
 
 
 class QuotaClaim:
-    """What a job takes of its project's quota, a gang with all its ranks. One that says nothing of CPUs
-    counts as one; it holds a place for each GPU, or one. Worked out once for a class: plans ask for every
-    job."""
+    """The amounts that a job takes from its project's quota, with all ranks of a gang. A job that requests
+    no CPUs counts as one CPU. It holds a place for each GPU, or one place without GPUs. The claim is
+    computed once for a class, because plans need it for every job."""
 
     __slots__ = ("cpus", "gpus", "memory_bytes", "places", "project")
 
@@ -108,7 +110,7 @@ class QuotaClaim:
 
 
 class JobClass(QuotaClaim):
-    """Jobs of a resource that ask for the same, in order."""
+    """The jobs of a resource that request the same amounts, in order."""
 
     __slots__ = ("demand", "members", "resource")
 
@@ -120,8 +122,9 @@ class JobClass(QuotaClaim):
 
 
 class JobQueue:
-    """Classes of jobs; the classes by memory; by project, the first job of each of its classes, in order, and
-    all its jobs, those first that have waited longest (`delayed`). `work`: what all are expected to take."""
+    """The waiting jobs of a resource in classes. `by_memory` contains the classes, ordered by memory.
+    `heads` contains the first job of each class in order, by project. `delayed` contains all jobs, the
+    longest-waiting first, by project. `work` is the expected work of all jobs."""
 
     __slots__ = ("_count", "_resource", "by_memory", "classes", "delayed", "heads", "work")
 
@@ -131,14 +134,14 @@ class JobQueue:
         self.classes: dict[Demand, JobClass] = {}
         self.heads: dict[str, SortedTuples[Ticket]] = {}
         self.delayed: dict[str, SortedTuples[DelayedEntry]] = {}
-        self.work = 0  # whole seconds: does not depend on the order in which they came
+        self.work = 0  # whole seconds, so that the sum does not depend on the order of the additions
         self.by_memory: SortedTuples[Demand] = SortedTuples()
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, rank: Rank, demand: Demand, since: float = 0.0, expected_work: float = 0.0) -> Ticket:
-        """Add a job that is not there."""
+        """Add a job that is not in the queue."""
         group = self.classes.get(demand)
         if group is None:
             group = self.classes[demand] = JobClass(self._resource, demand)
@@ -162,7 +165,7 @@ class JobQueue:
         return ticket
 
     def discard(self, ticket: Ticket) -> None:
-        """Remove a job that is there."""
+        """Remove a job that is in the queue."""
         group = ticket[JOB_CLASS]
         group.members.discard(ticket)
         head = group.members.first()
@@ -185,21 +188,22 @@ class JobQueue:
 
     @property
     def first(self) -> Ticket | None:
-        """The first job of all."""
+        """The first job of all classes."""
         return next(self.in_order(), None)
 
     def in_order(self) -> Iterator[Ticket]:
-        """The first job of each class, of all projects."""
+        """The first job of each class, of all projects, in order."""
         return merge(*self.heads.values()) if len(self.heads) > 1 else chain(*self.heads.values())
 
     @property
     def smallest_memory(self) -> int:
-        """The least memory any job asks for; 0 when empty."""
+        """The smallest memory that a waiting job requests, in bytes. 0 if the queue is empty."""
         first = self.by_memory.first()
         return first.memory_bytes if first else 0
 
     def largest_memories(self, count: int) -> Iterator[int]:
-        """What the `count` largest jobs ask for, largest first; each rank of a gang by itself."""
+        """The memory that the `count` largest jobs request, largest first. Each rank of a gang counts
+        separately."""
         each = (
             repeat(demand.memory_bytes, len(self.classes[demand].members) * demand.workers)
             for demand in reversed(self.by_memory)
@@ -207,7 +211,7 @@ class JobQueue:
         return islice(chain.from_iterable(each), count)
 
     def largest_first(self) -> Iterator[JobClass]:
-        """The classes, by what they ask for."""
+        """The classes, those that request the most first."""
         return (self.classes[demand] for demand in reversed(self.by_memory))
 
 

@@ -1,4 +1,4 @@
-"""Reclaims room for a job: releases idle pods and, if the job waited too long, drains busy ones."""
+"""Releases room for a job: it releases idle deployments and, if the job waited too long, drains busy ones."""
 
 from collections.abc import Collection, Iterator
 
@@ -16,10 +16,10 @@ from gridmill.scheduler.queue import Demand
 
 
 def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
-    """Release idle deployments where that makes room for `demand`; False where it cannot.
+    """Release idle deployments if this makes room for `demand`. Returns False if it does not.
 
-    Room that is already on its way counts: then only the node is kept free for the job. `urgent` jobs may
-    take what jobs of other resources will still need.
+    If enough room is already being released, the function only keeps the node free for the job. `urgent`
+    jobs may also take idle deployments that jobs of other resources will need.
     """
     if lane.workers_left == 0 and not demand.node:
         return _replace_worker(draft, lane, demand, busy=False)
@@ -45,8 +45,8 @@ def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bo
 
 
 def _of_use(lane: Lane, demand: Demand) -> list[PodCapacity]:
-    """The lane's pods in which ranks of a gang have a place, where others would be no larger: it needs more
-    beside these, not others instead."""
+    """The lane's pods that have room for ranks of a gang, if new pods would be no larger. Such a gang
+    needs these pods and further ones, so they must not be replaced."""
     if demand.workers == 1 or lane.resource.memory_bytes is None:
         return []
     return [
@@ -57,7 +57,8 @@ def _of_use(lane: Lane, demand: Demand) -> list[PodCapacity]:
 
 
 def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
-    """Let no later job onto the deployments of one node until `demand` fits there: one node per site."""
+    """Close the deployments of one node for later jobs until `demand` fits on the node. Only one node per
+    site is drained at a time."""
     if lane.workers_left == 0 and not demand.node:
         _replace_worker(draft, lane, demand, busy=True)
         return
@@ -78,7 +79,7 @@ def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
 
 
 def needed_of(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
-    """The least a pod for that job must have; for a gang, with its share of the ranks."""
+    """The smallest amounts of a pod for that job. For a gang, the pod's share of the ranks counts."""
     resource = lane.resource
     nodes = max(1, len(draft.snapshot.sites[resource.site].nodes))
     return Amounts(
@@ -89,7 +90,8 @@ def needed_of(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
 
 
 def _replace_worker(draft: DraftPlan, lane: Lane, demand: Demand, *, busy: bool) -> bool:
-    """All workers are up and each is too small: make place for a larger one."""
+    """Release a pod so that a larger one can replace it, if the resource has all its pods and each is too
+    small."""
     if lane.holds(demand) or len(lane.coming):
         return False
     if not fits_now(draft.snapshot, lane.resource.site, needed_of(draft, lane, demand)):
@@ -124,7 +126,8 @@ def _to_release(deployments: list[Deployment]) -> int:
 
 
 def _idle_by_node(draft: DraftPlan, site: str, *, urgent: bool) -> dict[str, list[Deployment]]:
-    """Deployments that are leaving, then idle ones: those nobody will need first, then the longest idle."""
+    """The deployments that are being released, then the idle ones, by node. Of the idle deployments, those
+    that no job needs come first, then the longest idle."""
     places = draft.snapshot.places
     found = [(-1, 0.0, key) for key in places.removed_nodes]
     for name, entries in places.idle.items():
@@ -143,7 +146,8 @@ def _idle_by_node(draft: DraftPlan, site: str, *, urgent: bool) -> dict[str, lis
 def _enough(
     draft: DraftPlan, site: str, node: str, need: Amounts, deployments: list[Deployment]
 ) -> list[Deployment] | None:
-    """The first of the deployments, as many as it takes; None when all of them are not enough."""
+    """The first of the deployments, as many as are needed for the room. None if all of them together are
+    not enough."""
     whole = draft.snapshot.places.capacities.get((site, node))
     if whole is None or (site, node) in draft.reserved or not need.fits_in(whole):
         return None
@@ -165,8 +169,9 @@ def _claims(deployment: Deployment, node: str) -> Iterator[Amounts]:
 def _node_to_drain(
     draft: DraftPlan, site: str, need: Amounts, only: str, but: Collection[str] = ()
 ) -> str | None:
-    """The large enough node with the most free: while it is kept free, the most free never shrinks. `only`
-    that one, where it is given; none of `but`."""
+    """The node to drain: of the nodes that are large enough, the node with the most free room. While it is
+    drained, its free room never shrinks. If `only` is set, only that node is considered. The nodes in
+    `but` are left out."""
     capacities = draft.snapshot.places.capacities
     large = [
         (free.gpus if need.gpus else 0, free.memory_bytes, name)
@@ -180,7 +185,7 @@ def _node_to_drain(
 
 
 def _by_attempts(draft: DraftPlan, site: str, node: str) -> list[Deployment]:
-    """The node's deployments, those that will be empty soonest first."""
+    """The deployments of the node. Those that are expected to be empty soonest come first."""
     places = draft.snapshot.places
     owners = {places.owners[pod] for pod in places.claims.get((site, node), ())}
     order = sorted(

@@ -1,7 +1,9 @@
-"""Room kept for a job that is too large for what is free now: when it comes, and who may go before it.
+"""Reservations for jobs that are too large for the free room: when the room is expected, and which jobs may
+start before.
 
-EASY backfilling (Lifka 1995; Mu'alem and Feitelson 2001): the first that does not fit has a reservation for
-the time at which enough is expected to be free; jobs behind it may start if they do not delay it.
+This is EASY backfilling (Lifka 1995; Mu'alem and Feitelson 2001). The first job that does not fit has a
+reservation for the time at which enough room is expected to be free. Jobs behind it may start if they do
+not delay it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,23 +20,23 @@ from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_ENDS = 500
-"""The running jobs whose ends are forecast for one reservation; where there are more, nobody goes before
-it."""
+"""The largest number of running jobs whose ends are forecast for one reservation. If there are more, no
+job starts before the reserved one."""
 LIKELY = 0.5
-"""The quantile of measured durations that counts as a job's own."""
+"""The quantile of the measured durations that is used as the duration of a job."""
 
 
 class Reservation(NamedTuple):
-    """Room that is kept. `at`: when enough is expected to be free; `spare`: the amount that is left over
-    then."""
+    """A reservation of room. `at` is the time at which enough room is expected to be free. `spare` is the
+    amount that is left over then."""
 
     at: float
     spare: int
 
 
 def reserve(needed: int, free: int, now: float, ends: Iterable[tuple[float, int]]) -> Reservation | None:
-    """The reservation for `needed`: `ends` are the running jobs' expected ends, earliest first, and what each
-    gives back then. None where even all of them are not enough."""
+    """The reservation for `needed`. `ends` are the expected ends of running jobs, earliest first, with the
+    amount that each end releases. None if even all ends do not release enough."""
     at = now
     for end, amount in ends:
         if free >= needed:
@@ -44,20 +46,21 @@ def reserve(needed: int, free: int, now: float, ends: Iterable[tuple[float, int]
 
 
 def may_pass(reservation: Reservation, needed: int, end: float) -> bool:
-    """Whether a job that ends at `end` and needs this much does not delay the reserved one."""
+    """Whether a job that ends at `end` and needs this amount does not delay the reserved job."""
     return end <= reservation.at or needed <= reservation.spare
 
 
 def after(reservation: Reservation, needed: int, end: float) -> Reservation:
-    """The reservation once such a job went before it: what it still holds then is no longer left over."""
+    """The reservation after such a job was started before the reserved one. If the job still runs at the
+    reserved time, its amount is no longer spare."""
     if end <= reservation.at:
         return reservation
     return reservation._replace(spare=reservation.spare - needed)
 
 
 def reservation_in(snapshot: Snapshot, now: float, pods: Pods, demand: Demand) -> Reservation | None:
-    """When these pods are expected to have room for such a job, a gang with all ranks. None where more runs
-    there than is looked at, or all of it is not enough."""
+    """The time at which these pods are expected to have room for such a job; for a gang, for all ranks.
+    None if too many jobs run on the pods, or if the whole pods are not large enough."""
     slots = dict(pods.items())
     count = sum(len(snapshot.places.on.get(pod_id, ())) for pod_id in slots)
     if count > MOST_ENDS:
@@ -70,7 +73,7 @@ def reservation_in(snapshot: Snapshot, now: float, pods: Pods, demand: Demand) -
 def _gains(
     snapshot: Snapshot, now: float, slot: PodSlot, pod_id: str, demand: Demand
 ) -> Iterator[tuple[float, int]]:
-    """When the jobs of a pod are expected to end, and how many places each end frees."""
+    """The expected ends of the jobs of a pod, with the number of places that each end releases."""
     freed: list[Amounts] = []
     room = _room(slot, demand, freed)
     attempts = (snapshot.attempts[key] for key in snapshot.places.on.get(pod_id, ()))
@@ -84,8 +87,8 @@ def _gains(
 
 
 def expected_end(snapshot: Snapshot, attempt: Attempt, now: float) -> float:
-    """The expected end of a running job: the median of measured similar jobs that lasted longer; without
-    any, as long again as it has run."""
+    """The expected end of a running job: the median duration of similar measured jobs that lasted at least
+    as long. Without measurements, the job is expected to run for as long again as it has already run."""
     job_run = snapshot.job_runs.get(attempt.job_run_id)
     served = 0.0 if job_run is None else job_run.served_seconds
     attained = served + max(0.0, now - (attempt.started or attempt.placed))

@@ -1,6 +1,7 @@
-"""Index of runs and jobs: which jobs wait, which are blocked, and whose turn it is to make an artifact.
+"""An index of runs and jobs: which jobs wait, which jobs are blocked, and which job may make an artifact
+next.
 
-Of the jobs that make the same artifact at most one runs at a time.
+Of the jobs that make the same artifact, at most one runs at a time.
 """
 
 from bisect import insort
@@ -27,7 +28,8 @@ from gridmill.scheduler.sorted_tuples import SortedTuples
 
 
 class ExclusiveTurns:
-    """Jobs by the name of what they make: those that run, and those that wait in order of rank."""
+    """The jobs by the name of the artifact that they make: the running jobs, and the waiting jobs in the
+    order of their ranks."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Rank]] = {}
@@ -35,20 +37,20 @@ class ExclusiveTurns:
         self._known: dict[str, tuple[str, Rank | None]] = {}
 
     def wait(self, name: str, job_run_id: str, rank: Rank) -> None:
-        """The job waits for its turn."""
+        """Add a job that waits for its turn."""
         if self._known.get(job_run_id) != (name, rank):
             self.leave(job_run_id)
             self._known[job_run_id] = (name, rank)
             insort(self._waiting.setdefault(name, []), rank)
 
     def run(self, name: str, job_run_id: str) -> None:
-        """Record that the job runs: no other job has the turn."""
+        """Record that the job runs. No other job has the turn then."""
         self.leave(job_run_id)
         self._known[job_run_id] = (name, None)
         self._running.setdefault(name, set()).add(job_run_id)
 
     def leave(self, job_run_id: str) -> None:
-        """The job neither waits nor runs."""
+        """Remove a job that neither waits nor runs any more."""
         entry = self._known.pop(job_run_id, None)
         if entry is None:
             return
@@ -63,14 +65,14 @@ class ExclusiveTurns:
                 del self._waiting[name]
 
     def next(self, name: str) -> str | None:
-        """The job that may start; None if one runs, or none waits."""
+        """The job that may start. None if a job of this name runs, or if none waits."""
         if name in self._running or name not in self._waiting:
             return None
         return self._waiting[name][0][JOB_RUN_ID]
 
     def before(self, name: str, job_run_id: str) -> str | None:
-        """The job before this one: the running one, otherwise the first that waits. None if this one
-        is next."""
+        """The job before this one: the running job, otherwise the first waiting job. None if this job is
+        next."""
         running = self._running.get(name)
         if running:
             return min(running)
@@ -78,19 +80,19 @@ class ExclusiveTurns:
         return None if first == job_run_id else first
 
     def behind(self, name: str) -> tuple[str, ...]:
-        """The jobs that wait, in order."""
+        """The waiting jobs in order."""
         return tuple(rank[JOB_RUN_ID] for rank in self._waiting.get(name, ()))
 
 
 class _QueueEntry(NamedTuple):
-    """The place of a job in the index, so that it can be removed again."""
+    """The place of a job in the index, which is needed to remove the job again."""
 
     waiting: bool
     not_before: float
     ticket: Ticket
 
     def stands(self, waiting: bool, job_run: JobRun, rank: Rank, demand: Demand, since: float) -> bool:
-        """Whether the job is at this place already."""
+        """Whether the job is already at this place."""
         group = self.ticket[JOB_CLASS]
         return (
             self.waiting is waiting
@@ -103,14 +105,14 @@ class _QueueEntry(NamedTuple):
 
 
 class JobsByResource:
-    """Jobs of active runs by resource: `waiting` are ready, `blocked` have unmet needs.
+    """The jobs of active runs by resource: `waiting` jobs are ready, `blocked` jobs have unmet needs.
 
-    Of the ready jobs that make the same artifact (the same job of several runs: see `turn_of`) only the one
-    whose turn it is stands in line, and none while one runs: versions have one order, and nobody writes into
-    a table that another writes into.
+    Several ready jobs may make the same artifact (the same job of several runs; see `turn_of`). Of these, the
+    queue contains only the job that has the turn, and no job while one of them runs. The reasons: versions
+    have one order, and two jobs must not write into the same table at the same time.
 
-    `held` and `held_until` tell the waiting jobs that were given a `not_before`. A job whose run is not known
-    yet stands in no line until the run is put.
+    `held` and `held_until` contain the waiting jobs that have a `not_before`. A job whose run is not known
+    yet is in no queue until the run is inserted.
     """
 
     def __init__(self) -> None:
@@ -135,15 +137,15 @@ class JobsByResource:
         return len(self._jobs_of.get(run_id, ()))
 
     def each_of(self, run_id: str) -> Iterator[JobRun]:
-        """The jobs of a run in the order in which they came, without a copy of them all."""
+        """The jobs of a run in the order in which they were added, without a copy of the list."""
         return (self.job_runs[key] for key in self._jobs_of.get(run_id, ()))
 
     def unfinished_of(self, run_id: str) -> Collection[str]:
-        """Ids of the jobs of a run that are not finished, in no order."""
+        """The ids of the jobs of a run that have not finished, in any order."""
         return self._unfinished.get(run_id, ())
 
     def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
-        """The jobs that need it directly, in declaration order."""
+        """The jobs that need this job directly, in declaration order."""
         return self._ordered(self._dependents.get(job_run_id, {}))
 
     def _ordered(self, keys: dict[str, None]) -> tuple[JobRun, ...]:
@@ -151,7 +153,7 @@ class JobsByResource:
         return tuple(sorted(jobs, key=lambda job_run: (job_run.order, job_run.id)))
 
     def put_run(self, run: Run) -> None:
-        """Insert or replace; a finished run leaves with its jobs."""
+        """Insert or replace a run. A finished run is removed together with its jobs."""
         if run.state in FINISHED_RUNS:
             self.drop_run(run.id)
             return
@@ -162,13 +164,13 @@ class JobsByResource:
                 self._line_up(self.job_runs[key])
 
     def drop_run(self, run_id: str) -> None:
-        """Take a run and its jobs out."""
+        """Remove a run and its jobs."""
         for key in list(self._jobs_of.get(run_id, ())):
             self.drop_job_run(key)
         self.runs.pop(run_id, None)
 
     def put_job_run(self, job_run: JobRun) -> None:
-        """Insert or replace."""
+        """Insert or replace a job."""
         old = self.job_runs.get(job_run.id)
         self.job_runs[job_run.id] = job_run
         if old is None:
@@ -185,7 +187,7 @@ class JobsByResource:
         self._line_up(job_run)
 
     def drop_job_run(self, key: str) -> None:
-        """Take a job out."""
+        """Remove a job."""
         old = self.job_runs.pop(key, None)
         if old is not None:
             self._leave_line(key)
@@ -211,15 +213,16 @@ class JobsByResource:
                 self._place_again(other, following)
 
     def turn_of(self, job_run: JobRun) -> str:
-        """The key of the jobs with which it takes turns: those that load the same sink or work on the
-        same nodes; those with the same name if runs have no parameters; otherwise those with the same
-        name and the same inputs. Jobs that differ by a parameter do not wait for each other."""
+        """The key of the jobs that take turns with this job. For a load, these are the jobs that load the
+        same sink; for a job on every node, the jobs on the same nodes. Otherwise they are the jobs with
+        the same name if their runs have no parameters, and the jobs with the same name and the same inputs
+        if they have. Jobs that differ in a parameter do not wait for each other."""
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
         gathering = (
             job_run.parts and job_run.state is JobState.WAITING
-        )  # its parts had the turn, which the job keeps
+        )  # the parts of the job had the turn, and the job keeps it
         if job_run.state is JobState.RUNNING or gathering:
             self.turns.run(turn, job_run.id)
         elif job_run.state is JobState.WAITING and run is not None and run.state is RunState.ACTIVE:
@@ -237,7 +240,8 @@ class JobsByResource:
         self._place(job_run, self.runs.get(job_run.run_id), following)
 
     def _place(self, job_run: JobRun, run: Run | None, following: str | None) -> None:
-        """Put it in its line. `following` has the turn among the jobs that it takes turns with."""
+        """Put the job into its queue. `following` is the job whose turn it is among the jobs with this
+        turn key."""
         waiting = job_run.state is JobState.WAITING
         if (
             run is None

@@ -1,32 +1,34 @@
-"""Fits laws of scaling (Amdahl's, a queue, the USL) to the measured work of a job per number of workers.
+"""Fits scaling laws (Amdahl's law, a queue, the USL) to the measured work of a job for each number of
+workers.
 
-With n workers the shards of a job take W(n) worker-seconds, and at best W(n)/n seconds. If workers did not
-affect each other, W would be the same for every n. They cost each other time in two ways:
+With n workers, the shards of a job take W(n) worker-seconds, and at best W(n)/n seconds. If workers did not
+affect each other, W would be the same for every n. Workers cost each other time in two ways:
 
     W(n) = a + q (n - 1) + d n (n - 1)
 
-q: they queue for something that only one can have at a time. This is Amdahl's law (G. M. Amdahl, Validity of
-the single processor approach to achieving large scale computing capabilities, AFIPS 1967): q/a is a serial
-share.
+q: workers queue for something that only one worker can have at a time. This is Amdahl's law (G. M. Amdahl,
+Validity of the single processor approach to achieving large scale computing capabilities, AFIPS 1967): q/a is
+a serial share.
 
-d: each pair of them has to synchronise. With it W(n)/a is the denominator of the Universal Scalability Law
+d: each pair of workers has to synchronise. With d, W(n)/a is the denominator of the Universal Scalability Law
 (N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
 Capacity Planning, Springer 2007): contention q/a, coherence d/a.
 
-Where the part under a lock, or at a server, is done by one worker at a time, the others lose nothing until
-they meet there. Then W(n)/a is the cycle time of the machine repairman's model: each worker computes alone
-for 1 - D and needs the one place for D. Two cases bound what comes: exponential times, by exact mean value
-analysis (M. Reiser, S. S. Lavenberg, Mean-Value Analysis of Closed Multichain Queuing Networks, JACM 27,
-1980), and constant times, W(n)/a = max(1, n D). Both end at a speed-up of 1/D, as Amdahl's law does with D as
-its serial share; on the way there it promises less than they do, and where it was fitted on the way, more
-beyond. They are told from Amdahl's law by a third number of workers.
+If a part of the work runs under a lock, or on a server that serves one worker at a time, workers lose time
+only when they meet at this part. Then W(n)/a is the cycle time of the machine repairman's model: each worker
+computes alone for 1 - D and needs the shared part for D. Two cases bound the possible cycle times:
+exponential times, by exact mean value analysis (M. Reiser, S. S. Lavenberg, Mean-Value Analysis of Closed
+Multichain Queuing Networks, JACM 27, 1980), and constant times, W(n)/a = max(1, n D). Both approach a
+speed-up of 1/D, as Amdahl's law does with the serial share D. Before this limit, Amdahl's law predicts a
+lower speed-up than both cases. If it is fitted to measurements before the limit, it predicts a higher
+speed-up beyond them. A third number of workers distinguishes these laws from Amdahl's law.
 
-The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a (if all work is done
-in turn, the job is as fast as with one worker, not slower). d is fitted only if three numbers of workers were
-measured and an F-test says that it explains more than noise; with two only if more workers were slower than
-any such line allows: all their work is then taken to be done in turn. With three numbers of workers a queue,
-or coherence alone, takes the place of Amdahl's law where it explains them better; all three have two
-parameters. The share D of a queue is found on a grid.
+The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a. (If all work is done
+in turn, the job is as fast as with one worker, not slower.) If three numbers of workers were measured, d is
+fitted only if an F-test shows that it explains more than noise. If two numbers were measured, d is fitted
+only if more workers were slower than any law without d allows; then all work is assumed to be done in turn.
+With three numbers of workers, a queue, or coherence alone, replaces Amdahl's law if it explains the
+measurements better. All three laws have two parameters. The share D of a queue is found on a grid.
 
 `TimeCurve` gives the expected time for a number of workers with its confidence interval.
 """
@@ -40,34 +42,38 @@ from gridmill.domain.footprint import stretch
 from gridmill.domain.frozen import dataclass
 
 NOISE = 0.03
-"""Standard deviation of attempts of one job, as a share, before any were compared."""
+"""The assumed standard deviation of the times of attempts of one job, as a share, before any attempts were
+compared."""
 NOISE_FREEDOM = 4
-"""The degrees of freedom that this prior is worth."""
+"""The degrees of freedom that the assumed noise counts for."""
 LEVEL = 0.90
 """The confidence level of the intervals."""
 _KEEP_CONTENTION = 1.5
-"""Standard errors that contention must be above zero; less is noise, which grows when it is extrapolated."""
+"""The number of standard errors that contention must be above zero. Smaller contention may be noise, and
+extrapolation would increase this noise."""
 _COHERENCE_LEVEL = 0.95
 _KEEP_AMDAHL = 1.0
-"""How much smaller the sum of squares of another law with two parameters must be, in units of NOISE."""
+"""The sum of squares of another law with two parameters must be smaller than that of Amdahl's law by this
+number, in units of NOISE."""
 _SHARES = tuple(0.002 * 1.06**step for step in range(107))
-"""Shares of the work that only one worker can do at a time: those tried for a queue, up to 1."""
+"""The shares of the work that only one worker can do at a time. These shares, up to 1, are tried for a
+queue."""
 
 _LEAST_SECONDS = 1e-6
 
 Matrix = list[list[float]]
 Direction = tuple[float, float, float]
-"""One of the parameters, or several that grow together."""
+"""The direction of one parameter, or of several parameters that grow together."""
 _ALONE: Direction = (1.0, 0.0, 0.0)
 _QUEUE: Direction = (0.0, 1.0, 0.0)
 _PAIRS: Direction = (0.0, 0.0, 1.0)
-_IN_LINE: Direction = (1.0, 1.0, 0.0)  # q = a: one at a time does all there is
+_IN_LINE: Direction = (1.0, 1.0, 0.0)  # q = a: all work is done by one worker at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkMeasurement:
-    """Worker-seconds that `workers` needed for all of the data. `variance` is that of the relative error it
-    has beside the noise: that a part of the data stands for all."""
+    """The worker-seconds that `workers` workers needed for all data. `variance` is the variance of the
+    relative error that is added to the noise because a part of the data represents all data."""
 
     workers: int
     work_seconds: float
@@ -76,11 +82,13 @@ class WorkMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLaw:
-    """W(n) = `alone` + `contention` (n - 1) + `coherence` n (n - 1), in worker-seconds; with a `cycle`
-    `alone` times that of n workers, of whose work `contention` is done by one at a time.
+    """A scaling law in worker-seconds: W(n) = `alone` + `contention` (n - 1) + `coherence` n (n - 1). If
+    `cycle` is set: W(n) = `alone` times the cycle time of n workers, where one worker at a time does the part
+    `contention` of the work.
 
-    `covariance` is that of the three; `noise` the standard deviation of one attempt's relative error, known
-    to `freedom` degrees. `coherent`: coherence was found. `numbers` are the numbers of workers measured.
+    `covariance` is the covariance of the three parameters. `noise` is the standard deviation of the
+    relative error of one attempt, with `freedom` degrees of freedom. `coherent` is true if coherence was
+    found. `numbers` are the measured numbers of workers.
     """
 
     alone: float
@@ -95,37 +103,37 @@ class WorkLaw:
 
     @property
     def kind(self) -> ScalingLawKind:
-        """Its name."""
+        """The name of the law."""
         if self.cycle is not None:
             return ScalingLawKind.QUEUE
         return ScalingLawKind.USL if self.coherent else ScalingLawKind.AMDAHL
 
     def work(self, workers: int) -> float:
-        """Worker-seconds with so many workers."""
+        """The worker-seconds with that many workers."""
         return _work(self.parameters, self.cycle, workers)
 
     def gradient(self, workers: int) -> tuple[float, float, float]:
-        """How the worker-seconds change with each of the parameters."""
+        """The derivatives of the worker-seconds by each parameter."""
         return _gradient(self.parameters, self.cycle, workers)
 
     @property
     def parameters(self) -> tuple[float, float, float]:
-        """The three, in order."""
+        """The three parameters, in order."""
         return self.alone, self.contention, self.coherence
 
     @property
     def quantile(self) -> float:
-        """The half-width of the intervals, in standard deviations."""
+        """The half-width of the confidence intervals, in standard deviations."""
         return student((1 + LEVEL) / 2, self.freedom)
 
 
 Cycle = Callable[[int, float], float]
-"""The time in which each of n workers does its next piece of work, with a share of it that only one can do at
-a time; 1 where it waits for nobody."""
+"""Returns the time in which each of n workers does its next piece of work, if only one worker at a time
+can do a given share of it. The time is 1 if no worker has to wait."""
 
 
 def exponential_cycle(workers: int, share: float) -> float:
-    """Pieces of random length (exponential), by exact mean value analysis."""
+    """The cycle time for pieces of random, exponential length, by exact mean value analysis."""
     waiting, response = 0.0, share
     for number in range(1, workers + 1):
         response = share * (1.0 + waiting)
@@ -134,7 +142,7 @@ def exponential_cycle(workers: int, share: float) -> float:
 
 
 def constant_cycle(workers: int, share: float) -> float:
-    """Pieces of one length, whose workers have come to take turns."""
+    """The cycle time for pieces of equal length, once the workers take turns."""
     return max(1.0, workers * share)
 
 
@@ -142,7 +150,7 @@ CYCLES: tuple[Cycle, ...] = (exponential_cycle, constant_cycle)
 
 
 def terms(workers: int) -> tuple[float, float, float]:
-    """What the three parameters are multiplied with."""
+    """The factors by which the three parameters are multiplied."""
     return 1.0, workers - 1, workers * (workers - 1)
 
 
@@ -164,7 +172,7 @@ def _gradient(
 
 
 def fit(trials: Sequence[WorkMeasurement]) -> WorkLaw:
-    """The law of these trials (one at least, with positive work)."""
+    """The law that fits these trials. At least one trial is required, with positive work."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     amdahl = _fitted(trials, (_ALONE, _QUEUE) if len(numbers) > 1 else (_ALONE,))
     simple = amdahl
@@ -183,7 +191,7 @@ def fit(trials: Sequence[WorkMeasurement]) -> WorkLaw:
 
 
 def _usl(trials: Sequence[WorkMeasurement], numbers: int, amdahl: "_FittedLaw") -> "_FittedLaw | None":
-    """None where these trials cannot tell of pairs."""
+    """The law with coherence. None if these trials do not show the cost of pairs of workers."""
     if numbers > 2:
         return _fitted(trials, (_ALONE, _QUEUE, _PAIRS))
     alone, contention, _ = amdahl.parameters
@@ -191,21 +199,23 @@ def _usl(trials: Sequence[WorkMeasurement], numbers: int, amdahl: "_FittedLaw") 
 
 
 def rival_laws(trials: Sequence[WorkMeasurement]) -> tuple[WorkLaw, ...]:
-    """Laws that two numbers of workers do not tell from the one that `fit` gives."""
+    """The laws that two numbers of workers cannot distinguish from the law that `fit` returns."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     queues = [_law(_queue(trials, cycle), trials, numbers, coherent=False) for cycle in CYCLES]
     return fit_coherent(trials), *queues
 
 
 def fit_coherent(trials: Sequence[WorkMeasurement]) -> WorkLaw:
-    """As if all that was seen to grow were coherence: the law that says the least of many workers."""
+    """The law that attributes all measured growth to coherence. It predicts the least gain from many
+    workers."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     return _law(_fitted(trials, (_ALONE, _PAIRS)), trials, numbers, coherent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FittedLaw:
-    """Parameters (0 for those left out), what was free to grow, and the sum of squares in units of NOISE."""
+    """A fitted law: the parameters (0 if left out), the directions that were free to grow, and the sum of
+    squares in units of NOISE."""
 
     parameters: tuple[float, float, float]
     free: tuple[Direction, ...]
@@ -214,8 +224,8 @@ class _FittedLaw:
 
 
 def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _FittedLaw:
-    """Least squares with no parameter below 0 and contention within the work: the best of those solutions,
-    with some of them at their bounds, that are so."""
+    """The least-squares fit with no parameter below 0 and with contention at most the work: the best
+    admissible solution of the fits with some parameters at their bounds."""
     fitted_laws: list[_FittedLaw] = []
     for some in _bounded(free):
         solved = _least_squares(trials, some)
@@ -231,7 +241,8 @@ def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _
 
 
 def _queue(trials: Sequence[WorkMeasurement], cycle: Cycle) -> _FittedLaw:
-    """The queue that explains the trials best; of shares that do so equally the smallest."""
+    """The queue that explains the trials best. If several shares explain them equally well, the smallest
+    share."""
 
     def fitted(share: float) -> _FittedLaw:
         paces = [cycle(trial.workers, share) for trial in trials]
@@ -251,7 +262,8 @@ def _queue(trials: Sequence[WorkMeasurement], cycle: Cycle) -> _FittedLaw:
 
 
 def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
-    """The solutions with some free parameters at a bound: contention at none or all, coherence at none."""
+    """The sets of directions to fit when some parameters are at a bound: contention zero or equal to all
+    work, coherence zero."""
     lines = [(_ALONE,), (_ALONE, _QUEUE), (_IN_LINE,)] if _QUEUE in free else [(free[0],)]
     pairs = [(), (_PAIRS,)] if _PAIRS in free else [()]
     return [(*line, *pair) for line in lines for pair in pairs]
@@ -262,7 +274,7 @@ def _grows(gradient: tuple[float, float, float], way: Direction) -> float:
 
 
 def _weight(trial: WorkMeasurement) -> float:
-    """One over the variance of its work, in units of NOISE."""
+    """The weight of a trial: the inverse of the variance of its work, in units of NOISE."""
     return 1.0 / ((1.0 + trial.variance / NOISE**2) * trial.work_seconds**2)
 
 
@@ -302,7 +314,7 @@ def _least_squares(trials: Sequence[WorkMeasurement], ways: Sequence[Direction])
 
 
 def _noise(error: float, freedom: int) -> tuple[float, int]:
-    """The noise that the trials show, and what is known of it beforehand, weighed by degrees of freedom."""
+    """The noise of the trials, combined with the assumed noise, weighted by degrees of freedom."""
     freedom = max(0, freedom)
     shown = error * NOISE**2 if freedom else 0.0
     total = NOISE_FREEDOM + freedom
@@ -310,7 +322,7 @@ def _noise(error: float, freedom: int) -> tuple[float, int]:
 
 
 def _without_noise(fitted: _FittedLaw, trials: Sequence[WorkMeasurement]) -> _FittedLaw:
-    """Contention that may as well be noise is none."""
+    """The law without contention, if the contention may be noise. Otherwise the unchanged law."""
     if not fitted.parameters[1]:
         return fitted
     law = _law(fitted, trials, (), coherent=False)
@@ -341,7 +353,7 @@ def _law(
 def _covariance(
     fitted: _FittedLaw, trials: Sequence[WorkMeasurement], noise: float
 ) -> tuple[tuple[float, ...], ...]:
-    """Of the three parameters."""
+    """The covariance matrix of the three parameters."""
     free = fitted.free
     gradients = [_gradient(fitted.parameters, fitted.cycle, trial.workers) for trial in trials]
     inverse = invert(_normal(trials, free, gradients)) or [[0.0] * len(free)] * len(free)
@@ -355,9 +367,11 @@ def _covariance(
 
 
 def invert(matrix: Matrix) -> Matrix | None:
-    """The inverse of a small symmetric matrix, by Gauss and Jordan; None where there is none."""
+    """The inverse of a small symmetric matrix, by Gauss-Jordan elimination. None if the matrix is
+    singular."""
     size = len(matrix)
-    scale = [row[index] ** 0.5 for index, row in enumerate(matrix)]  # columns of very different size
+    # the columns have very different magnitudes
+    scale = [row[index] ** 0.5 for index, row in enumerate(matrix)]
     if not all(scale):
         return None
     rows = [
@@ -380,7 +394,8 @@ def invert(matrix: Matrix) -> Matrix | None:
 
 
 def student(level: float, freedom: int) -> float:
-    """The quantile of Student's t distribution, by Cornish and Fisher's series: to 1 % from 4 degrees on."""
+    """The quantile of Student's t distribution, by the Cornish-Fisher series. The error is at most 1 %
+    from 4 degrees of freedom on."""
     z = NormalDist().inv_cdf(level)
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -389,18 +404,19 @@ def student(level: float, freedom: int) -> float:
 
 
 _FARTHEST = log(1000.0)
-"""The largest half-width of an interval: attempts that contradict each other widely are not informative."""
+"""The largest half-width of an interval, as a logarithm. Attempts that contradict each other strongly
+contain no information."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCurve:
-    """T(n) = serial + opening(n) + the longer of W(n)/n, in whole rounds of shards, and the CPU time over the
-    CPUs there are.
+    """The time of an attempt: T(n) = serial + opening(n) + the longer of two times. The first is W(n)/n, in
+    whole rounds of shards. The second is the CPU time divided by the number of available CPUs.
 
-    The second bound is that of operational analysis (P. J. Denning, J. P. Buzen, The Operational Analysis of
-    Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster than the CPUs.
-    `cpu_share` is CPU seconds per worker-second at the shards; `wanted` the declared number of shards.
-    `even`: each worker has one, as large as the others'.
+    The second bound comes from operational analysis (P. J. Denning, J. P. Buzen, The Operational Analysis
+    of Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster than the
+    CPUs. `cpu_share` is CPU seconds per worker-second at the shards. `wanted` is the declared number of
+    shards. With `even`, each worker has one shard, and all shards have the same size.
     """
 
     law: WorkLaw
@@ -414,16 +430,17 @@ class TimeCurve:
     even: bool = False
 
     def seconds(self, workers: int) -> float:
-        """Wall seconds of an attempt."""
+        """The wall seconds of an attempt with that many workers."""
         return self.serial_seconds + self.opening(workers) + self.stage(workers)
 
     def opening(self, workers: int) -> float:
-        """Until a worker can begin: they all load at the same time, on the CPUs there are."""
+        """The seconds until a worker can begin. All workers load at the same time and share the available
+        CPUs."""
         crowd = max(1.0, workers / self.cpus) if self.cpus else 1.0
         return self.opening_wait_seconds + self.opening_load_seconds * crowd
 
     def stage(self, workers: int) -> float:
-        """The shards."""
+        """The seconds in which the shards are processed."""
         free = self.law.work(workers) * self._stretch(workers) / workers
         return max(free, self._least)
 
@@ -435,15 +452,16 @@ class TimeCurve:
         return self.law.alone * self.cpu_share / self.cpus if self.cpus else 0.0
 
     def most_busy(self) -> float:
-        """Workers that keep all CPUs busy: more of them compute no faster."""
+        """The number of workers that keep all CPUs busy. More workers do not compute faster."""
         return self.cpus / self.cpu_share if self.cpu_share and self.cpus else float("inf")
 
     def speedup(self, workers: int) -> float:
-        """Against one worker."""
+        """The speed-up in comparison with one worker."""
         return self.seconds(1) / self.seconds(workers)
 
     def forecast(self, workers: int) -> WorkerForecast:
-        """With the interval in which an attempt's speed-up lies nine times of ten, by the delta method."""
+        """The expected speed-up, with the interval that contains the speed-up of an attempt nine times out
+        of ten, by the delta method."""
         seconds, speedup = self.seconds(workers), self.speedup(workers)
         reach = min(_FARTHEST, self.law.quantile * self._deviation(workers))
         return WorkerForecast(
@@ -456,7 +474,8 @@ class TimeCurve:
         )
 
     def _deviation(self, workers: int) -> float:
-        """Standard deviation of the logarithm of a measured speed-up: of the law, and of two attempts."""
+        """The standard deviation of the logarithm of a measured speed-up. It includes the error of the law
+        and the noise of two attempts."""
         if workers == 1:
             return 0.0
         slope = [
@@ -472,7 +491,7 @@ class TimeCurve:
         return float((max(0.0, variance) + serial + 2 * self.law.noise**2) ** 0.5)
 
     def _slope(self, workers: int) -> tuple[float, float, float, float]:
-        """How T(n) changes with the law's parameters and the serial seconds."""
+        """The derivatives of T(n) by the parameters of the law and by the serial seconds."""
         if self.stage(workers) == self._least:
             return self.cpu_share / self.cpus, 0.0, 0.0, 1.0
         factor = self._stretch(workers) / workers

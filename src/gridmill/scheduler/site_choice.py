@@ -1,7 +1,7 @@
 """Chooses the resource and site of a job by the expected time to its result, including data transfer.
 
-The transfer time to a site elsewhere and back is computed from measured rates, and from what the job would
-have to transfer there before it does.
+The time of the transfers to a site elsewhere and back is computed from measured rates and from the bytes
+that the job still has to transfer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,17 +20,17 @@ from gridmill.domain.site import LOCAL, Site, SiteKind
 
 GAIN_SHARE = 0.2
 GAIN_SECONDS = 30.0
-"""A job keeps its place in the queue unless another resource finishes it sooner by a fifth, and by this; by
-twice as much after each move."""
+"""A job changes its queue only if another resource is expected to finish it sooner by a fifth and by this
+number of seconds. The number doubles after each move."""
 
 
 def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves: int = 0) -> ResourceChoice:
-    """The alternative with the earliest expected result at home; the first named if several are equal.
+    """The alternative with the earliest expected result at home. If several are equal, the first named one.
 
-    An alternative of unknown duration is chosen if it is named first: the author of the list knows best. An
-    alternative whose wait alone is unknown comes after those that are completely known, because it has a
-    queue. `current` is the resource in whose queue the job is, after `moves` moves: it moves only for a
-    sufficient gain.
+    An alternative of unknown duration is chosen if it is named first, because the author of the list knows
+    best. An alternative with a known duration but an unknown wait has a queue, so it comes after the
+    completely known alternatives. `current` is the resource in whose queue the job is, after `moves`
+    moves. The job moves only for a sufficient gain.
     """
     possible = [one for one in alternatives if not one.problem]
     present = [one for one in possible if not one.unreachable] or possible or list(alternatives)
@@ -85,7 +85,7 @@ def _reason(
 
 
 def labels(resources: Sequence[Resource]) -> Mapping[str, str]:
-    """A label for each resource: its site if this is unique, otherwise its name."""
+    """A label for each resource: its site if the site is unique, otherwise the name of the resource."""
     sites = {resource.name: _place(resource) for resource in resources}
     alone = len(set(sites.values())) == len(sites)
     return sites if alone else {resource.name: resource.name for resource in resources}
@@ -98,16 +98,17 @@ def _place(resource: Resource) -> str:
 FADING = 0.5
 """The weight of earlier transfers when a new one is known."""
 MOST_BYTES = float(64 << 20)
-"""The largest weight of a transfer; otherwise one large transfer would dominate for ever."""
+"""The largest weight of one transfer in bytes. Without a limit, one large transfer would dominate the
+average for ever."""
 LEAST_BYTES = 64 << 10
-"""Smaller transfers measure round trips, not the rate."""
+"""Transfers of fewer bytes measure round trips instead of the rate."""
 ROUND_TRIPS = 4
-"""Sequential requests of a transfer of any size."""
+"""The number of sequential requests in a transfer of any size."""
 MOST_STAGED = 200
 
 
 def learned(way: Route, carriage: AttemptTransfers, versions: Iterable[str] = ()) -> Route:
-    """The route after the transfers of one more attempt. The site has `versions` since then."""
+    """The route after the transfers of one more attempt. Since then, the site has `versions`."""
     fresh = tuple(dict.fromkeys(versions))
     kept = tuple(one for one in way.staged if one not in fresh)
     before = way.rates(carriage.staging)
@@ -144,7 +145,7 @@ def _first(*values: float | None) -> float | None:
 def transfer_seconds(
     pace: TransferRate | None, round_trip_seconds: float | None, size_bytes: int
 ) -> float | None:
-    """The duration of a transfer of that size; None if no rate was measured."""
+    """The duration in seconds of a transfer of that size. None if no rate was measured."""
     waits = ROUND_TRIPS * (round_trip_seconds or 0.0)
     if not size_bytes:
         return waits
@@ -157,9 +158,9 @@ ELSEWHERE = frozenset({SiteKind.CLUSTER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputVersion:
-    """A version that a job reads. `size_bytes`: None before one was made. `missing_bytes`: how much of it, by
-    site, is not there; all of it at sites that are not named. `made_by` is the job that makes it anew before,
-    in the same run; empty: it stands as it is."""
+    """A version that a job reads. `size_bytes` is None if no version exists yet. `missing_bytes` is the
+    number of its bytes that are missing, by site; sites without an entry lack all of it. `made_by` is the
+    job of the same run that makes a new version first; if it is empty, the job reads the existing version."""
 
     name: str
     size_bytes: int | None = None
@@ -174,8 +175,9 @@ def transfer_estimate(
     sites: Mapping[str, str],
     staging: Staging | None = None,
 ) -> TransferEstimate | None:
-    """None where nothing is carried. `sites`: where jobs of the same run are to run, by job: what is made
-    there is there. `back_bytes` is what the job is expected to make, `staging` how it is carried."""
+    """The estimate of a job's transfers. None if nothing is transferred. `sites` contains the planned
+    sites of jobs of the same run, by job: their results are already at these sites. `back_bytes` is the
+    expected size of the job's own result. `staging` is the way in which data is transferred."""
     if site.kind not in ELSEWHERE:
         return None
     way = site.route or Route()

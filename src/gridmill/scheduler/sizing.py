@@ -1,4 +1,5 @@
-"""Sizes jobs and resources, and explains each size: a model per kind of job, corrected by measurements."""
+"""Determines the sizes of jobs and resources, with the reasons for each size. It uses a memory model for
+each kind of job, corrected by measurements."""
 
 import re
 from hashlib import sha256
@@ -30,43 +31,47 @@ from gridmill.scheduler.forecast import expected_seconds, lasted
 from gridmill.scheduler.history import MeasurementHistory
 
 SEVERAL_COMMANDS = 3
-"""After this many different texts of a command, its text is no indication of its memory."""
+"""After this many different texts of a command, the text says nothing about the memory of the command."""
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d){0,2}([.]\d+)?(Z|[+-]\d\d:?\d\d)?)?")
 STEP = 16 * MIB
-"""Sizes are whole steps: jobs that need about the same become one class for the planner."""
+"""Sizes are multiples of this number of bytes. Jobs with similar needs are therefore in one class of the
+planner."""
 MODEL_MARGIN = 1.5
-"""Margin of an estimate that no measurement supports."""
+"""The margin factor of an estimate that no measurement supports."""
 MARGINS = {1: 1.5, 2: 1.4}
-"""Margin above the largest peak of a job measured once or twice: fewer measurements leave the spread less
-certain."""
+"""The margin factor above the largest peak of a job that was measured once or twice. With fewer
+measurements, the variation is less certain."""
 MARGIN = 1.3
-"""Margin of a job measured more often: 30 % above the largest of three is exceeded in under 1 % of runs."""
+"""The margin factor of a job that was measured more often. Fewer than 1 % of runs exceed the largest of
+three measurements by more than 30 %."""
 SPILLING_MARGIN = 1.5
-"""Margin of a job that spills, however often measured: its engine has a share of the memory, and fails when
-that is full. It took 605 MiB of 928; of 896 it failed at 590."""
+"""The margin factor of a job that spills, however often it was measured. Its engine gets a share of the
+memory, and fails when this share is full. A measured job used 605 MiB of 928 MiB, but with 896 MiB it
+failed at 590 MiB."""
 NEAR = 1.5
-"""Sizes within this factor of each other are about the same."""
+"""Sizes that differ by at most this factor count as equal."""
 SPILLED = 0.5
-"""The memory of a job that spills grows with this power of its rows: a quarter more rows took 0 to 12 %
-more."""
+"""The memory of a job that spills grows with this power of its number of rows. In measurements, a quarter
+more rows needed 0 to 12 % more memory."""
 ENOUGH = 1.25
-"""A job that had over this factor more than others needed used more because it had more."""
+"""If a job had more than this factor times the memory that other jobs needed, it used more only because it
+had more."""
 GROWTH, LATER_GROWTH = 2, 4
-"""Factors by which a job killed for memory gets more: after the first kill, and after later ones of a job
-whose size was an estimate."""
+"""The growth factors of the memory of a job that ran out of memory: after the first kill, and after later
+kills of a job whose size was an estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Estimate:
-    """Bytes with margin, and where they come from."""
+    """An estimate of the memory in bytes, with margin, and the source of the estimate."""
 
     memory_bytes: int
     why: str
 
 
 def subject_of(job: Job, pipeline: str) -> str:
-    """The subject under which measurements of this job are stored: kind and variant (`training/lstm`,
-    `sink/csv`)."""
+    """The subject under which the measurements of this job are stored: its kind and variant
+    (`training/lstm`, `sink/csv`)."""
     if job.training and job.runs_code:
         return f"training/custom/{pipeline}/{job.name}"
     if job.training:
@@ -102,14 +107,16 @@ def size_job(
     parts: int = 1,
     pods: int = 1,
 ) -> Sizing:
-    """The size of one attempt, of one of so many `parts` where the job is done in parts. `largest` is the
-    most that one pod could get at the resource's site, which has so many `nodes`; `pods` is on how many its
-    workers may be.
+    """The size of one attempt. If the job is done in `parts`, the size of the attempt of one part. `largest`
+    are the largest amounts that one pod can get at the resource's site, which has `nodes` nodes. The workers
+    of the job may use up to `pods` pods.
 
-    Memory is what the job declares; else what measurements of the same job say, scaled by its size; else the
-    model of its kind, corrected by measurements of its subject. An estimate is cut at `largest` and at the
-    resource's own memory, and says so; a declared amount is not (the planner refuses it). What spills leaves
-    room for the other pods that its resource is set to have: alone with all the memory it is no faster.
+    The memory is the declared memory of the job. Without one, it comes from measurements of the same job,
+    scaled by its size. Without measurements, it comes from the memory model of its kind, corrected by
+    measurements of its subject. An estimate is cut at `largest` and at the memory of the resource, and its
+    reasons say so. A declared amount is not cut: the planner refuses it if it is too large. A job that
+    spills leaves room for the other pods of its resource, because it would not be faster alone with all
+    the memory.
     """
     size = _whole(job, size, resource)
     advice_input = _advice_input(job, history, pipeline, resource, largest, pods)
@@ -144,7 +151,8 @@ def size_job(
 
 
 def _left(name: str, subject: str, size: JobSize, history: MeasurementHistory) -> float | None:
-    """The expected remaining time, which decides its place in the queue; None if nothing was measured."""
+    """The expected remaining time in seconds, which decides the job's place in the queue. None if nothing
+    was measured."""
     durations = lasted(name, subject, size, history)
     return expected_left(durations, 0.0) if durations else None
 
@@ -161,7 +169,7 @@ def _advice_input(
 
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
-    """The size of the job: declared values before measured ones; the size of the resource replaces
+    """The size of the job. Declared values come before measured ones. The size of the resource replaces
     unknown values."""
     if job.rows is not None:
         size = replace(size, rows=job.rows)
@@ -194,17 +202,18 @@ def _estimate(
 
 
 def declared_as(job: Job) -> str:
-    """A hash of the settings and the command that a job's memory may depend on. Dates and times in a command
-    do not count: a schedule writes others each time."""
+    """A hash of the settings and the command that the job's memory may depend on. Dates and times in a
+    command do not count, because a schedule changes them in each run."""
     spec = repr(job.spec)
     text = _TIMES.sub("", spec) if is_plain(job) else spec
     return sha256(text.encode()).hexdigest()[:16]
 
 
 def _declared_alike(job: Job, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """Measurements that hold for the job as it is declared now: all, where the model follows its settings;
-    else those with the same command, or all once several commands were measured, as its text then changes
-    each time."""
+    """The measurements that are valid for the job as it is declared now. If the memory model uses the
+    settings of the job, these are all measurements. Otherwise they are the measurements with the same
+    command. If several commands were measured, all measurements count, because the command changes each
+    time."""
     if not measured or knows_settings(job):
         return measured
     now = declared_as(job)
@@ -215,8 +224,8 @@ def _declared_alike(job: Job, measured: tuple[Measurement, ...]) -> tuple[Measur
 def _by_job(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int, parts: int
 ) -> _Estimate:
-    """The largest peak, scaled to this size and these settings, plus a margin that shrinks as attempts add
-    up."""
+    """The largest peak, scaled to this size and these settings, plus a margin that shrinks with the number
+    of attempts."""
     needed = {one.attempt_id: _needed(one) for one in measured}
     same = tuple([one for one in measured if _settings_ratio(job, one) == 1.0])
     measured = same or tuple([_as_declared(job, one) for one in measured])
@@ -248,7 +257,7 @@ def _by_job(
 
 
 def _as_declared(job: Job, measurement: Measurement) -> Measurement:
-    """The measurement scaled to the present settings, by the memory estimate of the job's kind."""
+    """The measurement, scaled to the present settings by the memory estimate of the job's kind."""
     ratio = _settings_ratio(job, measurement)
     if ratio == 1.0:
         return measurement
@@ -269,12 +278,14 @@ def _settings_ratio(job: Job, measurement: Measurement) -> float:
 
 
 def model_bytes(job: Job, size: JobSize, parallel: ParallelTiming | None) -> int:
-    """The memory estimate for an attempt with that many workers; 0 if it does not depend on the settings."""
+    """The memory estimate in bytes for an attempt with that many workers. 0 if it does not depend on the
+    settings."""
     return memory_of(job, size, _crew(parallel) if parallel else 1) if knows_settings(job) else 0
 
 
 def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """Measurements of about this size, if there are enough: scaling by a small factor has a small error."""
+    """The measurements of about this size, if there are enough. Scaling by a small factor has a small
+    error."""
     alike = tuple(
         measurement for measurement in measured if 1 / NEAR <= _growth(size, measurement.size) <= NEAR
     )
@@ -284,8 +295,8 @@ def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measuremen
 def _frugal(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], parts: int
 ) -> tuple[Measurement, ...]:
-    """For a kind that uses more memory if it is given more: the measurements without those that had far
-    more than others needed."""
+    """The measurements without those that had far more memory than other attempts needed. This applies to
+    kinds that use more memory if they get more."""
     if not footprint_of(job).spills:
         return measured
     had = [
@@ -305,9 +316,9 @@ def _margin(job: Job, attempts: int) -> float:
 
 
 def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> int:
-    """The estimate if there is far more data than ever before: with little data a peak is nearly all base
-    and does not show the memory per row. It grows at most with the data, and at most to the estimate of
-    the kind; otherwise 0."""
+    """The estimate if there is far more data than in any earlier attempt; otherwise 0. With little data, a
+    peak consists almost only of the base and does not show the memory per row. The estimate grows at most
+    in proportion to the data, and at most to the estimate of the kind."""
     if any(_growth(size, measurement.size) <= NEAR for measurement in measured):
         return 0
     most = max(_needed(measurement) * _growth(size, measurement.size) for measurement in measured)
@@ -315,32 +326,32 @@ def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: i
 
 
 def _scaled_peak(job: Job, size: JobSize, measurement: Measurement, workers: int, parts: int) -> int:
-    """The peak scaled to this size. More workers than measured may each use as much as the measured ones;
-    fewer do not lower it."""
+    """The peak, scaled to this size. If there are more workers than measured, each may use as much memory
+    as a measured one. Fewer workers do not lower the peak."""
     peak = _needed(measurement)
     crowd = workers / _crew(measurement.parallel) if measurement.parallel else 1.0
     return int(max(_grown(job, peak, _ratio(size, measurement, parts)), peak * crowd if crowd > 1 else 0))
 
 
 def _ratio(size: JobSize, measurement: Measurement, parts: int) -> float:
-    """The factor by which a part is larger now. More parts than measured do not lower it, because parts
-    may be uneven."""
+    """The factor by which a part is larger than the measured part. More parts than measured do not lower
+    it, because parts may be unequal."""
     timing = measurement.parallel
     fewer = timing.pods / parts if timing is not None and timing.pods > parts else 1.0
     return _growth(size, measurement.size) * fewer
 
 
 def _grown(job: Job, memory_bytes: int, ratio: float) -> float:
-    """The scaled memory: the base is constant, the rest grows with the cells (or the bytes read), more
-    slowly for jobs that spill."""
+    """The scaled memory in bytes. The base is constant. The rest grows with the cells (or with the bytes
+    read), and more slowly for jobs that spill."""
     footprint = footprint_of(job)
     fixed = min(footprint.base_bytes, memory_bytes)
     return fixed + (memory_bytes - fixed) * (ratio**SPILLED if footprint.spills else ratio)
 
 
 def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
-    """Measurements with the same number of workers, otherwise with the next larger one, otherwise with
-    the largest: scaling up has a larger error than scaling down."""
+    """The measurements with the same number of workers, otherwise with the next larger number, otherwise
+    with the largest number. Scaling up has a larger error than scaling down."""
     crews = sorted({_crew(measurement.parallel) for measurement in measured if measurement.parallel})
     nearest = next((crew for crew in crews if crew >= workers), max(crews, default=0))
     return tuple(
@@ -351,7 +362,7 @@ def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measuremen
 
 
 def _crew(timing: ParallelTiming) -> int:
-    """Workers of one pod."""
+    """The number of workers in one pod."""
     return max(1, timing.workers // timing.pods)
 
 
@@ -363,8 +374,8 @@ def _growth(size: JobSize, before: JobSize) -> float:
 
 
 def _needed(measurement: Measurement) -> int:
-    """The memory that an attempt needed. A killed attempt needed more than it had by an unknown amount,
-    so its limit counts."""
+    """The memory that an attempt needed, in bytes. A killed attempt needed more than its limit by an
+    unknown amount, so its limit counts."""
     peak = measurement.use.peak_memory_bytes
     return max(peak, measurement.given.memory_bytes) if measurement.memory_killed else peak
 
@@ -374,7 +385,7 @@ def _by_model(job: Job, size: JobSize, workers: int, measured: tuple[Measurement
     factors = [_needed(measurement) / memory_of(job, measurement.size, workers) for measurement in measured]
     factor = max(
         [1.0, *factors]
-    )  # measurements of other jobs only raise an estimate: only the job's own runs lower it
+    )  # measurements of other jobs only raise an estimate; only the job's own measurements lower it
     margin = MARGIN if len(factors) > 2 else MODEL_MARGIN
     memory = _at_least_floor(model * factor * margin, job)
     why = f"{_size_text(size)}{show_bytes(memory)} estimated for {model_name(job)}"
@@ -402,7 +413,7 @@ def _in_steps(memory: float) -> int:
 
 
 def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[str]]:
-    """The estimate, at most the available memory: an estimate is not a reason to refuse a job."""
+    """The estimate, but at most the available memory. An estimate is no reason to refuse a job."""
     bounds = [
         (resource.memory_bytes, f"the memory of resource {resource.name}"),
         (largest.memory_bytes or None, f"the largest node of site {resource.site}"),
@@ -424,10 +435,11 @@ def _gets_by_with_less(job: Job, history: MeasurementHistory, pipeline: str) -> 
 def size_resource(
     resource: Resource, history: MeasurementHistory, largest: Amounts, *, node_cpus: float | None = None
 ) -> Sizing:
-    """What one worker of a resource gets when it serves one job of the resource's size.
+    """The amounts that one worker of a resource gets if it runs one job of the resource's size.
 
-    Explicit amounts go before; `largest` (one pod's most at the site) bounds what is estimated. It has fewer
-    CPUs than the node (`node_cpus`) where no more are asked for than a job needs.
+    Explicit amounts come first. `largest` are the largest amounts of one pod at the site; they limit
+    estimates. If the site's deployments request only what jobs need, the worker gets fewer CPUs than the
+    node (`node_cpus`).
     """
     memory, why = _resource_memory(resource, history, largest)
     gpus = gpus_of(resource)
@@ -462,8 +474,8 @@ def _resource_memory(
 
 
 def after_memory_kill(sizing: Sizing, killed_at_bytes: int, largest: int, growth: int = GROWTH) -> Sizing:
-    """The sizing with `growth` times the limit at which the attempt ran out of memory, at most `largest`
-    bytes. Unchanged if there is no more."""
+    """The sizing with `growth` times the memory limit at which the attempt was killed, at most `largest`
+    bytes. The sizing is unchanged if no more memory is available."""
     memory = min(growth * killed_at_bytes, largest)
     if memory <= killed_at_bytes:
         return sizing

@@ -1,4 +1,5 @@
-"""The snapshot that the planner decides on: all live records, with indices updated on every change."""
+"""The snapshot from which the planner decides: all live records, with indices that are updated on every
+change."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -57,7 +58,7 @@ class Snapshot:
             self.put(noun)
 
     def put(self, noun: object) -> None:
-        """Insert or replace a noun. Kinds that planning does not need are left aside."""
+        """Insert or replace a record. Kinds that planning does not need are ignored."""
         match noun:
             case JobRun():
                 self.lines.put_job_run(noun)
@@ -85,7 +86,7 @@ class Snapshot:
                 self.history.add(noun)
 
     def remove(self, kind: type[Any], key: str) -> None:
-        """Take a noun out, if it is there."""
+        """Remove a record. An unknown key is ignored."""
         if kind is JobRun:
             self.lines.drop_job_run(key)
         elif kind is Attempt:
@@ -108,7 +109,7 @@ class Snapshot:
             self.chunks.pop(key, None)
 
     def find(self, kind: type[Any], key: str) -> object | None:
-        """The noun of that class and key, if it is live."""
+        """The record of that class and key. None if it is not live."""
         return self._tables.get(kind, {}).get(key)
 
     def job_runs_of(self, run_id: str) -> tuple[JobRun, ...]:
@@ -116,29 +117,29 @@ class Snapshot:
         return self.lines.jobs_of(run_id)
 
     def unfinished_of(self, run_id: str) -> Collection[str]:
-        """Ids of the jobs of a run that are not finished, in no order."""
+        """The ids of the jobs of a run that have not finished, in any order."""
         return self.lines.unfinished_of(run_id)
 
     def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
-        """The jobs that need it directly, in declaration order."""
+        """The jobs that need this job directly, in declaration order."""
         return self.lines.dependents_of(job_run_id)
 
     def attempts_on(self, where: str) -> tuple[Attempt, ...]:
-        """Live attempts on a pod or on a whole deployment, by id."""
+        """The live attempts on a pod or on a whole deployment, in the order of their ids."""
         return tuple(self.attempts[key] for key in sorted(self.places.on.get(where, ())))
 
     def resource_of(self, name: str, kind: JobKind) -> Resource | None:
-        """The resource of that name; the default one of a kind exists without having been put."""
+        """The resource of that name. The default resource of a kind exists even if it was never inserted."""
         resource = self.resources.get(name)
         if resource is None and name == f"default-{kind}":
             return default_resource(kind)
         return resource
 
     def largest_pod(self, site: str) -> Amounts:
-        """The most that one pod could get on an empty site; nothing when the site is not known."""
+        """The largest amounts that one pod can get on an empty site. Zero for an unknown site."""
         return self.places.largest.get(site, _NOTHING)
 
     def largest(self, site: str) -> Amounts:
-        """The node with the most memory at a site; nothing when none is known."""
+        """The amounts of the node with the most memory at a site. Zero if no node is known."""
         shapes = self.places.shapes.get(site)
         return shapes[0] if shapes else Amounts()

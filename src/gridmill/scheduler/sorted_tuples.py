@@ -7,13 +7,15 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
-_BUCKET = 512  # a bucket of 512 pointers moves in about 100 ns; more of them would cost more than they save
+# moving a bucket of 512 pointers takes about 100 ns; larger buckets would cost more than they save
+_BUCKET = 512
 
 
 class SortedTuples(Generic[T]):
-    """Distinct tuples in order: adding, discarding and finding cost O(log n + bucket), copying n pointers.
+    """A sorted collection of distinct tuples. Adding, discarding and finding cost O(log n + bucket); copying
+    costs n pointers.
 
-    What it holds depends only on what was added and discarded, never on in which order.
+    The content depends only on the added and discarded items, never on the order of these operations.
     """
 
     __slots__ = ("_buckets", "_count", "_last")
@@ -36,7 +38,7 @@ class SortedTuples(Generic[T]):
         return chain.from_iterable(reversed(bucket) for bucket in reversed(self._buckets))
 
     def copy(self) -> "SortedTuples[T]":
-        """An independent copy."""
+        """An independent copy of the collection."""
         twin: SortedTuples[T] = SortedTuples.__new__(SortedTuples)
         twin._buckets = [bucket.copy() for bucket in self._buckets]
         twin._last = self._last.copy()
@@ -44,7 +46,7 @@ class SortedTuples(Generic[T]):
         return twin
 
     def add(self, item: T) -> None:
-        """Add an item that is not there."""
+        """Add an item that is not in the collection."""
         self._count += 1
         if not self._buckets:
             self._buckets.append([item])
@@ -63,7 +65,8 @@ class SortedTuples(Generic[T]):
             self._split(at)
 
     def update(self, items: Sequence[T]) -> None:
-        """Add items that are not there: where they are many of all, sorting these anew is cheaper."""
+        """Add items that are not in the collection. If the new items are many in comparison, the whole
+        collection is sorted again, because this is cheaper."""
         if len(items) * 8 < self._count:
             for item in items:
                 self.add(item)
@@ -76,9 +79,9 @@ class SortedTuples(Generic[T]):
         self._last[at : at + 1] = [bucket[_BUCKET - 1], bucket[-1]]
 
     def discard(self, item: T) -> None:
-        """Remove an item if it is there."""
+        """Remove an item. An unknown item is ignored."""
         at = place = 0
-        if not self._buckets or self._buckets[0][0] is not item:  # most often it is the first
+        if not self._buckets or self._buckets[0][0] is not item:  # in most cases it is the first
             at = bisect_left(self._last, item)
             if at == len(self._last):
                 return
@@ -110,7 +113,7 @@ class SortedTuples(Generic[T]):
         return bucket[bisect_left(bucket, key)]
 
     def count_before(self, key: tuple[Any, ...]) -> int:
-        """How many items are smaller than `key`."""
+        """The number of items that are smaller than `key`."""
         at = bisect_left(self._last, key)
         inside = bisect_left(self._buckets[at], key) if at < len(self._last) else 0
         return sum(len(bucket) for bucket in self._buckets[:at]) + inside

@@ -1,4 +1,4 @@
-"""Decides into how many parts a job that can run on several machines is divided, and the share of each
+"""Decides into how many parts a job that can run on several machines is divided, and the size of each
 part."""
 
 from collections.abc import Callable
@@ -14,14 +14,15 @@ from gridmill.scheduler.bottleneck import entity_of
 from gridmill.scheduler.feasibility import gpus_of
 
 Size = Callable[..., Sizing]
-"""Returns the size of one attempt of a job; of a part, if `parts` is given."""
+"""Returns the size of one attempt of a job. If `parts` is given, the size of the attempt of one part."""
 PART_BYTES = 256 * MIB
-"""Bytes of a sink's source files per part, if the number of parts is not declared."""
+"""The bytes of a sink's source files for each part, if the number of parts is not declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSizes:
-    """So many parts, each of that size; `whole` is the size of the attempt that puts them together."""
+    """The number of parts and the size of each part. `whole` is the size of the attempt that combines the
+    results of the parts."""
 
     count: int
     part: Sizing
@@ -29,7 +30,8 @@ class PartSizes:
 
 
 def cut_job(job: Job, job_size: JobSize, resource: Resource, site: Site, size: Size) -> PartSizes | None:
-    """None: it is done in one. The same job is cut alike wherever it has as many machines."""
+    """The parts of a job. None if the job runs as a whole. The parts of a job are the same on every site
+    with the same number of machines."""
     if job.dataset is None and job.sink is None and job.prediction is None:
         return None
     pods = pods_of(resource, site, size(job, parts=max(1, len(site.nodes))).amounts.memory_bytes)
@@ -43,7 +45,7 @@ def cut_job(job: Job, job_size: JobSize, resource: Resource, site: Site, size: S
 
 
 def parts_line(job: Job, job_size: JobSize, resource: Resource, site: Site, size: Size) -> str:
-    """In how many parts a job is done, as a sentence; empty where in one."""
+    """A sentence about the parts of a job. Empty if the job runs as a whole."""
     if job.each is not None:
         node_count = sum(map(job.each.matches, site.nodes))
         if not node_count:
@@ -54,8 +56,8 @@ def parts_line(job: Job, job_size: JobSize, resource: Resource, site: Site, size
 
 
 def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
-    """How many pods the resource may have, for a job that takes so much memory in each: as set, else one on
-    every node that is large enough."""
+    """The number of pods that the resource may have, for a job that takes this much memory in each pod.
+    This is the declared number, otherwise one pod on every node that is large enough."""
     if resource.workers is not None:
         return resource.workers
     amounts = Amounts(
@@ -67,13 +69,13 @@ def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
 
 
 def _cpus(resource: Resource, site: Site, pods: int) -> float:
-    """Of one pod."""
+    """The number of CPUs of one pod."""
     per_node = -(-pods // max(1, len(site.nodes)))
     return max(1.0, resource.cpus or site.largest.cpus // per_node)
 
 
 def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size: Size) -> PartSizes | None:
-    """By its buckets: the rows of an entity lie in one of them."""
+    """Divide a dataset by its buckets. All rows of an entity are in the same bucket."""
     buckets = (spec.buckets or -(-(rows or 0) // BUCKET_ROWS)) if entity_of(spec) else 1
     count = min(pods, buckets)
     if count < 2:
@@ -84,8 +86,8 @@ def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size:
 
 
 def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size: Size) -> PartSizes | None:
-    """Divide by source files. Only the job can find out which of them are new, so a part may have no
-    work."""
+    """Divide a sink by its source files. Only the job can find out which files are new, so a part may have
+    no work."""
     if not spec.source.splits:
         return None
     count = min(pods, spec.parts or -(-(input_bytes or 0) // PART_BYTES))
@@ -97,7 +99,8 @@ def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size
 
 
 def _cut_swarm(job: Job, pods: int, pod: Amounts, size: Size) -> PartSizes | None:
-    """As many workers in each part as its `pod` has CPUs; no more parts than that takes."""
+    """Divide a prediction by its workers. Each part has as many workers as its `pod` has CPUs. There are
+    only as many parts as the workers need."""
     spec = job.prediction
     assert spec is not None
     swarm = size(job, largest=pod, pods=pods)

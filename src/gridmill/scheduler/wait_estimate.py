@@ -1,6 +1,6 @@
-"""Estimates how long waiting jobs still wait, by simulating the service of a resource's queue in order.
+"""Estimates how long waiting jobs still wait, by simulating the queue of a resource in order.
 
-The durations are those of measured jobs.
+The simulation uses the durations of measured jobs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,18 +36,22 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 class OccupiedPlace(NamedTuple):
-    """A place that an attempt holds until a time, in seconds from now (infinite: nobody knows when)."""
+    """A place that an attempt holds until a time, in seconds from now. The time is infinite if the end is
+    unknown."""
 
     ends: float
     claim: QuotaClaim
 
 
 class WaitSimulation:
-    """`places`: how many jobs run at once; `here`: what runs there now, until known times; `elsewhere`: what
-    counts for the projects beside; `standings`: how these stand now, and then change.
+    """A simulation of the queue of one resource. `places` is the number of jobs that run at once. `here` are
+    the attempts that run on the resource now, with their expected ends. `elsewhere` are attempts on other
+    resources that count for the projects. `standings` are the standings of the projects now; the simulation
+    changes them.
 
-    Of several projects the one that used less goes first, as in a plan (gridmill.scheduler.fair_share); one
-    at its quota lets others pass until enough of its jobs have ended.
+    Of several projects, the project with the lowest use goes first, as in a plan
+    (gridmill.scheduler.fair_share). A project that has reached its quota lets others pass until enough of
+    its jobs have ended.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class WaitSimulation:
         standings: Mapping[str, ProjectStanding],
     ) -> None:
         self._now = 0.0
-        self._free = [0.0] * max(0, places - len(here))  # when each place is free
+        self._free = [0.0] * max(0, places - len(here))  # the time at which each place is free
         self._free += (stay.ends for stay in here)
         self._numbers = count()
         self._ends = [(ends, next(self._numbers), claim) for ends, claim in (*here, *elsewhere)]
@@ -69,8 +73,9 @@ class WaitSimulation:
     def starts(
         self, lines: Mapping[str, Iterator[Ticket]], lasts: Callable[[Ticket], float | None]
     ) -> Iterator[tuple[Ticket, float]]:
-        """Jobs in the order in which they start, and when, in seconds from now. `lines`: those that wait, by
-        project; `lasts`: for how many seconds one runs. Ends behind the first for which that is not known."""
+        """The jobs in the order in which they start, with their start in seconds from now. `lines` are the
+        waiting jobs, by project. `lasts` returns the duration of a job in seconds. The iteration stops
+        after the first job whose duration is unknown."""
         heads = {name: head for name, line in lines.items() if (head := next(line, None)) is not None}
         while (first := self._first(heads.values())) is not None:
             demand = first[JOB_CLASS].demand
@@ -87,8 +92,8 @@ class WaitSimulation:
                 heads[demand.project] = following
 
     def _first(self, heads: Iterable[Ticket]) -> Ticket | None:
-        """The job whose turn is next when a place is free and its quota has room; None if there is
-        none."""
+        """The job that starts when the next place is free and its quota has room. None if there is no such
+        job."""
         self._go_on(self._free[0])
         while heads:
             ready = [head for head in heads if not self._standing(head).is_over(head[JOB_CLASS])]
@@ -105,7 +110,7 @@ class WaitSimulation:
         return self._standings[head[JOB_CLASS].demand.project]
 
     def _go_on(self, until: float) -> None:
-        """Advance to that time; all jobs that end by then free what they hold."""
+        """Advance to that time. All jobs that end by then release the amounts that they hold."""
         while self._ends and self._ends[0][0] <= until:
             ended, _, claim = heappop(self._ends)
             self._lapse(ended)
@@ -125,35 +130,37 @@ class WaitSimulation:
 
 
 LOW, LIKELY, HIGH = 0.2, 0.5, 0.8
-"""Quantiles of the durations of measured jobs from which the range is computed."""
+"""The quantiles of measured durations from which the low, likely and high estimates are computed."""
 _LAST = ""
-"""The id of a job that is not in the queue yet."""
+"""The id of a simulated job that is not in the queue yet."""
 MOST_BEFORE = 500
-"""Behind more jobs than this there is no estimate: errors would add up."""
+"""If more jobs than this are before a job, there is no estimate, because errors would add up."""
 
 
 class WaitForecast(NamedTuple):
-    """Seconds from now: most likely, and where most waits will lie."""
+    """An estimated wait in seconds from now: the most likely value, and the range that contains most
+    waits."""
 
     likely: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        """`about 12 min (8 min - 20 min)`."""
+        """The estimate as text: `about 12 min (8 min - 20 min)`."""
         around = f" ({show_seconds(self.low)} - {show_seconds(self.high)})" if self.high > self.low else ""
         return f"about {show_seconds(self.likely)}{around}"
 
 
 class _RunningAttempt(NamedTuple):
-    """An attempt that runs: how long it has, and how long jobs like it took."""
+    """A running attempt: how long it has run, and how long similar jobs took."""
 
     claim: QuotaClaim
     attained: float
     measured_seconds: Sequence[float]
 
     def occupied_place(self, share: float) -> OccupiedPlace:
-        """If it takes as long as that share of the jobs like it at the most."""
+        """The place that the attempt holds. Its end assumes that the attempt takes as long as this
+        quantile (`share`) of similar jobs."""
         return OccupiedPlace(
             remaining(self.measured_seconds, self.attained, share) if self.measured_seconds else inf,
             self.claim,
@@ -161,10 +168,11 @@ class _RunningAttempt(NamedTuple):
 
 
 class WaitForecasts:
-    """Forecasts for the waiting jobs of a snapshot; those of a resource are worked out together.
+    """Forecasts for the waiting jobs of a snapshot. The forecasts of all jobs of a resource are computed
+    together.
 
-    Jobs are taken to go in order, each as soon as places come free; places are the pods' for jobs of its
-    size.
+    The estimate assumes that jobs start in order, each as soon as a place is free. The number of places is
+    the number of jobs of its size that the pods can run at once.
     """
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
@@ -176,8 +184,8 @@ class WaitForecasts:
         self._lasted: dict[str, Sequence[float]] = {}
 
     def of(self, job_run_id: str) -> WaitForecast | None:
-        """The forecast; None if it cannot be made: no pod is up, some end at a certain time, the job
-        could start now, or a job that runs or is before it was never measured."""
+        """The forecast for a job. None if no forecast is possible: no pod is up, a pod ends at a fixed
+        time, the job could start now, or a running job or a job before it was never measured."""
         job_run = self._snapshot.job_runs[job_run_id]
         demand = demand_of(job_run)
         key = (job_run.resource, self._places(job_run.resource, demand))
@@ -187,11 +195,11 @@ class WaitForecasts:
         return wait if wait is not None and wait.likely and not self._could_start(job_run, demand) else None
 
     def behind(self, resource: str, demand: Demand) -> float | None:
-        """The start of one more job, in seconds from now, behind all that wait; None if it cannot be
-        estimated."""
+        """The seconds from now until one more job would start behind all waiting jobs. None if they cannot
+        be estimated."""
         most = self._places(resource, demand) + self._places(resource, demand, coming=True)
         key = (resource, most, demand._replace(memory_bytes=1 << demand.memory_bytes.bit_length()))
-        if key not in self._behind:  # memory counts for the places, and for a quota
+        if key not in self._behind:  # memory decides the number of places and counts against a quota
             self._behind[key] = self._simulate_behind(resource, most, demand)
         return self._behind[key]
 
@@ -203,7 +211,8 @@ class WaitForecasts:
         return next((began for ticket, began in starts if ticket is last), None)
 
     def _places(self, resource: str, demand: Demand, *, coming: bool = False) -> int:
-        """How many such jobs its pods, up or coming, would run at once if they were empty."""
+        """The number of such jobs that the resource's pods, up or starting, would run at once if they were
+        empty."""
         places = self._snapshot.places
         pods = (places.coming if coming else places.open).get(resource, Pods())
         return pods.places(demand.memory_bytes, demand.gpus, empty=True)
@@ -230,7 +239,8 @@ class WaitForecasts:
         }
 
     def _starts(self, resource: str, places: int, share: float) -> Mapping[str, float]:
-        """When each starts, if all take as long as that share of the jobs like them at the most."""
+        """The start of each waiting job, if every job takes as long as the quantile `share` of similar
+        jobs."""
         return {
             ticket[JOB_RUN_ID]: began
             for ticket, began in self._simulated(resource, places, share)
@@ -240,7 +250,7 @@ class WaitForecasts:
     def _simulated(
         self, resource: str, places: int, share: float, last: Ticket | None = None
     ) -> Iterator[tuple[Ticket, float]]:
-        """With one more job at the end, where there is a `last`."""
+        """The starts of the waiting jobs and, if there is a `last` job, of this job behind all others."""
         lines = dict(_lines(self._queue(resource)))
         if last is not None:
             project = last[JOB_CLASS].project
@@ -255,8 +265,9 @@ class WaitForecasts:
     def _elsewhere(
         self, resource: str, projects: Collection[str], stays: Mapping[str, Sequence[OccupiedPlace]]
     ) -> Iterator[OccupiedPlace]:
-        """What runs at other resources, of projects that wait here: where several do, it counts for their
-        turns, else for a quota alone."""
+        """The running attempts at other resources that belong to projects with waiting jobs here. If
+        several projects wait, these attempts decide whose turn is next. If one project waits, they count
+        only against its quota."""
         counted = {name for name in projects if len(projects) > 1 or self._standing(name).bounded}
         for other, some in stays.items() if counted else ():
             if other != resource:
@@ -286,7 +297,7 @@ class WaitForecasts:
 
     @cached_property
     def _held(self) -> Mapping[str, Sequence[_RunningAttempt]]:
-        """What runs, by resource; each rank of a gang has an attempt of its own."""
+        """The running attempts, by resource. Each rank of a gang has its own attempt."""
         held: dict[str, list[_RunningAttempt]] = {}
         for attempt in self._snapshot.attempts.values():
             job_run = self._snapshot.job_runs.get(attempt.job_run_id)
@@ -303,7 +314,7 @@ class WaitForecasts:
 
 
 def _lines(queue: JobQueue) -> Mapping[str, Iterator[Ticket]]:
-    """Those that wait, in order, by project."""
+    """The waiting jobs in order, by project."""
     groups: dict[str, list[Iterator[Ticket]]] = {}
     for group in queue.classes.values():
         groups.setdefault(group.demand.project, []).append(iter(group.members))
@@ -311,7 +322,7 @@ def _lines(queue: JobQueue) -> Mapping[str, Iterator[Ticket]]:
 
 
 def _claim(attempt: Attempt, job_run: JobRun) -> QuotaClaim:
-    """What it counts against a quota."""
+    """The amounts of the attempt that count against a quota."""
     given, cpus = attempt.given, attempt.asked_cpus
     kind, project = job_run.job.kind, attempt.project
     return QuotaClaim(Demand(given.memory_bytes, given.gpus, cpus, 0, kind, project=project))

@@ -1,6 +1,7 @@
-"""Explains why a job executes (what changed since an earlier version) and selects its code files. Pure.
+"""Explains why a job executes (what changed since an earlier version) and selects its code files. All
+functions are pure.
 
-The code of a job is the files that it declares to read, or all files of the project that are code.
+The code of a job consists of the files that it declares to read, or of all code files of the project.
 """
 
 import posixpath
@@ -23,7 +24,7 @@ _LONG = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadVersion:
-    """A version that a job reads, with what it was made from where that is known."""
+    """A version that a job reads, with the inputs from which it was made if they are known."""
 
     artifact: Artifact
     provenance: Provenance | None = None
@@ -31,8 +32,9 @@ class ReadVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenanceComparison:
-    """What a job is made from now and what an earlier version was made from, with the versions and the files
-    of code that it reads; `code_before` is None where its files are not known any more."""
+    """The comparison of a job's present provenance with the provenance of an earlier version, with the
+    versions and the code files that each reads. `code_before` is None if the earlier files are no longer
+    known."""
 
     job: str
     now: Provenance
@@ -44,7 +46,7 @@ class ProvenanceComparison:
 
 
 def why_changed(compared: ProvenanceComparison) -> tuple[str, ...]:
-    """The differences as texts, the most informative first; empty if there are none."""
+    """The differences as texts, the most informative first. Empty if there are none."""
     return tuple(_differences(compared))
 
 
@@ -75,7 +77,8 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]
 
 
 def _field(name: str, before: Provenance, now: Provenance) -> str:
-    """`training.trees 100 -> 200`; only the name where a value is long or there is none."""
+    """The change of a field: `training.trees 100 -> 200`. If a value is long or missing, only the name of
+    the field."""
     both = (before.declared.get(name), now.declared.get(name))
     texts = [one for one in both if one and not one.startswith(HASHED) and "\n" not in one]
     if len(texts) < len(both) or sum(map(len, texts)) > _LONG:
@@ -89,8 +92,8 @@ def _follows(
     now: Mapping[str, str],
     parameters: Mapping[str, tuple[Given | None, Given | None]],
 ) -> bool:
-    """Whether a field differs just by the values of these parameters; of long texts only their hashes are
-    known: these do."""
+    """Whether the change of a field follows from the changed values of these parameters alone. Of long
+    texts only the hashes are known; a change of such a text counts as following from the parameters."""
     was, is_ = before.get(name), now.get(name)
     if was is None or is_ is None or not parameters:
         return False
@@ -178,7 +181,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def together(reasons: Iterable[str], with_version: str) -> str:
-    """One line: the reasons, and the version that was compared with."""
+    """One line with the reasons and the version that was compared."""
     text = "; ".join(reasons) or "it was made from the same inputs"
     return f"{text} (compared with {with_version})"
 
@@ -191,10 +194,10 @@ def files_read(
 ) -> Mapping[str, str]:
     """The hashes of the files of the code bundle that the job's code reads, by name.
 
-    With `inputs`: the files that these name, and those that other fields of the job name. Without: all but
-    pipeline files (`file` is the pipeline's own), `data` (paths and patterns of files that sinks load,
-    relative to `folder`), and rules of what is ignored. Empty folders never count. Raises InputError for an
-    input that names no file.
+    If the job has `inputs`, these are the files that `inputs` names and the files that other fields of the
+    job name. Otherwise they are all files except pipeline files (`file` is the pipeline's own), `data` and
+    ignore files such as `.gitignore`. `data` are the paths and patterns of files that sinks load, relative
+    to `folder`. Empty folders never count. Raises InputError for an input that names no file.
     """
     every = {one.name: one for one in files if not one.digest.endswith(FOLDER_MARK)}
     if job.reads_files:
@@ -226,7 +229,7 @@ def _declared(job: Job, every: Mapping[str, CodeFile]) -> Iterator[str]:
 
 
 def files_named(job: Job) -> tuple[str, ...]:
-    """Files that other fields than `inputs` name: scripts, models, requirements."""
+    """The files that fields other than `inputs` name: scripts, models, requirements."""
     training = job.training
     scripts = (training.script, training.predict) if training is not None else ()
     names = (job.environment, training.file if training is not None else None)
@@ -235,8 +238,8 @@ def files_named(job: Job) -> tuple[str, ...]:
 
 
 def _inside(written: str, folder: str) -> str:
-    """A path or pattern relative to the project's folder; empty if it leads outside, or if the folder of
-    an absolute path is not known."""
+    """A path or pattern relative to the project's folder. Empty if it leads outside this folder, or if the
+    folder of an absolute path is unknown."""
     if posixpath.isabs(written) and not posixpath.isabs(folder):
         return ""
     path = posixpath.relpath(written, folder) if posixpath.isabs(written) else written
@@ -246,8 +249,8 @@ def _inside(written: str, folder: str) -> str:
 
 @cache
 def _pattern(glob: str, *, below: bool) -> re.Pattern[str]:
-    """The names that a glob matches: `*` matches no slash, `**` any folders. `below`: a folder stands for
-    all that lies in it."""
+    """The regular expression for the names that a glob matches: `*` matches no slash, `**` matches any
+    folders. With `below`, a folder matches everything in it."""
     parts: list[str] = []
     at = 0
     while at < len(glob):
