@@ -1,7 +1,7 @@
-"""Applies a model to rows, with the same results in a prediction job and in a program that holds the rows.
+"""Applies a model to rows: a prediction job and a program that has the rows in memory get the same results.
 
-Columns are found by name. Rows of a program are converted to an Arrow table, and the result is converted back
-to the form in which the rows came.
+Columns are found by name. Rows of a program are converted to an Arrow table. The result is converted back to
+the type of these rows.
 """
 
 import sys
@@ -89,8 +89,8 @@ def _explained() -> Iterator[None]:
 
 
 def in_form_of(rows: Rows) -> Callable[[pa.Table], Any]:
-    """A function that converts a result into the form of `rows`: a pandas frame (with the index of `rows`), a
-    polars frame, a list of dicts, or else an Arrow table."""
+    """Return a function that converts a result into the type of `rows`: a pandas frame (with the index of
+    `rows`), a polars frame, a list of dicts, or otherwise an Arrow table."""
     if _is_frame(rows, "pandas"):
         return lambda table: table.to_pandas().set_axis(rows.index)
     if _is_frame(rows, "polars"):
@@ -101,17 +101,18 @@ def in_form_of(rows: Rows) -> Callable[[pa.Table], Any]:
 
 
 def _is_frame(rows: Rows, library: str) -> bool:
-    """Whether `rows` is a DataFrame of this library. The library is not imported: only an imported library
-    can have made `rows`."""
+    """Return whether `rows` is a DataFrame of this library. This function does not import the library: if the
+    library is not imported, `rows` cannot come from it."""
     module = sys.modules.get(library)
     return module is not None and isinstance(rows, module.DataFrame)
 
 
 def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: int = 0) -> Floats:
-    """The model's output for the rows `kept` of `table`; the rows before them are their history.
+    """Return the model's output for the rows `kept` of `table`. The earlier rows of `table` are the history
+    of these rows.
 
-    `before` is the number of rows of the dataset that come before the table. Raises DataError for a column
-    that is missing or has another type than in training.
+    `before` is the number of rows of the dataset that come before the table. Raises DataError if a column is
+    missing or has another type than in training.
     """
     card = predictor.card
     inputs = encode(table, card.encodings)
@@ -161,11 +162,11 @@ PIECE_ROWS = 65_536
 
 
 def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False) -> pa.Table:
-    """Predictions for all rows of `table`, in its order, as a prediction job writes them.
+    """Return predictions for all rows of `table`, in the order of the table, in the form that a prediction
+    job writes.
 
-    The result also contains the columns of the entity and the time, if the table has them; other columns
-    are ignored. Raises InputError for missing columns, DataError for columns of another type than in
-    training.
+    If the table has the columns of the entity and the time, the result contains them too. Other columns are
+    ignored. Raises InputError for missing columns, DataError for columns of another type than in training.
     """
     card = load_card(folder)
     check_trust(card, name, trust, "predict", how="write `predict(rows, trust=True)`")
@@ -183,8 +184,8 @@ def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False
 
 
 def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
-    """The columns that the model reads or that the result repeats. Raises InputError if a column
-    is missing."""
+    """Return the columns that the model reads and the columns that the result repeats. Raises InputError if a
+    column is missing."""
     column_names, features = table.column_names, [encoding.column for encoding in card.encodings]
     missing = [column for column in features if column not in column_names]
     if missing:
@@ -206,8 +207,11 @@ def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
 
 
 def _with_types(table: pa.Table, card: ModelCard) -> pa.Table:
-    """The table with the types that files have: polars stores texts as views, pandas has categories, and in
-    lists and data frames a column of text without any value has no type."""
+    """Return the table with the column types that files have.
+
+    polars stores texts as views, and pandas has categories. In lists and data frames, a column of texts has
+    no type if all its values are missing.
+    """
     texts = {encoding.column for encoding in card.encodings if encoding.categories is not None}
     types = [_type(item.type, item.name in texts) for item in table.schema]
     return table.cast(pa.schema(list(zip(table.column_names, types, strict=True))))
@@ -251,7 +255,7 @@ def _times(column: pa.ChunkedArray, time: str, name: str) -> Integers:
 
 
 def _predicted(predictor: Predictor, table: pa.Table, card: ModelCard) -> Floats:
-    """The chunks of the table in which predictions are computed, each with the rows that are its history."""
+    """Yield the chunks of the table for prediction, each with the earlier rows that are its history."""
     if table.num_rows == 0:
         width = len(card.classes) or (len(card.labels) if card.many else 0)
         return np.zeros((0, width) if width else 0)
@@ -265,7 +269,8 @@ def _predicted(predictor: Predictor, table: pa.Table, card: ModelCard) -> Floats
 
 
 def _warn(table: pa.Table, card: ModelCard, name: str) -> None:
-    """Warn of unknown categories and of rows that have less history than the rows in training."""
+    """Print a warning for unknown categories, and for rows that have less history than the rows in
+    training."""
     rows = np.arange(table.num_rows)
     unknown = count_unknown(table, card.encodings, rows) if table.num_rows else 0
     if unknown:

@@ -17,9 +17,10 @@ class _PandasBlocker:
 
 
 def keep_pandas_out() -> None:
-    """Make pyarrow look for pandas once while pandas cannot be found; pyarrow does not look again.
+    """Make pyarrow look for pandas once while pandas cannot be found. pyarrow does not look a second time.
 
-    Other code in this process can still import pandas. If pandas is already imported, nothing happens.
+    Other code in this process can still import pandas. If pandas is already imported, this function does
+    nothing.
     """
     if "pandas" in sys.modules:
         return

@@ -1,7 +1,7 @@
-"""Child processes of a job, which are forked before heavy libraries start threads and which end with the job;
-and their resource usage.
+"""Child processes of a job and their resource usage.
 
-The usage is CPU time, time waiting for a CPU or for the disk, and bytes read from and written to disks.
+Children are forked before heavy libraries start threads, and they end with the job. The usage is CPU time,
+time waiting for a CPU or for the disk, and bytes read from and written to disks.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ _CRASHED = 70
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """A process with a pipe to it (`orders`) and a pipe from it (`reports`); `text` is the beginning of an
-    incomplete line."""
+    """A child process with two pipes: `orders` to the child and `reports` from it. `text` is the beginning of
+    an incomplete line."""
 
     pid: int
     orders: int
@@ -36,12 +36,14 @@ class WorkerProcess:
     text: bytes = b""
 
     def send(self, line: str) -> None:
-        """Send a line. If the child has ended, no error is raised: the end of its reports shows it."""
+        """Send a line. If the child has ended, this method raises no error: the end of the child's reports
+        shows it."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self.orders, line.encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The reports that have arrived, each once; waits for the first one. None if the child has ended."""
+        """Return the new reports, each only once; wait until there is at least one. Return None if the child
+        has ended."""
         data = os.read(self.reports, 65536)
         if not data:
             return None
@@ -68,12 +70,11 @@ Talk = Callable[[Callable[[], str], Callable[[dict[str, Any]], None]], None]
 
 
 def start_child(talk: Talk, others: Sequence[WorkerProcess] = ()) -> WorkerProcess:
-    """Fork a child that runs `talk` and ends. If `talk` raises a GridmillError, it is reported as {"error":
-    body}.
+    """Fork a child that runs `talk` and then ends.
 
-    The child closes the pipes of `others`, so that the end of another child closes its pipe. The child is
-    killed when this process dies. Any other exception is written to the log and ends the child with exit
-    code 70.
+    If `talk` raises a GridmillError, the child reports it as {"error": body}. Any other exception is written
+    to the log and ends the child with exit code 70. The child is killed when this process dies. The child
+    closes the pipes of `others`, because otherwise this process would not notice the end of another child.
     """
     orders, reports = os.pipe(), os.pipe()
     parent = os.getpid()
@@ -108,8 +109,10 @@ def _be_child(talk: Talk, parent: int, orders: int, reports: int, unused: Sequen
 
 
 def _die_with(parent: int) -> None:
-    """On other systems than Linux, a child ends when its orders end, after it has finished its
-    current work."""
+    """Make Linux kill this child when its parent process dies.
+
+    On other systems the child ends after its current work, when the pipe of its orders is closed.
+    """
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:
@@ -144,7 +147,7 @@ class Crew:
         return child
 
     def heard(self) -> list[WorkerProcess]:
-        """The children that have reported or ended; waits for the first one."""
+        """Return the children that have reported or ended; wait until there is at least one."""
         return [key.data for key, _ in self._selector.select()]
 
     def remove(self, child: WorkerProcess) -> str:
@@ -171,8 +174,8 @@ def raise_error(report: dict[str, Any]) -> None:
 
 
 def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -> dict[str, Any]:
-    """The result of `function` (a JSON value), computed in a child, so that this process can still fork
-    safely.
+    """Run `function` in a child process and return its result (a JSON value), so that this process can still
+    fork safely.
 
     The result is passed in a file in `scratch`. Raises the GridmillError that `function` raises; JobError
     with `what` if the child dies.
@@ -200,12 +203,13 @@ def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 _ACCOUNTING = Path("/proc/sys/kernel/task_delayacct")
 _DELAY_FIELD = 39
-"""Field of /proc/PID/stat, counted after the name: ticks that the process waited for the disk."""
+"""The position of a field of /proc/PID/stat, counted after the name: the ticks for which the process waited
+for the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTotals:
-    """Sums over processes. None means that this system does not count the value."""
+    """Sums over processes. A value is None if this system does not measure it."""
 
     cpu_seconds: float = 0.0
     delay_seconds: float | None = None
@@ -218,7 +222,7 @@ class CpuTotals:
         return _each(self, before, -1)
 
     def plus(self, other: "CpuTotals") -> "CpuTotals":
-        """The sum of both; a value that is unknown in one of them is unknown in the sum."""
+        """Return the sum of both. A value that is None in one of them is None in the sum."""
         return _each(self, other, 1)
 
 
@@ -243,8 +247,8 @@ def _each(one: CpuTotals, other: CpuTotals, sign: int) -> CpuTotals:
 
 
 def spent_so_far(helpers: Iterable[int] = ()) -> CpuTotals:
-    """The usage of this process and of the processes `helpers` (pids). A process that has ended is not
-    counted."""
+    """Return the usage of this process and of the processes `helpers` (pids). Processes that have ended are
+    not counted."""
     own = _spent("self")
     cpu_totals = CpuTotals(
         cpu_seconds=time.process_time(),
@@ -272,17 +276,17 @@ def _spent(pid: str) -> CpuTotals:
 
 
 def _delay(pid: str) -> float | None:
-    """Seconds in which the first thread was ready to run but had no CPU; None if the kernel does not report
-    it.
+    """Return the seconds for which the first thread was ready to run but had no CPU; None if the kernel does
+    not report it.
 
-    Threads wait at the same time: a sum over all threads could exceed the elapsed time.
+    Several threads can wait at the same time, so a sum over all threads could exceed the elapsed time.
     """
     fields = _text(f"/proc/{pid}/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) == 3 else None
 
 
 def _counts_disk() -> bool:
-    """Whether the kernel accounts delays; it is off by default on many systems."""
+    """Return whether the kernel measures delays of processes. Many systems do not measure them by default."""
     return _text(str(_ACCOUNTING)).strip() == "1"
 
 

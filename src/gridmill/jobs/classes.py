@@ -1,4 +1,4 @@
-"""Class labels: their order, their names and their own type."""
+"""Class labels: their order, their names and their type."""
 
 import re
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ _DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
 class Classes:
     """The classes of a label, in the order of a model's probabilities.
 
-    Numbers and booleans are in numeric order, times in time order, text in the order of its code points.
-    `names` are the values as text, `type` is Arrow's name of the label's type; labels that are neither
-    numbers nor booleans have the type `string`.
+    The order is numeric for numbers and booleans, by time for times, and by code points for text. `names` are
+    the values as text, `type` is Arrow's name of the label's type. Labels that are neither numbers nor
+    booleans have the type `string`.
     """
 
     names: tuple[str, ...] = ()
     type: str = TEXT
 
     def values(self) -> pa.Array:
-        """The classes as values of their own type."""
+        """The classes as values of the label's type."""
         return pa.array(self.names, pa.string()).cast(_arrow_type(self.type))
 
     def numbers(self, label: pa.ChunkedArray) -> Floats:
-        """For each row the number of its class; -1 for a class that was not in training, NaN for a missing
-        value.
+        """Return for each row the number of its class: -1 for a class that was not in training, NaN for a
+        missing value.
 
         Numbers of another type are compared as doubles, and all other values as text.
         """
@@ -46,8 +46,8 @@ class Classes:
         return result
 
     def truth(self, label: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The labels to write beside predictions: numbers and booleans unchanged, text for classes that are
-        text."""
+        """Return the labels in the form in which they are written beside predictions: numbers and booleans
+        unchanged, all other labels as text."""
         return label.cast(pa.string()) if self.type == TEXT else _plain(label)
 
 
@@ -62,7 +62,8 @@ def find_classes(label: pa.ChunkedArray) -> Classes:
 
 
 def _plain(label: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text as `string`; numbers that are not finite become missing, and negative zero becomes zero."""
+    """Convert all texts to the type `string`; in numbers, replace NaN and infinity by missing values, and
+    negative zero by zero."""
     if is_text(label.type):
         return label.cast(pa.string())
     if not pa.types.is_floating(label.type):

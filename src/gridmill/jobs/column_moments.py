@@ -1,5 +1,5 @@
-"""Mean and standard deviation of a column of numbers, computed per batch and merged without reading rows
-again."""
+"""Computes mean and standard deviation of a column of numbers per batch, and merges them without reading the
+rows again."""
 
 from collections.abc import Mapping
 from math import isfinite, sqrt
@@ -13,11 +13,10 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(slots=True)
 class Moments:
-    """The count of finite numbers, their mean, and the sum of their squared deviations from it.
+    """The count of finite numbers, their mean, and the sum of their squared deviations from the mean.
 
-    Merged by Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-    Variances" (1979): unlike the result of an SQL aggregate, this result does not depend on the number of
-    threads.
+    Moments are merged by Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing
+    Sample Variances" (1979). Unlike an SQL aggregate, the result does not depend on the number of threads.
     """
 
     count: int = 0
@@ -33,7 +32,7 @@ class Moments:
         return cls(count, facts["mean"], std * std * (count - 1))
 
     def see(self, column: pa.Array) -> None:
-        """Add a column's finite numbers."""
+        """Add the finite numbers of a column."""
         numbers = pc.cast(column, pa.float64(), safe=False)
         mean = pc.mean(numbers).as_py()
         if mean is not None and not isfinite(mean):
@@ -49,7 +48,7 @@ class Moments:
         if not other.count:
             return
         apart, share = other.mean - self.mean, other.count / count
-        # a power would raise OverflowError
+        # `** 2` would raise OverflowError
         self.squares += other.squares + apart * apart * self.count * share
         self.mean += apart * share
         self.count = count

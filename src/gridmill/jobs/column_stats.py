@@ -1,4 +1,4 @@
-"""Statistics of a table's columns: computed in one pass, and merged when several processes computed them."""
+"""Statistics of a table's columns, computed in one pass. Statistics from several processes can be merged."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -18,17 +18,17 @@ from gridmill.jobs.duckdb_engine import fetch_rows, literal, open_engine, quoted
 
 COUNTED, MOMENTS = "counted", "moments"
 TOLD_AT_ONCE = 16
-"""Columns per query: DuckDB allocates a vector of states per column, 2.2 MiB each, also for a single row."""
+"""The number of columns per query. DuckDB allocates a vector of states for each column, 2.2 MiB even for a
+single row."""
 Facts = Mapping[str, Mapping[str, Any]]
 Files = Mapping[str, pa.RecordBatchReader]
-"""The file's name and row number by which rows are read in order."""
+"""The name of the file and the row number. Rows are read in this order."""
 
 
 def describe(context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema) -> Facts:
-    """Per column: nulls, min, max and approximate distinct count; for numbers also mean and std. The values
-    are JSON.
+    """Return for each column: nulls, min, max and approximate distinct count; for numbers also mean and std.
 
-    Nested columns are left out. The rows are read once.
+    The values are JSON. Nested columns are left out. The rows are read once.
     """
     count = _ColumnCounter(columns=columns, schema=schema)
     if not count.plain:
@@ -54,7 +54,7 @@ def note_facts(
 
 
 def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema) -> Facts:
-    """The statistics that `describe` returns, for the rows of all parts together (at least one part)."""
+    """Return the result of `describe` for the rows of all parts together (at least one part)."""
     plain = _plain(columns, schema)
     if not plain:
         return {}
@@ -70,8 +70,10 @@ def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema)
 
 @dataclass(slots=True, kw_only=True)
 class _ColumnCounter:
-    """Counts rows as they pass. Moments are kept per file, so that the result does not depend on which
-    process read the file."""
+    """Counts rows while they are read.
+
+    Moments are kept per file. So the result does not depend on which process read the file.
+    """
 
     columns: Sequence[str]
     schema: pa.Schema
@@ -82,7 +84,7 @@ class _ColumnCounter:
         return _plain(self.columns, self.schema)
 
     def passing(self, files: Files) -> pa.RecordBatchReader:
-        """The same rows; their moments are counted as they pass."""
+        """Yield the same batches, and count their moments."""
         schema = pa.schema([self.schema.field(name) for name in self.plain])
         return pa.RecordBatchReader.from_batches(schema, self._passing(files))
 
@@ -96,7 +98,7 @@ class _ColumnCounter:
                 yield batch.select(self.plain)
 
     def sql(self) -> str:
-        """Make a table of one row with the mergeable aggregates of each column."""
+        """Write a table of one row with the mergeable aggregates of each column."""
         counted = ['count(*) AS "rows"']
         for number, name in enumerate(self.plain):
             column = quoted(name)
@@ -158,8 +160,8 @@ def _column_facts(
 
 
 def _python_safe(sql: str, kind: str) -> str:
-    """Return SQL for a value that Python can represent: a time outside the years 1 to 9999
-    becomes missing."""
+    """Return SQL for a value that Python can represent. A time outside the years 1 to 9999 becomes a missing
+    value."""
     if kind != "DATE" and not kind.startswith("TIMESTAMP"):
         return sql
     return f"CASE WHEN {sql} BETWEEN '0001-01-02'::{kind} AND '9999-12-30'::{kind} THEN {sql} END"
@@ -184,7 +186,7 @@ def _by_column(moments: Mapping[tuple[str, str], Moments]) -> Mapping[str, Momen
 
 
 def json_value(value: object) -> Any:  # noqa: ANN401  JSON has no better type
-    """The value as JSON: times in ISO 8601, long text cut, None for a number that is not finite."""
+    """Return the value as JSON: times in ISO 8601, long texts shortened, None for NaN and infinity."""
     match value:
         case bool() | int() | None:
             return value

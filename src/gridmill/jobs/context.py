@@ -20,8 +20,8 @@ from gridmill.errors import InputError, UnsafePathError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """Outputs and the metrics to show. `size` is the size of the data that the job measured, `parallel` the
-    usage of its workers."""
+    """The result of a job: its outputs, and metrics to show. `size` is the measured size of the data,
+    `parallel` the usage of the job's workers."""
 
     outputs: tuple[Output, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -34,17 +34,17 @@ CODE = "code"
 
 
 class PrunedError(Exception):
-    """The search that started this training stops it: another trial will be better."""
+    """The hyperparameter search stops this training, because another trial will be better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """One attempt, as its job sees it. Text printed to stdout and stderr becomes the attempt's log.
+    """The context of one attempt, which the code of the job receives.
 
-    `work` is a private folder that is deleted after the attempt. Progress and metrics are written to
-    `events_fd`, one JSON object per line (None: they are not reported). `pythons` are the interpreters of
-    environments that were built for the job, by the name of the input whose code needs it ("" is the job's
-    own).
+    Text that the job prints to stdout and stderr becomes the attempt's log. `work` is a private folder that
+    is deleted after the attempt. Progress and metrics are written to `events_fd`, one JSON object per line;
+    if it is None, they are not reported. `pythons` are the interpreters of the environments that were built
+    for the job. Their keys are the names of the inputs that need them; "" is the job itself.
     """
 
     order: AttemptOrder
@@ -59,8 +59,10 @@ class JobContext:
 
     @property
     def output(self) -> Path:
-        """This attempt's own folder in the storage root, made at first use. A rank other than 0 gets a
-        private folder: only the output of rank 0 is stored."""
+        """The folder of this attempt in the storage root, made at first use.
+
+        A rank other than 0 gets a private folder: only the output of rank 0 is stored.
+        """
         path = self.work / "output" if self.rank else self.below_root(self.order.output_uri)
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -72,12 +74,15 @@ class JobContext:
 
     @property
     def checkpoints(self) -> Path | None:
-        """The folder that attempts of the same work pass on until one succeeds. It may not exist yet. None if
-        the job has no such folder."""
+        """The folder with checkpoints, which all attempts of the same work share until one succeeds.
+
+        The folder may not exist yet. None if the job has no such folder.
+        """
         return self.below_root(self.order.checkpoint_uri) if self.order.checkpoint_uri else None
 
     def below_root(self, uri: str) -> Path:
-        """The path of a relative URI. Raises UnsafePathError for an empty one or one that leaves the root."""
+        """Return the path of a URI relative to the storage root. Raises UnsafePathError if the URI is empty
+        or leaves the root."""
         path = below(self.root, uri).resolve()
         if not path.is_relative_to(self.root.resolve()):
             raise UnsafePathError(f"{uri!r} is outside the storage root {self.root}")

@@ -1,8 +1,7 @@
-"""Windows and lags over rows that have their own availability time: rows of another table or of the basis.
-No side effects.
+"""Windows and lags over rows with their own availability time: rows of another table or of the basis.
 
-A feed is one table with one `known_at` and one set of keys. The labels of earlier rows are a feed as well: it
-contains the labels of all rows, also when only some rows are computed.
+This module has no side effects. A feed is one table with one `known_at` and one set of keys. The labels of
+earlier rows are a feed, too. It contains the labels of all rows, even if only some rows are computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,10 +27,10 @@ _NUMBERS = (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfTable:
-    """Rows of `source` (SQL after FROM), known at `known_at` (SQL), with keys `on`; and the types of their
-    columns.
+    """Rows of `source` (SQL after FROM) that are known at `known_at` (SQL), with keys `on`; and the types of
+    their columns.
 
-    `table` is the name for error messages; `where` are conditions for the rows that can matter.
+    `table` is the name for error messages; `where` are conditions that select the rows to read.
     """
 
     table: str
@@ -63,8 +62,10 @@ def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 
 
 def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
-    """Whether the part reads earlier labels: by the label's name, or by a column that is a row's own label
-    and is known later."""
+    """Return whether the part reads labels of earlier rows.
+
+    It does if it names the label, or a column that contains the row's own label and is known later.
+    """
     if label is None or part.table not in (None, basis.table):
         return False
     if label.is_own and part.column in label.sources:
@@ -74,7 +75,7 @@ def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 
 
 def label_keys(spec: DatasetSpec, basis: Basis) -> tuple[str, ...]:
-    """The columns of the basis table by which windows and lags read earlier labels, in order."""
+    """Return the columns of the basis table that select earlier labels for windows and lags, in order."""
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     keys = (part.on or basis.entity for part in parts if is_of_label(part, basis, spec.label))
     return tuple(dict.fromkeys(name for on in keys for name in on))
@@ -228,14 +229,15 @@ def _name(plan: WindowPlan, feed: AsOfTable, windows: Sequence[Window]) -> None:
 
 
 def _in_order(feed: AsOfTable, columns: Iterable[str]) -> tuple[str, ...]:
-    """Columns in the order of the table; this order decides ties between rows that are known at the same
-    time."""
+    """Return the columns in the order of the table. Rows that are known at the same time are sorted by these
+    columns."""
     named = set(columns)
     return tuple(name for name in feed.types if name in named)
 
 
 def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
-    """The feed's rows. Rows with the same key that are known at the same time are ordered by their values."""
+    """Return the rows of the feed. Rows with the same key that are known at the same time are sorted by their
+    values."""
     conditions = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
     listed = quote_all(dict.fromkeys((*feed.on, *columns)))
     return OtherTable(
@@ -252,6 +254,9 @@ def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
 
 
 def labels_source(own: str) -> str:
-    """The labels of all rows, as SQL after FROM: either the rows' `own` values (SQL; empty if there are
-    none), or the table that was computed before from the other rows."""
+    """Return the labels of all rows, as SQL after FROM.
+
+    If rows have their `own` values (SQL; empty if there are none), these are the labels. Otherwise the labels
+    are in a table that was computed before from other rows.
+    """
     return f"(\n{own}\n)" if own else quoted(LABELS)

@@ -45,7 +45,8 @@ def check_tables(
 
 
 def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> None:
-    """Raise InputError for a feature that uses the label, or a column that exists only to find the label."""
+    """Raise InputError for a feature that uses the label, or that uses a column from which only the label is
+    made."""
     labels, hidden = ({name.lower() for name in names} for names in (label_names(spec.label), HIDDEN))
     for name, text in spec.features.items():
         place = f"dataset.features.{name}"
@@ -65,7 +66,7 @@ def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> Non
 
 
 def _known_at_fields(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]]:
-    """Every `known_at`: its table, its text, and where it is declared."""
+    """Yield every `known_at`: its table, its text, and the field that declares it."""
     if basis.known_at is not None:
         yield basis.table, basis.known_at, "basis"
     for place, part in spec.parts():
@@ -105,11 +106,11 @@ def _check_static(join: Join, types: Types) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventCoverage:
-    """The time up to which a label made of events is known.
+    """The time up to which a label from events is known.
 
-    `labels` that are known later are missing. `events` is the newest event (None if there is none),
-    `complete` the time up to which the events are complete. Rows can be final up to `tables`, if no late rows
-    are added.
+    Labels that become known after `labels` are missing. `events` is the time of the newest event (None if
+    there is none), `complete` is the time up to which no event is missing. Rows up to `tables` are final if
+    no late rows are added.
     """
 
     labels: datetime
@@ -121,16 +122,17 @@ class EventCoverage:
 def seen_until(
     engine: duckdb.DuckDBPyConnection, label: Label | None, first: datetime, last: datetime
 ) -> EventCoverage | None:
-    """The time range of a label's events, for a basis from `first` to `last`; None for another kind of
-    label.
+    """Return the event coverage for a basis from `first` to `last`; None if the label is not made from
+    events.
 
-    A table without events after some time may have no events or may be incomplete: labels after its newest
-    event are unknown, unless `known_until` declares that the events are complete.
+    If a table has no events after some time, there may be no events, or the table may be incomplete. So
+    labels after its newest event are unknown, unless `known_until` declares that the events are complete.
     """
     if label is None or label.table is None:
         return None
     time = f"({sql_text(label.known_at or '')})::TIMESTAMP"
-    message = f"{time} BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"  # no infinity
+    # infinity is not allowed here
+    message = f"{time} BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"
     sql = f"SELECT max({time}) FILTER (WHERE {message}) AS last FROM {quoted(label.table)}"
     newest: datetime | None = fetch_rows(engine, sql)[0]["last"]
     delay = timedelta(seconds=label.delay_seconds or 0.0)
@@ -198,8 +200,10 @@ def time_span(
 def known_span(
     table: ds.Dataset | None, time: str, unit: str | None = None
 ) -> tuple[int, datetime, datetime] | None:
-    """The same from the statistics in the table's files, for numbers in that unit; None if the files have no
-    such statistics."""
+    """Return the result of `time_span` from the statistics in the table's files, for numbers in that unit.
+
+    None if the files have no such statistics.
+    """
     if not isinstance(table, ds.FileSystemDataset) or time not in table.schema.names:
         return None
     kind = table.schema.field(time).type
@@ -217,7 +221,7 @@ def known_span(
             min(column.min for column in present_columns),
             max(column.max for column in present_columns),
         )
-    except (OverflowError, ValueError):  # outside Python's years: `time_span` reports it
+    except (OverflowError, ValueError):  # outside Python's range of years: `time_span` reports it
         return None
     if unit is not None:
         first, last = time_of(unit, first), time_of(unit, last)
@@ -277,7 +281,8 @@ def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: dat
 
 
 def _shared_out(split: Split, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
-    """The times at which validation and test begin: as declared, or by shares of the time span."""
+    """Return the times at which validation and test begin: the declared times, or times computed from shares
+    of the time span."""
     validation_from, test_from = split.times
     span = last - first
     if split.test is not None:

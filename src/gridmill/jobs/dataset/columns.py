@@ -1,5 +1,4 @@
-"""Resolves the columns that a declaration names: each must exist, be unique and have a usable type; else an
-error."""
+"""Resolves the columns that a declaration names. Each column must exist, be unique and have a usable type."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,14 +7,15 @@ from gridmill.errors import InputError
 from gridmill.jobs.duckdb_engine import Types
 
 SQL_RESULT = "__sql"
-"""The table with the result of a declared `sql`."""
+"""The name of the table with the result of a declared `sql`."""
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
 _RESULT = "the result of `sql`"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 def find_column(name: str, types: Types, table: str, field: str) -> str:
-    """The column's type. Raises InputError with a similar name and the existing columns."""
+    """Return the column's type. If the column does not exist, the InputError has a similar name and the
+    existing columns."""
     if name in types:
         return types[name]
     near = get_close_matches(name.lower(), [column.lower() for column in types], n=1)
@@ -39,7 +39,7 @@ def table_words(table: str) -> str:
 
 
 def refuse_split(names: Iterable[str]) -> None:
-    """Raise InputError for a column with the name of the column that contains a row's split."""
+    """Raise InputError for a column that has the name of the column of splits."""
     if "split" in names:
         raise InputError(
             "the dataset would have a column 'split', the name of the column in which Gridmill writes "

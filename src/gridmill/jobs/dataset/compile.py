@@ -1,8 +1,8 @@
-"""Compiles a dataset's declaration to one SQL query and to requests for values of other rows. No side
-effects.
+"""Compiles a dataset's declaration to one SQL query, and to requests for values of other rows.
 
-The query sees one row at a time and static tables. In addition, a row's features can use only rows from
-strictly before its time: `asked` contains the windows, lags and as-of joins.
+This module has no side effects. The query reads one row at a time and static tables. A row's features can use
+other rows only from strictly before the row's time: `asked` contains the windows, lags and as-of joins that
+read them.
 """
 
 import re
@@ -57,8 +57,10 @@ LABELLED = "labelled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledQuery:
-    """The query and the roles of its columns. The query also returns `DROPPED`: the reason why a row is
-    dropped, or null."""
+    """The query and the roles of its columns.
+
+    The query also returns the column `DROPPED`: the reason why a row is dropped, or null.
+    """
 
     sql: str
     columns: tuple[str, ...]
@@ -68,9 +70,10 @@ class CompiledQuery:
     label: str | None = None
     steps: tuple[LabelStep, ...] = ()
     sorted: SortedRows | None = None
-    """The rows in whose chunks the query is run; None: the query reads the tables itself."""
+    """The sorted rows. The query runs on one chunk of them at a time. If this is None, the query reads the
+    tables itself."""
     labels: SortedRows | None = None
-    """The query for the labels of all rows, if windows or lags read labels; it is run first."""
+    """If windows or lags read labels: the query for the labels of all rows, which runs first."""
 
     @property
     def text(self) -> str:
@@ -104,11 +107,11 @@ def compile_dataset(
     timed: bool = False,
     scope: RowScope = ALL,
 ) -> CompiledQuery:
-    """The query and the requests beside it. `basis` is the declared basis, or the basis for the result of
-    `sql`; `used` are the columns that feature expressions use; `seen_until` is the latest time for which the
-    events of a label are known.
+    """Return the query and its requests for values of other rows.
 
-    `timed`: the query also returns the time of each row and the time at which its label is known. `scope`
+    `basis` is the declared basis, or the basis for the result of `sql`. `used` are the columns that feature
+    expressions use. `seen_until` is the latest time for which the events of a label are known. If `timed` is
+    true, the query also returns the time of each row and the time at which its label is known. `scope`
     restricts the rows. Raises InputError for unknown or duplicate columns and wrong types.
     """
     types = tables[basis.table]
@@ -165,7 +168,7 @@ def compile_dataset(
 
 
 def _labels(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], rows: SortedRows) -> SortedRows:
-    """The same rows, with only the label and the time at which it is known."""
+    """Return a query over the same rows that has only the label and the time at which the label is known."""
     assert spec.label is not None
     plan = WindowPlan()
     ask_label(plan, spec.label, basis, tables)
@@ -179,8 +182,12 @@ def _labels(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], rows: 
 def _chunk_types(
     types: Types, read: Sequence[str], label: Label | None, plan: WindowPlan
 ) -> Mapping[str, str]:
-    """The columns of a chunk: the columns that are read, unless a requested value replaces them, and the
-    requested values. Raises InputError for a type that Arrow cannot store."""
+    """Return the columns of a chunk and their types: the columns that the query reads and the requested
+    values.
+
+    A requested value replaces a column with the same name. Raises InputError for a type that Arrow cannot
+    store.
+    """
     names = {name.lower() for name in plan.types}
     mine = {name: types[name] for name in read if name.lower() not in names}
     for name, type_ in mine.items():
@@ -240,8 +247,7 @@ def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str,
 
 
 def _refuse_hidden_by_label(spec: DatasetSpec, bounds: SplitBounds | None) -> None:
-    """Raise InputError if the query would use the label instead of the row's own column with the
-    same name."""
+    """Raise InputError if the label has the name of a column of the row that the query needs."""
     if spec.label is None or spec.label.is_own:
         return
     keyed = {"joins.on": [name for join in spec.joins for name in join.on]}
@@ -267,8 +273,8 @@ def _read_columns(
     used: Iterable[str],
     bounds: SplitBounds | None,
 ) -> tuple[str, ...]:
-    """The columns of the basis table that the query reads, in the table's order: no other column decides the
-    order of rows."""
+    """Return the columns of the basis table that the query reads, in the table's order. Only these columns
+    decide the order of rows."""
     named = {basis.time, *basis.entity, *own, *used, *spec.required}
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     named |= {part.column for part in parts if in_place(part, basis, spec.label)}

@@ -40,10 +40,11 @@ MOST_COLUMNS = 60
 BINS, TOP = 20, 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _LARGE = 2.0**1000
-"""Numbers from this size on are scaled down before they are subtracted, because a difference of doubles can
-overflow."""
+"""Numbers of at least this size are scaled down before they are subtracted, because a difference of doubles
+can overflow."""
 _NOISE = 1e-12
-"""A variance below this share of the squares is rounding error: the values count as constant."""
+"""If the variance is below this share of the mean square, it is only rounding error: the values count as
+constant."""
 
 
 def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
@@ -53,14 +54,15 @@ def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> 
 
 
 def other_numbers(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """The other numeric features, and the label: they are only correlated with each other."""
+    """Return the other numeric features, and the label. Only correlations are computed for these features."""
     names = [name for name in features[MOST_COLUMNS:] if is_number(schema.field(name).type)]
     return (*names, label) if names and label is not None and label in schema.names else ()
 
 
 @dataclass(slots=True, kw_only=True)
 class SampledRows:
-    """A sample of rows in `columns`: every n-th row of each file, about `most` of `rows` rows."""
+    """A sample of rows in `columns`: every n-th row of each file, in total about `most` of the `rows`
+    rows."""
 
     schema: pa.Schema
     columns: Sequence[str]
@@ -75,7 +77,7 @@ class SampledRows:
         return max(1, -(-self.rows // self.most))
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same batches, of one file; sampled rows are kept."""
+        """Yield the batches of one file unchanged, and keep the sampled rows."""
         self._seen = 0
         for batch in batches:
             self._see(batch.select(list(self.columns)))
@@ -89,7 +91,7 @@ class SampledRows:
         self._seen += batch.num_rows
 
     def take(self, table: pa.Table) -> None:
-        """Add rows that were sampled elsewhere."""
+        """Add rows that another process sampled."""
         self._parts += table.to_batches()
 
     def table(self) -> pa.Table:
@@ -140,7 +142,7 @@ def _described(column: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _distribution(values: Floats) -> dict[str, Any]:
-    scale = 0.25 if np.abs(values).max() >= _LARGE else 1.0  # a power of two, so that nothing is rounded
+    scale = 0.25 if np.abs(values).max() >= _LARGE else 1.0  # scaling by a power of two rounds nothing
     low, high, *quantiles = np.quantile(values * scale, (0.01, 0.99, *QUANTILES)) / scale
     return {
         "quantiles": {f"{share:g}": float(q) for share, q in zip(QUANTILES, quantiles, strict=True)},
@@ -181,11 +183,11 @@ def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
-    """For each pair, over the rows that have both values: their number, the sum of the first values, of the
-    products, and of the first values' squares, all about the means and scaled. The shape is [4, columns,
-    columns].
+    """For each pair of columns, compute sums over the rows that have both values.
 
-    Computed block by block: all rows at once would take several times the sample's memory.
+    The sums are: the number of rows, the first values, the products, and the squares of the first values. All
+    values are scaled and taken relative to the means. The shape is [4, columns, columns]. The sums are
+    computed block by block, because all rows at once would take several times the sample's memory.
     """
     ranges = [_range(numbers(sample[name])) for name in names]
     centers, scales = np.array(ranges).T
@@ -201,9 +203,11 @@ def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
 
 
 def _range(values: Floats) -> tuple[float, float]:
-    """Return the scaled mean and the power of two for the scaling. With this scale no value is far from 1,
-    so that differences and squares neither overflow nor underflow. The mean of equal values is exactly that
-    value."""
+    """Return the scaled mean, and the power of two by which the values are scaled.
+
+    With this scale all values are close to 1, so that differences and squares neither overflow nor underflow.
+    If all values are equal, the mean is exactly that value.
+    """
     finite = values[~np.isnan(values)]
     if not len(finite):
         return 0.0, 1.0
@@ -219,14 +223,16 @@ def _scale(values: Floats) -> float:
 
 
 NOTE, SAMPLE, WIDE = ".facts.duckdb", ".sample.arrow", ".wide.arrow"
-"""Files that a part writes beside its rows."""
+"""Files that a part writes into the folder of its rows."""
 WIDE_CELLS = 4 * 2**20
-"""Values of the sample when only the label is compared with each of many features: 32 MiB of numbers."""
+"""The number of values in the sample for wide datasets, in which many features are compared only with the
+label: 32 MiB of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileScan:
-    """A version's files as they are described: with statistics over the training rows (or all rows)."""
+    """Reads the files of a version once to describe it. The statistics are over the training rows (or all
+    rows)."""
 
     context: JobContext
     table: RowGroupDataset
@@ -242,7 +248,7 @@ class _FileScan:
         return "the training split" if "split" in self.table.schema.names else "the dataset"
 
     def files(self) -> Mapping[str, pa.RecordBatchReader]:
-        """The rows of each file; the sample is taken as they pass."""
+        """Return a reader for each file. While the rows are read, the sample is taken."""
         rows, seen = self.table.count_rows(), Counter[str]()
         return {Path(one.path).name: self._passing(one, rows, seen) for one in self.table.get_fragments()}
 
@@ -306,7 +312,7 @@ def _findings(look: _FileScan, facts: Facts, query: PreparedQuery) -> Mapping[st
 
 
 def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
-    """Compute a part's contribution, for `describe_parts`."""
+    """Write a part's contribution for `describe_parts`."""
     if not any(folder.glob("*.parquet")):
         return
     look = _look(context, query, (), folder)
@@ -320,7 +326,7 @@ def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
 def describe_parts(
     context: JobContext, query: PreparedQuery, parts: Sequence[Path], folder: Path
 ) -> Mapping[str, Any]:
-    """The statistics that `describe_rows` returns, for the rows of several parts. Raises DataError."""
+    """Return the result of `describe_rows` for the rows of several parts. Raises DataError."""
     noted = [part for part in parts if (part / NOTE).exists()]
     look = _look(context, query, (), folder)
     for part in noted:
@@ -421,7 +427,8 @@ def make_result(
 
 
 def _events_until(label: Label | None, query: PreparedQuery) -> Mapping[str, Any]:
-    """The time up to which a label made of events is known; empty for another kind of label."""
+    """The time up to which the events of a label are known, as text; empty if the label is not made from
+    events."""
     if query.events is None or label is None:
         return {}
     newest = query.events.events
@@ -441,7 +448,8 @@ def _is_prediction(name: str, context: JobContext) -> bool:
 
 
 def _label_column(spec: DatasetSpec, compiled: CompiledQuery) -> str | None:
-    """The column whose later value is the label, if the row's own value is among the features."""
+    """Return the column whose later value is the label, if the row's own value of this column is a
+    feature."""
     if spec.label is None or spec.label.next_rows is not None:
         return None
     column = spec.label.column if spec.label.table is None else None
@@ -449,8 +457,10 @@ def _label_column(spec: DatasetSpec, compiled: CompiledQuery) -> str | None:
 
 
 def _label_after(label: Label | None) -> Mapping[str, float] | None:
-    """How much time, or how many rows of the entity, after the row its label is known; None if an expression
-    decides it."""
+    """Return how long after the row its label is known, as a time or a number of rows of the entity.
+
+    None if an expression decides it.
+    """
     if label is None:
         return {"seconds": 0.0, "rows": 0}
     if label.known_at is not None and label.table is None:
@@ -460,7 +470,7 @@ def _label_after(label: Label | None) -> Mapping[str, float] | None:
 
 
 def _label_of(label: Label | None) -> Mapping[str, Any]:
-    """How the label is made: the declared fields that define its meaning."""
+    """Return the declared fields that define the meaning of the label."""
     if label is None:
         return {}
     names = (
@@ -478,7 +488,8 @@ def _label_of(label: Label | None) -> Mapping[str, Any]:
 
 
 def _labels(compiled: CompiledQuery) -> Mapping[str, Any]:
-    """For labels of several rows ahead: their names, the column of each, and the number of rows ahead."""
+    """Return the labels of several rows ahead: their names, the column of each, and the number of rows
+    ahead."""
     if not compiled.steps:
         return {}
     steps = ({"name": step.name, "column": step.column, "step": step.step} for step in compiled.steps)

@@ -1,4 +1,5 @@
-"""Encodes a dataset: fits encoders on its training rows, stores them with it, and encodes all rows."""
+"""Encodes a dataset: fits encoders on the training rows, stores the encoders in the version, and encodes all
+rows."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,13 +35,14 @@ FILE = "encoders.json"
 HIDDEN = (DROPPED, TIME, LABEL_TIME)
 """Columns of the raw rows that are not in the dataset."""
 SHOWN = 100
-"""The largest number of an encoder's categories that the version's details list; the file has all of them."""
+"""The largest number of an encoder's categories in the version's details; the file of the encoders has all
+categories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderStep:
-    """A fitted encoder; for `target` also the training labels, sorted by the time at which they
-    were known."""
+    """A fitted encoder; for `target` also the training labels, sorted by the time at which they became
+    known."""
 
     fitted: FittedEncoder
     smoothing: float = 0.0
@@ -71,8 +73,11 @@ def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: CompiledQuery) -> tupl
 
 
 def _batches(columns: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """Yield up to `most` different columns at a time: in a file with thousands of columns, finding a column
-    takes longer than reading it, so that reading one column at a time is slow."""
+    """Yield up to `most` different columns at a time.
+
+    In a file with thousands of columns, it takes longer to find a column than to read it. So it would be slow
+    to read each column separately.
+    """
     batch: dict[str, None] = {}
     for column in columns:
         if column in batch or len(batch) == most:
@@ -92,7 +97,7 @@ def _check_role(
 
 
 def _check_column_exists(encoder: Encoder, column: str, before: Sequence[FittedEncoder]) -> None:
-    """Raise InputError for a column that an earlier encoder has replaced or has encoded in the same way."""
+    """Raise InputError if an earlier encoder has replaced the column, or has encoded it in the same way."""
     for one in before:
         if one.method not in CATEGORICAL:
             continue
@@ -131,9 +136,9 @@ def _fit_some(
 
 
 def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
-    """The training rows; with their labels if an encoder needs them.
+    """Return the training rows, with their labels if an encoder needs them.
 
-    Rows without a label are used for the features too; rows that belong to no split are not used.
+    Rows without a label are used for the features too. Rows that belong to no split are not used.
     """
     dropped = ds.field(DROPPED)
     mine = dropped.is_null() if label is not None else ~dropped.isin([AFTER, GAP, APART])
@@ -141,7 +146,7 @@ def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
 
 
 def _later_values(label: Label | None, compiled: CompiledQuery) -> Mapping[str, Sequence[str]]:
-    """Return the labels that are later values of each column."""
+    """Return for each column the labels that are later values of this column."""
     if label is None or label.is_own or label.table is not None:
         return {}
     later: dict[str, list[str]] = {}
@@ -173,7 +178,7 @@ def encoded_schema(raw: pa.Schema, steps: Sequence[EncoderStep]) -> pa.Schema:
 
 
 def encode_batches(raw: RawRows, steps: Sequence[EncoderStep]) -> Iterator[pa.Table]:
-    """Yield the kept rows, encoded, in order."""
+    """Yield the rows that are not dropped, encoded and in order."""
     schema = encoded_schema(raw.table.schema, steps)
     fitted = [step.fitted for step in steps]
     for batch in raw.batches():
@@ -186,8 +191,10 @@ def encode_batches(raw: RawRows, steps: Sequence[EncoderStep]) -> Iterator[pa.Ta
 
 
 def _own_means(kept: pa.Table, steps: Sequence[EncoderStep]) -> Mapping[str, pa.Array]:
-    """The values of `target` encoders for each row: from the labels known before the row, missing if there
-    is none."""
+    """Return the values of `target` encoders for each row.
+
+    A value is computed from the labels that were known before the row; if there are none, it is missing.
+    """
     made: dict[str, pa.Array] = {}
     for step in steps:
         if step.seen is not None:
@@ -210,7 +217,7 @@ def encoded_features(features: Sequence[str], steps: Sequence[EncoderStep]) -> t
 
 
 def save_encoders(folder: Path, steps: Sequence[EncoderStep]) -> None:
-    """Store the fitted encoders beside the dataset's rows."""
+    """Store the fitted encoders in the folder of the dataset's rows."""
     content = [to_builtins(step.fitted) for step in steps]
     (folder / FILE).write_text(json.dumps(content, indent=1))
 
@@ -224,7 +231,7 @@ def load_encoders(folder: Path) -> tuple[FittedEncoder, ...]:
 
 
 def describe_encoders(steps: Sequence[EncoderStep]) -> list[dict[str, Any]]:
-    """The encoders for the version's details: the numbers, without long lists of categories."""
+    """Return the encoders for the version's details: their numbers, without long lists of categories."""
     result = []
     for step in steps:
         item: dict[str, Any] = to_builtins(step.fitted)

@@ -1,4 +1,4 @@
-"""Encoders, which are fitted on training rows and applied to any rows in the same way, in datasets and in
+"""Encoders, which are fitted on training rows. They encode any rows in the same way, in datasets and in
 predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,9 @@ EMPTY: Mapping[str, pa.Array] = {}
 class FittedEncoder:
     """A fitted encoder of one column.
 
-    Scalers compute (x - `center`) / `scale`. `fill` replaces missing values. `categories`, as text, become
-    `values`; `other` is the value for categories that were not in the training rows. `labels` are scaled like
-    the column.
+    Scalers compute (x - `center`) / `scale`. `fill` replaces missing values. The text `categories` become the
+    numbers in `values`; `other` is the value for categories that were not in the training rows. `labels` are
+    the labels that are scaled like the column.
     """
 
     column: str
@@ -39,8 +39,7 @@ class FittedEncoder:
 
     @property
     def made(self) -> tuple[str, ...]:
-        """The columns that replace the column; the column itself for scalers and for filling
-        missing values."""
+        """The new columns that replace the column. For scalers and for `fill` it is the column itself."""
         if self.method == Method.ONEHOT:
             return tuple(f"{self.column}_{category}" for category in self.categories)
         return (f"{self.column}_{self.method}",) if self.method in CATEGORICAL else (self.column,)
@@ -49,8 +48,8 @@ class FittedEncoder:
 def fit(
     encoder: Encoder, column: str, train: pa.Table, label: str | None, labels: Sequence[str]
 ) -> FittedEncoder:
-    """The encoder of `column`, fitted on its training rows; `labels` are later values of it. Raises
-    InputError."""
+    """Fit an encoder for `column` on its training rows; `labels` are labels that are later values of the
+    column. Raises InputError."""
     values = train[column]
     empty = FittedEncoder(column=column, method=encoder.method, keep=encoder.keep)
     if encoder.method in SCALERS:
@@ -157,7 +156,7 @@ def label_numbers(train: pa.Table, label: str | None) -> Floats:
 
 
 def as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values as text, in which form categories are compared: `1`, `true`, `UA`."""
+    """Return the values as text (`1`, `true`, `UA`). Categories are compared as text."""
     return values if pa.types.is_string(values.type) else values.cast(pa.string())
 
 
@@ -171,10 +170,11 @@ def codes_of(text: pa.ChunkedArray, categories: Sequence[str]) -> Integers:
 def means_so_far(
     codes: Integers, times: Integers, seen: tuple[Integers, Integers, Floats], smoothing: float
 ) -> Floats:
-    """For each row the smoothed mean label of its category, over labels known strictly before its time.
+    """Return for each row the smoothed mean label of its category, over labels that were known strictly
+    before the row's time.
 
-    `seen` are the codes, known times and labels of the training rows. Before any label is known, the mean of
-    0 rows is NaN.
+    `seen` are the codes, known times and labels of the training rows. If no label is known yet, the smoothed
+    mean of 0 rows is NaN.
     """
     sums, rows = _before(codes, times, *seen)
     zero = np.zeros(len(codes), np.int64)
@@ -205,11 +205,8 @@ def _before(
 
 
 def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa.Array] = EMPTY) -> pa.Table:
-    """Return the table with the columns that the encoders make; the columns in `own` get these values
-    instead.
-
-    Raises DataError for a missing column.
-    """
+    """Return the table with the new columns of the encoders. For the columns in `own`, the given values are
+    used instead. Raises DataError for a missing column."""
     columns = _Columns(table)
     for one in fitted:
         if one.column not in columns.values:
@@ -221,8 +218,8 @@ def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa
 class _Columns:
     """The columns of a table while encoders change them.
 
-    Arrow's `set_column` copies the list of all columns: changing each of thousands of columns once would take
-    quadratic time.
+    Arrow's `set_column` copies the list of all columns. If each of thousands of columns is changed once, that
+    would take quadratic time.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -258,8 +255,10 @@ def _scaled(columns: _Columns, one: FittedEncoder) -> None:
 def _scaled_values(
     values: pa.ChunkedArray | pa.Array, center: float, scale: float
 ) -> pa.ChunkedArray | pa.Array:
-    """Return (x - center) / scale. Without missing values numpy is several times faster than Arrow, which
-    looks up a kernel for each call."""
+    """Return (x - center) / scale.
+
+    If no value is missing, numpy is several times faster than Arrow, which looks up a kernel for each call.
+    """
     if values.null_count == 0 and pa.types.is_float64(values.type):
         scaled = np.subtract(values.to_numpy(), center)
         return pa.array(np.divide(scaled, scale, out=scaled))

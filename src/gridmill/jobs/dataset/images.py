@@ -1,5 +1,5 @@
-"""The SQL function `pixels(bytes, width, height)` of datasets: an image as numbers from which models can
-learn."""
+"""The SQL function `pixels(bytes, width, height)` of datasets, which converts an image to numbers for
+models."""
 
 from io import BytesIO
 from typing import Any
@@ -12,14 +12,15 @@ from PIL import Image, ImageOps
 
 _ARROW: Any = "arrow"
 _NULLS: Any = "special"
-"""Modes of a function, by name: DuckDB's enums for them are not public."""
+"""Options for missing values, by name: DuckDB's enums for them are not public."""
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""Pillow's exceptions for bytes that are not an image, that end early, or that would use too much memory."""
+"""Pillow's exceptions for bytes that are not an image, for incomplete images, and for images that would use
+too much memory."""
 
 
 def register(engine: duckdb.DuckDBPyConnection) -> None:
-    """Register the function pixels(BLOB, INTEGER, INTEGER) -> FLOAT[]; its value is missing for bytes that
-    are not an image."""
+    """Register the function pixels(BLOB, INTEGER, INTEGER) -> FLOAT[]. If the bytes are not an image, its
+    value is missing."""
     engine.create_function(
         "pixels",
         _pixels,
@@ -37,11 +38,11 @@ def _pixels(files: pa.ChunkedArray, widths: pa.ChunkedArray, heights: pa.Chunked
 
 
 def grey(data: bytes, width: int, height: int) -> npt.NDArray[np.float32] | None:
-    """The lightness of each pixel, 0 to 1, row by row, of the image resized to this size; None for bytes
-    that are not an image.
+    """Resize the image and return the lightness of each pixel, 0 to 1, row by row; None for bytes that are
+    not an image.
 
-    Colours are converted to lightness, and a photo is rotated by its camera's orientation tag. Each pixel is
-    the mean of the pixels that it replaces. Raises ValueError for an invalid size.
+    Colours are converted to lightness. A photo is rotated by its camera's orientation tag. Each pixel of the
+    result is the mean of the original pixels that it covers. Raises ValueError for an invalid size.
     """
     if width < 1 or height < 1:
         raise ValueError(f"pixels(): {width} x {height} is not a valid image size")

@@ -1,6 +1,6 @@
 """Incremental datasets: decides which files and encoders of the previous version stay valid.
 
-They stay valid if the tables have only got later rows.
+They stay valid if only later rows were added to the tables.
 """
 
 import json
@@ -28,12 +28,12 @@ from gridmill.jobs.parquet import link_file
 from gridmill.jobs.parquet_reader import RowGroupDataset
 
 FORMAT = 7
-"""Increased when the same declaration begins to produce other rows."""
+"""This number is increased when the same declaration begins to produce other rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusableVersion:
-    """A version whose rows up to `after` (inclusive) are final, and its recorded state."""
+    """A version whose rows up to `after` (inclusive) are final, and the state that it recorded."""
 
     folder: Path
     after: datetime
@@ -48,7 +48,7 @@ def find_kept(
     tables: Mapping[str, ds.Dataset],
     units: Units,
 ) -> tuple[ReusableVersion | None, str]:
-    """The version on which to build; or the reason why all rows are computed."""
+    """Return the version whose rows can be reused, or the reason why all rows must be computed."""
     if not spec.incremental or not context.order.earlier:
         return None, ""
     earlier = context.order.earlier[0].artifact
@@ -101,7 +101,8 @@ def _appended(
     before: int | None,
     seen: datetime,
 ) -> str:
-    """The reason why the table is not just the earlier version's table with later rows; empty if it is."""
+    """Return the reason why the table is not the earlier version's table with later rows added; empty if it
+    is."""
     name = fresh.name
     output = context.input(name).output
     if output.kind != ArtifactKind.SINK or before is None:
@@ -125,7 +126,7 @@ def _appended(
 
 
 def _first_time(engine: duckdb.DuckDBPyConnection, of: _ChangedTable, files: set[str]) -> datetime | None:
-    """The earliest time, or known time, of any of the new rows."""
+    """Return the earliest time, or the earliest known time, of all new rows."""
     table = of.table
     fragments = [part for part in table.get_fragments() if Path(part.path).name in files]
     if not fragments:
@@ -153,15 +154,19 @@ def _times(spec: DatasetSpec, name: str) -> set[str]:
 
 
 def final_until(label: Label | None, last: datetime, complete: datetime | None = None) -> datetime:
-    """The time up to which rows are final, for a basis that ends at `last`: all rows before the first one
-    whose label is not known yet. A label's events are `complete` up to that time."""
+    """Return the time up to which rows are final, for a basis that ends at `last`.
+
+    All rows before the first row with an unknown label are final. Events of a label are `complete` up to that
+    time.
+    """
     if label is None or label.horizon_seconds is None:
         return last
     return min((complete or last) - timedelta(seconds=label.horizon_seconds), last)
 
 
 def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
-    """The time from which on rows can influence the rows after this moment; None: all rows can."""
+    """Return the time of the earliest rows that can influence the rows after this moment; None if all rows
+    can."""
     label = spec.label
     late = label is not None and (label.known_at is not None or label.delay_seconds is not None)
     labels = (label.name, *label.sources) if label is not None and late else ()
@@ -174,7 +179,8 @@ def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
 def recent_rows(
     context: JobContext, spec: DatasetSpec, tables: Mapping[str, ds.Dataset], units: Units, after: datetime
 ) -> Mapping[str, ds.Dataset]:
-    """The basis table without the row groups that are too old to matter, if no other part reads it."""
+    """Return the basis table without row groups that are too old to matter. If another part reads the table,
+    return all rows."""
     history, basis = history_from(spec, after), spec.basis
     if history is None or basis is None or basis.known_at is not None:
         return {}
@@ -202,8 +208,8 @@ def recent_rows(
 
 
 def link_files(kept: ReusableVersion, folder: Path) -> None:
-    """Put the kept version's files into `folder` too: as links if the file system has them, else
-    as copies."""
+    """Put the kept version's files into `folder` too, as links if the file system supports them, otherwise as
+    copies."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(kept.folder.glob("*.parquet")):
         link_file(path, folder)
@@ -217,8 +223,11 @@ def describe_incremental(
     after: datetime | None,
     dropped: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The state that the next version needs to build on this one: the times up to which its tables and the
-    `events` of its label were known; `dropped` are the final rows that were dropped."""
+    """Return the state that the next version needs to reuse this version.
+
+    The state contains the times up to which the tables and the `events` of the label were known. `dropped`
+    are the final rows that were dropped.
+    """
     if not spec.incremental or seen is None or after is None:
         return {}
     inputs = {name: context.input(name).output.table_version for name in spec.references()}

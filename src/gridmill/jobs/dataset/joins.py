@@ -1,4 +1,5 @@
-"""Ordinary joins as SQL, as-of joins as requests to the window engine, and the query's views of tables.
+"""Writes ordinary joins as SQL, requests as-of joins from the window engine, and creates the query's views of
+tables.
 
 The functions that write SQL have no side effects.
 """
@@ -44,7 +45,7 @@ def join_all(
     before: str,
     scope: RowScope,
 ) -> JoinedColumns:
-    """The declared joins of `before`; as-of joins become requests. Raises InputError."""
+    """Add the declared joins. An as-of join becomes a request to the window engine. Raises InputError."""
     made = JoinedColumns()
     for number, join in enumerate(spec.joins, start=1):
         _ordinary(made, join, f"j{number}", basis, tables, before)
@@ -57,8 +58,8 @@ def join_all(
 def _by_clock(
     asof: AsOfJoin, label: Label | None, basis: Basis, tables: Mapping[str, Types]
 ) -> Iterator[AsOfJoin]:
-    """The join. The labels that it reads and that are known later are separate: they are known when both the
-    row and the label are."""
+    """Yield the join. If the join reads labels that become known later, yield a separate join for them: these
+    labels are known when both the row and the label are known."""
     mine = asof.table == basis.table and not asof.exempt
     available_at = own_label_availability(label, basis) if label is not None and mine else ""
     added = _added_as_of(asof, tables)
@@ -152,9 +153,9 @@ def register_tables(
     """Create a view for each table under its name, replacing any existing view; numeric columns in `units`
     become times.
 
-    Comparisons with times must not be passed on to Arrow: Arrow would compare the query's times, which have
-    no zone, with the statistics of the files, whose times have one, and raise an error. Times that a function
-    returns stay in DuckDB.
+    The views prevent DuckDB from passing comparisons with times to Arrow. Arrow would compare the query's
+    times, which have no zone, with the files' statistics, whose times have a zone, and raise an error. DuckDB
+    itself evaluates comparisons with times that a function returns.
     """
     for name, table in tables.items():
         source = f"__source_{name}"

@@ -1,6 +1,6 @@
 """Numbers keys in their order, and sorts rows by that number and a time.
 
-DuckDB sorts two numbers much faster than anything else. Rows of one key with the same time are few; they are
+DuckDB sorts two numbers much faster than other values. Few rows have the same key and the same time; they are
 sorted by their values afterwards.
 """
 
@@ -21,8 +21,8 @@ BATCH_ROWS = 131_072
 
 
 def number_keys(engine: duckdb.DuckDBPyConnection, name: str, rows: str, keys: tuple[str, ...]) -> None:
-    """Make a table of the distinct keys (none missing), numbered in their order, with the number of rows of
-    each."""
+    """Make a table of the distinct keys without missing values, numbered in order. It also has the number of
+    rows of each key."""
     listed = ", ".join(quote_all(keys))
     not_null = " AND ".join(f"{key} IS NOT NULL" for key in quote_all(keys))
     counted_keys = (
@@ -50,7 +50,8 @@ def batches_of(relation: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
 
 
 def whole_ties(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[pa.Table]:
-    """Rows sorted by number and `time`, in tables that never separate rows of the same key and time."""
+    """Yield rows sorted by number and `time`, in tables. Rows with the same key and time are always in the
+    same table."""
     waiting: list[pa.Table] = []
     for batch in batches:
         rows = pa.Table.from_batches([batch])
@@ -68,7 +69,8 @@ def whole_ties(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[pa.Tabl
 
 
 def moments(rows: pa.Table, time: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """The positions at which the key or the time changes; the first row is always one."""
+    """Return the positions of rows whose key or time differs from the row before. The first row is always one
+    of them."""
     if not rows.num_rows:
         return np.zeros(0, np.bool_)
     return changes(integers(rows[CODE])) | changes(integers(rows[time]))
@@ -77,8 +79,10 @@ def moments(rows: pa.Table, time: str) -> np.ndarray[tuple[int], np.dtype[np.boo
 def untied(
     engine: duckdb.DuckDBPyConnection, rows: pa.Table, own: OwnRows, order: tuple[str, ...]
 ) -> pa.Table:
-    """Sort the rows with the same key and time by their values: these are few, and sorting all rows by
-    values would be slow."""
+    """Sort the rows with the same key and time by their values.
+
+    There are few such rows; to sort all rows by values would be slow.
+    """
     places = np.arange(len(own.first))
     later = own.first != places
     tied = later.copy()

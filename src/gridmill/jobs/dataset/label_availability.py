@@ -1,9 +1,9 @@
-"""Applies the label's availability time: no part reads a label before it is known, whatever its `known_at`
-declares.
+"""Applies the label's availability time, so that no part reads a label before it is known, whatever its
+`known_at` declares.
 
-A window, lag or join can read the column from which the label is made, and declare with `known_at` when its
-rows become known. If the label declares a later time (its own `known_at`, its `delay`), the later time is
-used. A part that declares `exempt` is not changed, and the dataset's remarks show the exemption.
+A window, lag or join can read the column from which the label is made, and declare with `known_at` when the
+rows become known. If the label declares a later time (with its own `known_at` or its `delay`), the later time
+is used. A part with `exempt` is not changed, and the dataset's remarks show the exemption.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,10 +26,12 @@ Joining = TypeVar("Joining", AsOfJoin, Join)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AvailabilityTime:
-    """When the label's value in a row is known: `delay_seconds` after `known_at`, a column or SQL over it.
+    """The time at which the label's value in a row is known: `delay_seconds` after `known_at` (a column, or
+    SQL over columns).
 
-    `sources` are the columns that contain the label, in lower case; None: every column of the table, as the
-    row itself is an event. `tables` are the names of the label's table and of its copies; "" is the basis.
+    `sources` are the columns that contain the label, in lower case. None means every column of the table,
+    because the row itself is an event. `tables` are the names of the label's table and of its copies; "" is
+    the basis.
     """
 
     label: Label
@@ -66,7 +68,7 @@ class _AvailabilityTime:
         return None if isinstance(part, Join) else self.basis.known_at or self.basis.time
 
     def later(self, known_at: str) -> str:
-        """Return the later of both times, as SQL; missing if one of them is missing."""
+        """Return SQL for the later of both times; it is missing if one of the times is missing."""
         mine, theirs = _timestamp(known_at), self.sql
         if mine == theirs:
             return known_at
@@ -78,7 +80,8 @@ def _timestamp(text: str) -> str:
 
 
 def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> DatasetSpec:
-    """Return the declaration in which every part that reads the label declares when the label is known.
+    """Return the declaration, changed so that every part that reads the label also declares when the label is
+    known.
 
     `inputs` are the tables by the names that the declaration uses. Raises InputError if this time cannot be
     computed.
@@ -135,8 +138,8 @@ def _named(part: Part) -> str:
 
 
 def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _AvailabilityTime | None:
-    """Return the label's availability time; None without a label, and if its column is known with the row
-    itself."""
+    """Return the label's availability time; None if there is no label, or if the label's column is known
+    together with the row."""
     label, basis = spec.label, spec.basis or Basis(table="", time=spec.time or "", entity=spec.entity)
     if label is None or not basis.time:
         return None
@@ -160,8 +163,11 @@ def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _AvailabilityTi
 
 
 def _sources(label: Label, basis: Basis) -> frozenset[str]:
-    """Return the label's columns that are not known with the row. The columns of a later row's value are
-    known with the row if they are features of the row itself."""
+    """Return the label's columns that are not known together with the row.
+
+    If the label is a later row's value, its columns are known with the row if they are features of the row
+    itself.
+    """
     if label.is_own:
         return frozenset(name.lower() for name in label.sources)
     late = label.known_at is not None or label.delay_seconds is not None
@@ -190,7 +196,8 @@ def _is_same(one: Artifact, other: Artifact) -> bool:
 
 
 def _is_kin(one: Artifact, other: Artifact) -> bool:
-    """Return whether they are the same version, or one is made from the other, or both from a third one."""
+    """Return whether both are the same version, or one is made from the other, or both are made from the same
+    version."""
     return _is_same(one, other) or (one.kind != ArtifactKind.PREDICTION and bool(_jobs(one) & _jobs(other)))
 
 
@@ -200,7 +207,7 @@ def _jobs(artifact: Artifact) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AvailabilityRewrite:
-    """Applies an availability time to parts. The engine only parses expressions."""
+    """Applies an availability time to parts. The engine is used only to parse expressions."""
 
     clock: _AvailabilityTime
     engine: duckdb.DuckDBPyConnection
@@ -238,8 +245,8 @@ class _AvailabilityRewrite:
         return self.clock.table_of(part) in self.clock.tables and not part.exempt
 
     def _decides(self, known_at: str, place: str) -> bool:
-        """Return whether the label decides when rows are known: then the set of known rows reveals the
-        label."""
+        """Return whether the label decides when rows become known. If it does, the set of known rows reveals
+        the label."""
         used = expression_columns(self.engine, known_at, f"dataset.{place}.known_at")
         return self.clock.sources is not None and any(self.clock.holds(name) for name in used)
 

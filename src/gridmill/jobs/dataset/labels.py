@@ -1,9 +1,8 @@
-"""The label of a dataset: its value, when it is known, and why a row without a label is dropped. No side
-effects.
+"""The label of a dataset: its value, when it is known, and why a row without a label is dropped.
 
-A row's own value is SQL. The value of a later row, and values computed from the events of a table, come from
-the window engine. Predictions can be tables of a dataset: a prediction is known with the row that it is for,
-and its true values are excluded.
+This module has no side effects. A row's own value is SQL. The window engine computes values of later rows,
+and values from the events of a table. Predictions can be tables of a dataset. A prediction is known at the
+time of its row, and the true values beside it are excluded.
 """
 
 from collections.abc import Mapping
@@ -41,13 +40,13 @@ _AGGREGATES = {
     LabelRule.MAX: Aggregate.MAX,
 }
 _OUTCOMES = {LabelRule.ANY: "{0} > 0", LabelRule.SUM: "coalesce({0}, 0)"}
-"""The label as an expression of the aggregate of its events, for outcomes that are not the
-aggregate itself."""
+"""The SQL expression of the label over the aggregate of its events, for outcomes that are not the aggregate
+itself."""
 
 
 def clocked(label: Label | None, basis: Basis | None) -> Label | None:
-    """The label with its availability time: that of the row from which it is taken, unless the label
-    declares one."""
+    """Return the label with its availability time. If the label declares none, it is the availability time of
+    the row from which the label is taken."""
     if basis is None or label is None or label.table is not None or label.known_at is not None:
         return label
     return replace(label, known_at=basis.known_at)
@@ -61,8 +60,8 @@ def label_availability(label: Label | None) -> Mapping[str, str]:
 
 
 def own_label_availability(label: Label | None, basis: Basis) -> str:
-    """The time at which a row's own label is known, as SQL over the row, if it is later than the row; else
-    empty."""
+    """Return the time at which a row's own label is known, as SQL over the row; empty if it is not later than
+    the row."""
     if label is None or not label.is_own or not has_time(label):
         return ""
     return _later(f"({sql_text(label.known_at or basis.time)})::TIMESTAMP", label)
@@ -160,7 +159,7 @@ def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> OtherTab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelStep:
-    """One label of several: `column`, `step` rows ahead; it is item `number` (from 1) of the list."""
+    """One of several labels: `column`, `step` rows ahead. It is item `number` (from 1) of the list."""
 
     name: str
     column: str
@@ -217,7 +216,8 @@ def label_type(label: Label | None, types: Types) -> str:
 
 
 def label_names(label: Label | None) -> tuple[str, ...]:
-    """The columns that contain the label, and the columns of its expression if it is the row's own value."""
+    """Return the columns that contain the label. If the label is the row's own value, the columns of its
+    expression are included."""
     if label is None:
         return ()
     steps = tuple(step.name for step in label_steps(label))
@@ -225,7 +225,8 @@ def label_names(label: Label | None) -> tuple[str, ...]:
 
 
 def missing_label(label: Label, types: Types, *, dated: bool) -> str:
-    """The SQL condition for a row without a label; if `dated`, also for a label that never becomes known."""
+    """Return the SQL condition for a row without a label. If `dated` is true, it includes labels that never
+    become known."""
     name = quoted(label.name if label.next_rows is None else NEXT)
     missing = missing_value(name, label_type(label, types))
     if dated and label.table is None:
@@ -239,12 +240,15 @@ def missing_value(name: str, type_: str) -> str:
 
 
 ASIDE = ("row", "truth", "fold")
-"""Columns of a prediction that are features only if the declaration names them."""
+"""Columns of a prediction that are features only if the declaration names them explicitly."""
 
 
 def with_predictions(spec: DatasetSpec, predictions: Mapping[str, Output]) -> DatasetSpec:
-    """The declaration with the defaults for tables that are predictions: which columns are used, and that
-    joined rows were known just before their own time, as they were made from values known before it."""
+    """Return the declaration with defaults for tables that are predictions.
+
+    The defaults are the columns to use, and the time at which a joined row is known: just before the row's
+    own time, because the prediction was made from values that were known before it.
+    """
     if not predictions:
         return spec
     basis = spec.basis

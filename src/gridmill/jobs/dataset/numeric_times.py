@@ -1,8 +1,8 @@
 """Numbers that are times: finds the units that fit them, and writes the SQL that converts them to times.
 
-The size of a number shows its unit, by the same rule as in a sink for a column that is declared as a time: 9
-or 10 digits are seconds since 1970, 12 or 13 milliseconds, 15 or 16 microseconds, 18 or 19 nanoseconds; 8,
-10, 12 or 14 digits can be a date.
+The number of digits shows the unit. Sinks use the same rule for a column that is declared as a time: 9 or 10
+digits are seconds since 1970, 12 or 13 milliseconds, 15 or 16 microseconds, 18 or 19 nanoseconds; 8, 10, 12
+or 14 digits can be a date.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ NAMES: Mapping[str, str] = {
     "%Y%m%d%H%M%S": "a date to the second",
 }
 _DIGITS = dict(zip(UNIX_UNITS, (9, 12, 15, 18), strict=True))
-"""The fewest digits of a number in this unit; it has at most one more."""
+"""The smallest number of digits of a time in this unit. A time has at most one more digit."""
 _PER_SECOND = dict(zip(UNIX_UNITS, (1, 10**3, 10**6, 10**9), strict=True))
 _WIDTHS = dict(zip(DATE_DIGITS, (8, 10, 12, 14), strict=True))
 _EPOCH = datetime(1970, 1, 1)
@@ -45,13 +45,13 @@ def is_numeric(type_: str) -> bool:
 
 
 def value_sql(column: str, type_: str) -> str:
-    """The numbers to check, as SQL: NaN becomes a missing value."""
+    """Return SQL for the numbers to check. NaN becomes a missing value."""
     name = quoted(column)
     return f"CASE WHEN NOT isnan({name}) THEN {name} END" if type_ in ("DOUBLE", "FLOAT") else name
 
 
 def shows_sql(unit: str, value: str) -> str:
-    """Whether the size of a number shows this unit, as SQL."""
+    """Return an SQL condition: the number of digits fits this unit."""
     if unit in _DIGITS:
         least, end = 10 ** (_DIGITS[unit] - 1), min(10 ** (_DIGITS[unit] + 1), _MOST)
         return f"(abs({value}::DOUBLE) >= {least} AND abs({value}::DOUBLE) < {end})"
@@ -59,7 +59,7 @@ def shows_sql(unit: str, value: str) -> str:
 
 
 def fits_sql(unit: str, value: str) -> str:
-    """Whether a number can be a time in this declared unit, as SQL."""
+    """Return an SQL condition: the number can be a time in this declared unit."""
     if unit not in _PER_SECOND:
         return _is_date(unit, value)
     per = _PER_SECOND[unit]
@@ -80,8 +80,10 @@ def _is_date(unit: str, value: str) -> str:
 
 
 def time_sql(unit: str, column: str, type_: str) -> str:
-    """The times of a column whose numbers all fit, as SQL, in microseconds: fractions are rounded, and
-    nanoseconds are truncated."""
+    """Return SQL for the times of a column, in microseconds. All numbers of the column must fit the unit.
+
+    Fractions are rounded, and nanoseconds are truncated.
+    """
     name = quoted(column)
     if unit in _WIDTHS:
         return _date_sql(f"({value_sql(column, type_)})", _WIDTHS[unit])
@@ -120,12 +122,12 @@ def time_of(unit: str, number: float) -> datetime | None:
 
 
 def _cut(nanoseconds: int) -> int:
-    """Microseconds, truncated towards 1970."""
+    """Return microseconds, truncated towards 1970."""
     return nanoseconds // 1000 if nanoseconds >= 0 else -(-nanoseconds // 1000)
 
 
 def least_number(unit: str, moment: datetime) -> int:
-    """A number that is at most the number of any time from this moment on."""
+    """Return a lower bound of the numbers that represent this moment or a later time."""
     if unit in _WIDTHS:
         return int(f"{moment.year:04}{moment:%m%d%H%M%S}"[: _WIDTHS[unit]])
     micros = (moment - _EPOCH) // timedelta(microseconds=1)
@@ -134,7 +136,7 @@ def least_number(unit: str, moment: datetime) -> int:
 
 
 def shows(unit: str, number: float) -> bool:
-    """Whether the size of a number shows this unit."""
+    """Return whether the number of digits fits this unit."""
     if unit in _DIGITS:
         least, end = 10 ** (_DIGITS[unit] - 1), min(10 ** (_DIGITS[unit] + 1), _MOST)
         return bool(least <= abs(number) < end)
@@ -143,6 +145,7 @@ def shows(unit: str, number: float) -> bool:
 
 
 def readings(number: float, units: tuple[str, ...] = NUMBER_FORMATS) -> str:
-    """The time of a number in each unit that it can have: `1 January 2024 (seconds since 1970)`."""
+    """Return the time of a number in each unit that the number can have: `1 January 2024 (seconds since
+    1970)`."""
     texts = (f"{show_moment(moment)} ({NAMES[unit]})" for unit in units if (moment := time_of(unit, number)))
     return " or ".join(texts)

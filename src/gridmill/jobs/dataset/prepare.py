@@ -1,7 +1,8 @@
 """Prepares a dataset's query from its declaration and its tables, with all checks.
 
-`sql` may call functions beyond DuckDB's own; their libraries are imported only if it does. A column of `sql`
-with arrays of a fixed length (`FLOAT[64]`) is split into as many columns.
+`sql` may call more functions than DuckDB has. The libraries of these functions are imported only if `sql`
+calls them. If a column of `sql` has arrays of a fixed length (`FLOAT[64]`), it is split into that number of
+columns.
 """
 
 import re
@@ -40,7 +41,8 @@ FUNCTIONS = {"pixels": "gridmill.jobs.dataset.images"}
 
 
 def register_functions(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """The functions that the text calls. Raises ModuleNotFoundError if a library is not installed."""
+    """Register the functions that the text calls. Raises ModuleNotFoundError if a library is not
+    installed."""
     for name, module in FUNCTIONS.items():
         if re.search(rf"\b{name}\s*\(", sql, re.IGNORECASE):
             register: Callable[[duckdb.DuckDBPyConnection], None] = import_module(module).register
@@ -53,7 +55,7 @@ _ARRAY = re.compile(r"(?P<item>[^\[\]]+)\[(?P<length>\d+)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneHotColumns:
-    """The SQL with one column for each array element, and the names of these columns."""
+    """SQL with a separate column for each array element, and the names of these columns."""
 
     sql: str
     types: Types
@@ -95,7 +97,7 @@ Span: TypeAlias = tuple[int, datetime | None, datetime | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuery:
-    """The query, and the facts that were found out before. `rows` are the rows of the basis."""
+    """The query, and facts about its tables. `rows` is the number of rows of the basis."""
 
     compiled: CompiledQuery
     types: Types
@@ -103,11 +105,11 @@ class PreparedQuery:
     rows: int = 0
     span_seconds: float = 0.0
     buckets: int = 1
-    """The number of parts, with about as many rows each, into which the work can be split."""
+    """The number of parts of about equal size into which the rows can be divided."""
     cut: bool = False
     """Whether the number of buckets was declared."""
     seen: datetime | None = None
-    """The latest time in the tables, and the time up to which rows are therefore final."""
+    """The latest time in the tables. `final` is the time up to which rows are therefore final."""
     final: datetime | None = None
     events: EventCoverage | None = None
     units: Units = field(default_factory=dict)
@@ -130,11 +132,12 @@ def prepare(
     units: Units | None = None,
     before: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PreparedQuery:
-    """The query; only for the rows `after` a moment, if one is given. `sources` are the tables themselves;
-    the `declared` parts are checked instead of those of `spec`. `span` replaces the span of tables whose rows
-    are not known. `units` are the units of the tables' times, `before` those of the version before.
+    """Return the query. With `after`, the query computes only the rows after this moment.
 
-    Raises InputError and DataError for a declaration that does not fit these tables.
+    `sources` are the tables themselves. The `declared` parts are checked instead of the parts of `spec`.
+    `span` replaces the time span of tables whose rows are unknown. `units` are the units of the tables'
+    times, and `before` the units of the previous version. Raises InputError and DataError for a declaration
+    that does not fit these tables.
     """
     declared_spec, units = declared or spec, dict(units or {})
     if spec.sql is not None:
@@ -190,8 +193,8 @@ def prepare(
 
 
 def _buckets(spec: DatasetSpec, basis: Basis, rows: int) -> int:
-    """The number of buckets: as declared, or by the number of rows. Raises InputError if there is no entity
-    by which to split."""
+    """Return the number of buckets: the declared number, or a number that depends on the rows. Raises
+    InputError if there is no entity by which rows can be divided."""
     if not basis.entity:
         if (spec.buckets or 1) > 1:
             raise InputError("buckets need an entity", place="dataset.buckets")
@@ -228,14 +231,16 @@ def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
 def _with_times(
     engine: duckdb.DuckDBPyConnection, types: Types, units: Mapping[str, Unit]
 ) -> Mapping[str, str]:
-    """The types of the result of the declared SQL; its numeric columns that are times become timestamps."""
+    """Return the column types of the result of the declared SQL. Numeric columns that are times become
+    timestamps."""
     for name, sql in converted(units).items():
         engine.execute(f"ALTER TABLE {quoted(SQL_RESULT)} ALTER {quoted(name)} TYPE TIMESTAMP USING {sql}")
     return {**types, **dict.fromkeys(units, "TIMESTAMP")}
 
 
 def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> PreparedQuery:
-    """SQL without a time: its rows unchanged, in its own order or else in the order of their values."""
+    """Return a query without a time: the rows of the declared SQL unchanged, in the order of that SQL. If it
+    defines no order, the rows are sorted by their values."""
     label = spec.label.sources[0] if spec.label else None
     for name in (*spec.entity, *([label] if label else [])):
         find_column(name, types, "the result of `sql`", "label" if name == label else "entity")
@@ -256,7 +261,7 @@ def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Prep
 
 
 def _kept(types: Types) -> Types:
-    """The types. Raises InputError for a type that tables cannot store."""
+    """Return the types unchanged. Raises InputError for a type that tables cannot store."""
     for name, kind in types.items():
         if "INTERVAL" in kind:
             raise InputError(
@@ -280,7 +285,8 @@ def _bound_types(
     tables: Mapping[str, Types],
     compiled: CompiledQuery,
 ) -> Types:
-    """The query's columns and types. Raises InputError with the name of the wrong expression."""
+    """Return the query's columns and types. Raises InputError with the name of the expression that causes the
+    error."""
     assert compiled.sorted is not None
     engine.execute(f"CREATE OR REPLACE TEMP VIEW {CHUNK} AS {compiled.sorted.empty}")
     try:

@@ -1,6 +1,7 @@
-"""Rows of a dataset before they are encoded (written once, read once, then deleted), and job progress.
+"""Rows of a dataset before they are encoded, and the progress of the job.
 
-The phases of the progress are: computing rows, encoding them, describing them.
+These rows are written once, read once, and then deleted. The phases of the progress are: computing rows,
+encoding them, describing them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,7 @@ from gridmill.jobs.parquet_reader import ahead, thrifty
 
 
 class Phase(StrEnum):
-    """The phases through which each row passes, in this order; the values are shown to users."""
+    """The phases of each row, in this order. The values are shown to users."""
 
     COMPUTE = "computing"
     ENCODE = "encoding"
@@ -25,8 +26,10 @@ class Phase(StrEnum):
 
 
 def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note: str = "") -> None:
-    """Report that `done` of `rows` rows have passed a phase. Every phase counts, so that the job is at 100 %
-    when no work is left."""
+    """Report that `done` of `rows` rows have passed a phase.
+
+    All phases count, so that the job is at 100 % only when it has finished.
+    """
     spec, part = context.order.job.dataset, context.order.part
     encodes = spec is not None and bool(spec.encoders) and part is None
     phases = [one for one in Phase if one != Phase.ENCODE or encodes]
@@ -36,15 +39,16 @@ def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note:
 
 SUFFIX = ".arrow"
 _FEW_TEXTS = 8
-"""If fewer than one column in this many has texts or lists, compression takes more time than it saves."""
+"""If fewer than one in this many columns has texts or lists, compression takes more time than it saves."""
 
 
 def write_raw(batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str) -> None:
-    """Write `STEM.arrow`; no file if there are no rows. On any error the file is deleted.
+    """Write the rows to `STEM.arrow`. If there are no rows, no file is written. On any error the file is
+    deleted.
 
-    In Arrow's own format columns are neither encoded nor decoded: with thousands of columns, Parquet would
-    take as long for such a file as the encoders for their work. Raises StorageError if the disk is full, and
-    any error that `batches` raises.
+    In Arrow's own format, columns are neither encoded nor decoded. For a file with thousands of columns,
+    Parquet would take as much time as the encoders. Raises StorageError if the disk is full, and any error
+    that `batches` raises.
     """
     path, writer = folder / f"{stem}{SUFFIX}", None
     options = pa.ipc.IpcWriteOptions(compression=_compression(schema))
@@ -74,13 +78,14 @@ def _is_large(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRows:
-    """Rows in files of one format: the files of this process are Arrow, those of other parts Parquet."""
+    """Rows in files of one format. The files of this process are Arrow files, and the files of other parts
+    are Parquet files."""
 
     table: ds.FileSystemDataset
     paths: tuple[Path, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows in order, one batch read ahead."""
+        """Yield all rows in order. One batch is read ahead."""
         arrow = self.paths[0].suffix == SUFFIX
         return ahead(self._arrow() if arrow else thrifty(self.table).turns().to_reader(), 1)
 

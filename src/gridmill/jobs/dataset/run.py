@@ -1,7 +1,7 @@
 """The dataset job: compiles the declaration, runs the query, writes the rows as Parquet, and describes them.
 
-If the job runs in parts, each part computes some of the buckets; together they produce the same rows as one
-process.
+If the job runs in parts, each part computes some of the buckets. The parts together produce the same rows as
+a single process.
 """
 
 import json
@@ -39,14 +39,14 @@ TALLY_FILE = ".tally.json"
 
 
 def write_tally(folder: Path, tally: RowTally) -> None:
-    """Write a part's counts beside its rows."""
+    """Write a part's counts into the folder of its rows."""
     content = {"kept": tally.kept, "dropped": tally.dropped, "final": tally.final, "splits": tally.splits}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TALLY_FILE).write_text(json.dumps(content))
 
 
 def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
-    """The files of all parts in `folder`, and the sum of their counts. Raises OSError."""
+    """Link the files of all parts into `folder`, and add their counts to `tally`. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         for path in sorted(part.glob("*.parquet")):
@@ -59,14 +59,16 @@ def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
 OneTable = TypeVar("OneTable")
 KEYLESS = "no time or no entity"
 KEPT = "kept"
-"""The folder of a part for the files that are kept from an earlier version and belong to the
-whole dataset."""
+"""A folder of a part. It has the files that are kept from an earlier version and belong to the whole
+dataset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DatasetDraft:
-    """Rows in the draft folder, their query, the files kept of an earlier version, and the counts; names of
-    new files begin with `stem`."""
+    """The result of computing rows: the query, the files kept from an earlier version, and the counts.
+
+    The rows are in the draft folder. The names of new files begin with `stem`.
+    """
 
     query: PreparedQuery
     kept: ReusableVersion | None
@@ -75,7 +77,7 @@ class _DatasetDraft:
 
 
 def run(context: JobContext) -> JobResult:
-    """Make the dataset. Raises InputError, DataError, StorageError; then no result is visible."""
+    """Make the dataset. Raises InputError, DataError, StorageError; after an error no result is visible."""
     if context.order.job.dataset is None:
         raise InputError(f"job {context.order.job.name!r} is not a dataset")
     inputs = {name: context.input(name).output for name in context.order.job.dataset.references()}
@@ -115,8 +117,10 @@ def run(context: JobContext) -> JobResult:
 def _make_rows(
     context: JobContext, spec: DatasetSpec, inputs: Mapping[str, Output], draft: Path
 ) -> _DatasetDraft:
-    """Compute the rows in the draft folder. If the engine runs out of memory, it gets the memory of the
-    chunks and starts again."""
+    """Compute the rows in the draft folder.
+
+    If the engine runs out of memory, the job starts again, and the engine gets the memory of the chunks too.
+    """
     reserved_bytes = bytes_for_chunks(context.threads) if spec.basis or spec.time else 0
     try:
         return _make_rows_in_limits(context, spec, inputs, draft, reserved_bytes)
@@ -189,7 +193,7 @@ def _make_rows_in_limits(
 
 
 def _declared(context: JobContext, inputs: Mapping[str, Output]) -> DatasetSpec:
-    """Return the declaration with the times as users wrote them: errors show these."""
+    """Return the declaration with the times in the form that the user wrote, for error messages."""
     spec = context.order.job.dataset
     assert spec is not None
     predictions = {name: one for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
@@ -197,7 +201,7 @@ def _declared(context: JobContext, inputs: Mapping[str, Output]) -> DatasetSpec:
 
 
 def _holds(spec: DatasetSpec, query: PreparedQuery, kept: ReusableVersion) -> bool:
-    """Whether the kept encoders stay valid: none of the new rows is a training row."""
+    """Return whether the kept encoders stay valid. They do if none of the new rows is a training row."""
     return not spec.encoders or _is_trained(query, kept)
 
 
@@ -214,7 +218,7 @@ def _reusable_facts(kept: ReusableVersion | None, query: PreparedQuery) -> Mappi
 
 
 def _continue(kept: ReusableVersion | None, tally: RowTally, draft: Path) -> str:
-    """Take over the kept files; returns the beginning of the names of new files."""
+    """Link the kept files and take over their counts. Return the beginning of the names of new files."""
     if kept is None:
         return PART
     details = kept.details
@@ -235,8 +239,10 @@ def open_views(
     tables: Mapping[str, ds.Dataset],
     sources: Mapping[str, ds.Dataset] | None = None,
 ) -> TableViews:
-    """Create the views of the tables in the engine, with numeric columns converted to times as declared.
-    `sources` are tables from which no rows are dropped. Raises DataError."""
+    """Create the views of the tables in the engine, and convert numeric columns to times as declared.
+
+    `sources` are tables without excluded rows. Raises DataError.
+    """
     views = TableViews(tables=with_short_names(tables))
     views.register(engine)
     declared = _declared(context, {name: context.input(name).output for name in tables})
@@ -268,7 +274,7 @@ def _count_keyless(query: PreparedQuery, tally: RowTally) -> None:
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Rename the folder into place, so that it appears completely or not at all."""
+    """Rename the folder, so that the result appears completely or not at all."""
     with storage_errors(target):
         rmtree(target, ignore_errors=True)
         draft.rename(target)

@@ -20,11 +20,11 @@ APART = "in one split by time, in another by chance or entity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitBounds:
-    """The times at which validation and test begin and at which all splits end (UTC); None: there is no such
-    time.
+    """The times at which validation and test begin and at which all splits end (UTC). A time is None if it
+    does not exist.
 
-    Rows within `gap` before the beginning of validation or test belong to no split. `shares` are the shares
-    of validation and test among the hashes of the columns `on`, for splits by chance or entity.
+    Rows within `gap` before the beginning of validation or test belong to no split. If rows are split at
+    random or by entity, a hash of the columns `on` decides: `shares` are the shares of validation and test.
     """
 
     validation_from: datetime | None = None
@@ -37,7 +37,8 @@ class SplitBounds:
 
     @property
     def starts(self) -> tuple[datetime, ...]:
-        """The times beyond which no label of an earlier split may become known, in order."""
+        """The times at which splits begin, in order. A label of an earlier split must be known before the
+        next one."""
         starts = (self.validation_from, self.test_from, self.until)
         return tuple(start for start in starts if start is not None)
 
@@ -76,7 +77,7 @@ def _by_time(bounds: SplitBounds) -> str:
 
 
 def _drawn(bounds: SplitBounds) -> str:
-    """The split by a hash that is the same on all machines and in all versions."""
+    """Return SQL for the split by a hash. The hash is the same on all machines and in all versions."""
     validation, test = bounds.shares or (0.0, 0.0)
     texts = [f"coalesce({quoted(name)}::VARCHAR, chr(30))" for name in bounds.on]
     text = f"concat_ws(chr(31), {', '.join((literal(str(bounds.seed)), *texts))})"
@@ -95,8 +96,10 @@ def dropped_column(
     *,
     dated: bool = False,
 ) -> str:
-    """The SQL of the reason why a row is dropped; null for a row that is kept. `dated`: the label has a
-    declared time at which it becomes known."""
+    """Return SQL for the reason why a row is dropped; it is null for all other rows.
+
+    `dated` means that the label declares when it becomes known.
+    """
     cases = list(_reasons(label, bounds, types, seen_until, dated=dated))
     if required:
         missing = (_missing(name, types) for name in required)
@@ -105,8 +108,8 @@ def dropped_column(
 
 
 def _missing(name: str, types: Types) -> str:
-    """The SQL condition for a missing value in a required column; only the query knows the type of a
-    feature."""
+    """Return the SQL condition for a missing value in a required column. The types of features are known only
+    from the query."""
     if name in types:
         return missing_value(quoted(name), types[name])
     column = quoted(name)
@@ -127,8 +130,11 @@ def _reasons(
 
 
 def _outside(bounds: SplitBounds) -> Iterator[str]:
-    """The reasons why a row belongs to no split. These are checked first: a row that is dropped for another
-    reason belongs to a split, and its features are used to fit encoders."""
+    """Return the reasons why a row belongs to no split.
+
+    These reasons are checked first. A row that is dropped for another reason belongs to a split, and encoders
+    are fitted on its features too.
+    """
     if bounds.until is not None:
         yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"
     if bounds.gap:

@@ -1,5 +1,4 @@
-"""Finds label leakage (features that reveal the label), and SQL functions whose value changes with each
-call.
+"""Finds label leakage (features that reveal the label), and SQL functions whose value changes with each call.
 
 Such functions return random numbers, new identifiers or the current time.
 """
@@ -19,7 +18,8 @@ from gridmill.jobs.metrics import area_under_curve
 
 CORRELATION, AREA = 0.95, 0.98
 LEAST_ROWS, LEAST_OF_CLASS = 30, 10
-"""With fewer rows in total or per class, pure chance reaches the limits."""
+"""The smallest numbers of rows in total and per class. With fewer rows, the limits can be reached by
+chance."""
 MOST_ROWS = 20_000
 _NAMED = 5
 
@@ -92,7 +92,7 @@ def _correlation(x: Floats, y: Floats) -> float:
 
 
 def suspect_lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each of the first features, and one for all others."""
+    """Yield a sentence for each of the first features, and one sentence for all others."""
     for one in found[:_NAMED]:
         measure = (
             f"separates the two labels with an area under the ROC curve of {one['auc']:.3f}"
@@ -119,7 +119,7 @@ _CALL = re.compile(
 
 
 def volatile_remarks(job: Job) -> list[Any]:
-    """A warning that the SQL would now give other values, although the version stays valid."""
+    """Return a warning if the SQL could give other values now, although the stored version stays valid."""
     calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache is not False else ()
     if not calls:
         return []

@@ -1,6 +1,7 @@
 """The unit of each numeric column that a dataset uses as a time.
 
-It is the declared unit, else that of the previous version, else the only unit that fits all numbers.
+If the unit is declared, it is used. Otherwise the unit is that of the previous version. If there is no
+previous version, it is the only unit that fits all numbers.
 """
 
 import re
@@ -34,15 +35,18 @@ from gridmill.jobs.dataset.numeric_times import (
 from gridmill.jobs.duckdb_engine import Types, fetch_rows, quoted
 
 TIMES = "times"
-"""The key in the details of a version: by table and column, the unit."""
+"""The key of the units in the details of a version, by table and column."""
 INFERRED = "inferred"
-"""The key of the sentences about units that were not declared."""
+"""The key of the sentences about units that are not declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """The unit of a column's numbers; `type` is the column's DuckDB type. `example` is one of the numbers;
-    None: the column has none, and any unit is possible. `shown`: the unit was detected, not declared."""
+    """The unit of a column's numbers; `type` is the column's DuckDB type.
+
+    `example` is one of the numbers. If it is None, the column has no numbers, and any unit is possible. If
+    `shown` is true, the unit was detected and is not declared.
+    """
 
     unit: str
     type: str
@@ -56,7 +60,7 @@ Units: TypeAlias = Mapping[str, Mapping[str, Unit]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimeColumn:
-    """A numeric column that is a time; `place` is the field that uses it; `key` is its name in the
+    """A numeric column that is a time. `place` is the field that uses it; `key` is its name in the
     declaration."""
 
     table: str
@@ -74,7 +78,7 @@ class _TimeColumn:
 
 
 def units_before(context: JobContext) -> Mapping[str, Mapping[str, str]]:
-    """The units of the version before."""
+    """Return the units of the previous version."""
     earlier = context.order.earlier
     return earlier[0].artifact.output.details.get(TIMES) or {} if earlier else {}
 
@@ -88,11 +92,11 @@ def find_units(
     before: Mapping[str, Mapping[str, str]] | None = None,
     sources: Mapping[str, ds.Dataset] | None = None,
 ) -> dict[str, dict[str, Unit]]:
-    """The units of the numeric columns of these tables (the result of `sql` can be one of them) that are
-    used or declared as times. `clocked` is the declaration with the label's availability time; `sources` are
-    tables whose files have statistics.
+    """Return the units of the numeric columns that are used or declared as times.
 
-    Raises DataError for numbers that fit no unit, or more than one.
+    The columns are those of these tables; one of the tables can be the result of `sql`. `clocked` is the
+    declaration with the label's availability time; `sources` are tables whose files have statistics. Raises
+    DataError if no unit, or more than one, fits the numbers.
     """
     units: dict[str, dict[str, Unit]] = {name: {} for name in types}
     for column in _columns(spec, clocked or spec, types, before or {}):
@@ -155,8 +159,11 @@ def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str,
 
 
 def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[str, str, str]]:
-    """A name without a table means that column in all tables that parts name, but not in tables that only
-    `sql` reads."""
+    """Return the declared unit of a column.
+
+    A name without a table means the column with this name in each table that a part of the declaration names.
+    Tables that only `sql` reads are not included.
+    """
     named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
     for key in spec.timestamp_format:
         for table, columns in types.items():
@@ -216,8 +223,10 @@ def _unit(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, bounds: tuple[
 
 
 def _bounds(table: ds.Dataset | None, name: str) -> tuple[int, int] | None:
-    """The smallest and the largest number from the statistics in the table's files; None if there are no
-    statistics, and for fractions."""
+    """Return the smallest and the largest number from the statistics in the table's files.
+
+    None if there are no statistics, or if the numbers are fractions.
+    """
     if not isinstance(table, ds.FileSystemDataset) or name not in table.schema.names:
         return None
     if not pa.types.is_integer(table.schema.field(name).type):
@@ -248,7 +257,7 @@ def _shown_by(bounds: tuple[int, int] | None) -> tuple[str, ...]:
 def _shown_by_all(
     engine: duckdb.DuckDBPyConnection, column: _TimeColumn
 ) -> tuple[float | None, tuple[str, ...]]:
-    """One of the numbers, and the units that all numbers can have."""
+    """Return one of the numbers, and the units that fit all numbers."""
     counts = ", ".join(f'count(*) FILTER ({shows_sql(unit, "v")}) AS "{unit}"' for unit in NUMBER_FORMATS)
     row = _row(engine, column, f"count(v) AS n, max(v) AS example, {counts}")
     units = tuple(unit for unit in NUMBER_FORMATS if row["n"] and row[unit] == row["n"])

@@ -1,8 +1,8 @@
 """Cuts sorted rows into chunks, each of which can be computed independently.
 
-A chunk has whole entities, unless an entity is so large that it is cut by time. Then each piece also contains
-the earlier rows that its windows and lags read, and the later rows that its labels read. The positions of the
-cuts depend only on the rows.
+A chunk has complete entities, unless an entity is so large that it is cut by time. In that case each piece
+also contains the earlier rows that its windows and lags read, and the later rows that its labels read. The
+positions of the cuts depend only on the rows.
 """
 
 from collections.abc import Iterator
@@ -39,9 +39,11 @@ class ChunkBoundaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Chunk `number`, or a `piece` of it (from 0) if an entity is cut by time: the first `count` of `rows`
-    are computed. The rows after them are later rows that their labels read; `history` are the earlier rows
-    that they read, in order, with the needed columns."""
+    """One chunk, with its `number`. If an entity is cut by time, it is only a `piece` (from 0) of the chunk.
+
+    The first `count` of `rows` are computed. The rows after them are later rows that their labels read.
+    `history` are the earlier rows that they read, in order, with the needed columns.
+    """
 
     number: int
     rows: pa.Table
@@ -53,13 +55,16 @@ class Chunk:
 def cut_chunks(
     engine: duckdb.DuckDBPyConnection, rows: SortedRows, cuts: ChunkBoundaries, part: JobPart | None = None
 ) -> Iterator[Chunk]:
-    """The chunks of a part, in order, without the columns that `with_keys` adds: sorting should move little
-    data. Raises DataError for a history that is too long."""
+    """Yield the chunks of a part, in order, without the columns that `with_keys` adds later, so that less
+    data is sorted.
+
+    Raises DataError for a history that is too long.
+    """
     mine = f' WHERE k."{NUMBER}" % {part.count} = {part.number}' if part is not None else ""
     spare = quote_all((*rows.again, *([rows.time] if rows.time else [])))
     columns = f"r.* EXCLUDE ({', '.join(spare)})" if spare else "r.*"
     text = f'{numbered(rows.rows, rows.entity, ENTITIES, columns)}{mine} ORDER BY "{CODE}", "{TIME}"'
-    helper = engine.cursor()  # a query on `engine` would end the query that is being read
+    helper = engine.cursor()  # a second query on `engine` would end the query that is being read
     cutter: _ChunkSplitter | None = None
     for batch in batches_of(engine.sql(text)):
         for number, some in _by_number(pa.Table.from_batches([batch]), cuts.starts):
@@ -72,7 +77,7 @@ def cut_chunks(
 
 
 def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
-    """Sorted rows, cut at the beginnings of chunks."""
+    """Yield the sorted rows, cut at the beginnings of chunks."""
     codes = integers(rows[CODE])
     for begin, end in pairwise(sorted({0, *np.searchsorted(codes, starts).tolist(), len(codes)})):
         number = np.searchsorted(starts, codes[begin], "right") - 1
@@ -82,8 +87,8 @@ def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
 def with_keys(
     engine: duckdb.DuckDBPyConnection, sorted_: SortedRows, starts: Ints, number: int, rows: pa.Table
 ) -> pa.Table:
-    """Rows of a chunk with the columns that were not sorted with them: the columns of the entity, and the
-    time under its name."""
+    """Return the rows of a chunk with the columns that were not sorted with them: the columns of the entity,
+    and the column of the time."""
     if sorted_.time:
         rows = rows.append_column(sorted_.time, rows[TIME])
     if sorted_.again:
@@ -97,8 +102,10 @@ def with_keys(
 
 @dataclass(slots=True, kw_only=True)
 class _ChunkSplitter:
-    """The rows of one chunk as they arrive: in one piece, or in several if they are more than twice the
-    usual number."""
+    """Collects the rows of one chunk.
+
+    If they are more than twice the usual number of rows, they are cut into several pieces.
+    """
 
     engine: duckdb.DuckDBPyConnection
     sorted: SortedRows
@@ -111,7 +118,7 @@ class _ChunkSplitter:
     history: pa.Table | None = None
 
     def add(self, rows: pa.Table) -> Iterator[Chunk]:
-        """The pieces that are complete with these rows."""
+        """Add rows, and yield the pieces that are now complete."""
         self.waiting.append(rows)
         self.count += rows.num_rows
         yield from self._pieces(all_there=False)
@@ -128,7 +135,7 @@ class _ChunkSplitter:
             rows = pa.concat_tables(self.waiting)
             self.waiting, places = [rows], self._places(rows, all_there=all_there)
             if places is None:
-                self.tried = self.count  # tried again when there are twice as many rows
+                self.tried = self.count  # the next attempt is made when there are twice as many rows
                 return
             at, end = places
             some = rows.slice(0, end)
@@ -138,8 +145,11 @@ class _ChunkSplitter:
             self.piece, self.tried = self.piece + 1, 0
 
     def _places(self, rows: pa.Table, *, all_there: bool) -> tuple[int, int] | None:
-        """The position at which the next piece begins, and the end of the later rows that this piece reads;
-        None if they have not arrived yet or do not exist. Rows of an entity at the same time stay together.
+        """Return the position at which the next piece begins, and the end of the later rows that this piece
+        reads.
+
+        Return None if these rows have not been added yet or do not exist. Rows of an entity at the same time
+        stay in one piece.
         """
         codes, times = integers(rows[CODE]), integers(rows[TIME])
         borders = np.flatnonzero(moments(rows, TIME)[self.cuts.rows :])
@@ -147,7 +157,8 @@ class _ChunkSplitter:
             return None
         at = self.cuts.rows + int(borders[0])
         seconds, count = self.sorted.plan.future
-        last = int(np.searchsorted(codes, codes[at - 1], "right"))  # end of this entity so far
+        # the end of this entity, as far as its rows were added
+        last = int(np.searchsorted(codes, codes[at - 1], "right"))
         mine = times[at:last]
         until = np.searchsorted(mine, times[at - 1] + round(seconds * SECOND), "right")
         end = at + min(len(mine), max(int(until), count))
@@ -158,7 +169,7 @@ class _ChunkSplitter:
         return at, end
 
     def _next_history(self, rows: pa.Table, at: int, following: pa.Table) -> pa.Table | None:
-        """The rows before `at` that the rows from `at` on read."""
+        """Return the rows before `at` that the rows at `at` and after it read."""
         code, time = (int(integers(following[name].slice(at, 1))[0]) for name in (CODE, TIME))
         seconds, count = self.sorted.plan.past
         if code != int(integers(rows[CODE].slice(at - 1, 1))[0]) or not (seconds or count):

@@ -1,10 +1,9 @@
 """The window engine: sorts a dataset's rows once, by entity and time, and computes them chunk by chunk.
 
-Chunks are independent: as many are computed in parallel as there are threads, and each part can run on its
-own machine. Which rows belong to a chunk depends only on the data: entities are counted first, and a part
-sorts only the rows of its own chunks.
-
-Rows of other tables, by key and availability time, are read once for all chunks, into memory or files.
+Chunks are independent: each thread computes one chunk at a time, and each part can run on another machine.
+Only the data decides which rows belong to a chunk. First the entities are counted; then a part sorts only the
+rows of its own chunks. Rows of other tables, sorted by key and availability time, are read once for all
+chunks, into memory or files.
 """
 
 from collections import deque
@@ -60,8 +59,11 @@ RECENT, NEWEST = "__recent", "__newest"
 def load_all(
     engine: duckdb.DuckDBPyConnection, other_tables: Iterable[OtherTable], folder: Path, most_values: int
 ) -> tuple[LoadedTable, ...]:
-    """The tables: up to this number of values in memory, the others in files in `folder`. Raises
-    StorageError."""
+    """Load the tables. At most this number of values is stored in memory; the other tables are stored in
+    files in `folder`.
+
+    Raises StorageError.
+    """
     loaded: list[LoadedTable] = []
     for theirs in other_tables:
         loaded.append(_load(engine, theirs, f"__keys{len(loaded)}", folder, most_values))
@@ -80,12 +82,13 @@ def _load(
     number_keys(engine, keys, rows_sql, theirs.on)
     counted = engine.sql(f'SELECT {COUNT} FROM {quoted(keys)} ORDER BY "{CODE}"').to_arrow_table()
     counts = integers(counted[COUNT])
-    # drops the key that an empty table without `on` has
+    # drops the placeholder key of an empty table without `on`
     offsets = np.concatenate(([0], np.cumsum(counts[counts > 0])))
     on_disk = _values(theirs, int(offsets[-1])) > most_values
     wanted = f"r.* EXCLUDE ({', '.join(quote_all(theirs.on))})" if _are_spare(theirs) else "r.*"
     relation = engine.sql(f'{numbered(rows_sql, theirs.on, keys, wanted)} ORDER BY "{CODE}", "{KNOWN}"')
-    columns, helper = sorted(theirs.columns), engine.cursor()  # a query would end the one being read
+    # a query would end the query that is being read
+    columns, helper = sorted(theirs.columns), engine.cursor()
     kept = (
         _MappedRows(folder / keys)
         if on_disk
@@ -102,7 +105,7 @@ def _load(
 
 @dataclass(slots=True)
 class _MemoryRows:
-    """A table of rows in memory; `empty` has the columns."""
+    """Collects a table of rows in memory. `empty` is a table with the same columns and no rows."""
 
     empty: pa.Table
     times: list[Ints] = field(default_factory=list)
@@ -119,7 +122,8 @@ class _MemoryRows:
 
 @dataclass(slots=True)
 class _MappedRows:
-    """A table of rows in files that are mapped into memory: the kernel can drop pages that it has read."""
+    """Collects a table of rows in files that are mapped into memory, so that the kernel can free pages that
+    were read."""
 
     folder: Path
     _writer: pa.ipc.RecordBatchFileWriter | None = None
@@ -156,7 +160,8 @@ def _known_rows_sql(engine: duckdb.DuckDBPyConnection, theirs: OtherTable) -> st
 
 
 def _recent(engine: duckdb.DuckDBPyConnection, rows_sql: str, on: tuple[str, ...], after: datetime) -> str:
-    """The requested rows, stored as a table, as they are few of many."""
+    """Store only the rows that requests can read in a table, and return SQL that reads them. There are few of
+    them."""
     keys = quote_all(on)
     newest = ", ".join((*keys, f'max("{KNOWN}") AS "{NEWEST}"'))
     by = f"GROUP BY {', '.join(keys)}" if keys else ""
@@ -170,7 +175,7 @@ def _recent(engine: duckdb.DuckDBPyConnection, rows_sql: str, on: tuple[str, ...
 
 
 def _are_spare(theirs: OtherTable) -> bool:
-    """Whether no request reads the keys themselves."""
+    """Return whether the key columns can be left out, because no request reads them."""
     named = theirs.columns | {
         name for name in theirs.on if any(quoted(name) in text for text in theirs.order)
     }
@@ -180,21 +185,24 @@ def _are_spare(theirs: OtherTable) -> bool:
 CHUNK_ROWS = 1_048_576
 PIECE_ROWS, PIECE_VALUES = 262_144, 3_000_000
 CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
-"""Values per chunk: fewer rows are computed at a time if they are wide, even fewer with more than WIDE
-columns, but at least BATCH_ROWS rows."""
+"""Values per chunk. A chunk of wide rows has fewer rows. With more than WIDE columns the limit is lower. A
+chunk has at least BATCH_ROWS rows."""
 MOST_VALUES = 96_000_000
 """The most values of other tables in memory; larger tables are in files."""
 VALUE_BYTES, WAITING = 2 * 8, 2
-"""Bytes per value of a chunk, which is held twice; and the number of chunks besides those that are computed:
-one waits and one is read."""
+"""Bytes per value of a chunk, counted twice because there are two copies; and the number of further chunks in
+memory: one waits, and one is being read."""
 PIECE, COUNTED = "__piece", "__counted"
 _Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """The data that all chunks use; `chunk_values` is the usual number of values in a chunk. `types` are the
-    SQL types of the columns that Arrow cannot represent."""
+    """The data that all chunks use.
+
+    `chunk_values` is the usual number of values in a chunk. `types` are the SQL types of the columns that
+    Arrow cannot represent.
+    """
 
     sorted: SortedRows
     loaded: tuple[LoadedTable, ...]
@@ -223,12 +231,12 @@ class EngineLimits:
 
 
 def bytes_for_chunks(threads: int) -> int:
-    """Bytes that chunks and other tables may use beside the engine."""
+    """Return the memory in bytes that chunks and other tables may use in addition to the engine's memory."""
     return (threads + WAITING) * VALUE_BYTES * CHUNK_VALUES + 8 * MOST_VALUES
 
 
 def side_by_side(prepared: EngineState, threads: int, room_bytes: int) -> int:
-    """The number of chunks that are computed at a time. 0: one after another."""
+    """Return the number of chunks that are computed in parallel; 0 means one after another."""
     return max(0, min(threads, room_bytes // (VALUE_BYTES * prepared.chunk_values) - WAITING))
 
 
@@ -264,8 +272,10 @@ def prepare_chunks(
 
 
 def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
-    """Assign each entity to a chunk: the piece that contains the entity's first row, if all rows are cut
-    into pieces of `chunk_rows`."""
+    """Assign each entity to a chunk.
+
+    All rows are divided into pieces of `chunk_rows`. An entity belongs to the piece with its first row.
+    """
     before = f'sum({COUNT}) OVER (ORDER BY "{CODE}" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)'
     piece = f'coalesce({before}, 0) // {chunk_rows} AS "{PIECE}"'
     engine.execute(
@@ -276,7 +286,7 @@ def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
 
 
 def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: SortedRows) -> dict[str, str]:
-    """The columns of a chunk whose type changes on the way through Arrow, and their original types."""
+    """Return the columns of a chunk whose type changes when Arrow reads them, and their original types."""
     empty = engine.sql(sorted_.empty).to_arrow_table()
     engine.register("__empty", empty)
     columns = fetch_rows(engine, "DESCRIBE SELECT * FROM __empty")
@@ -287,7 +297,7 @@ def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: SortedRows) -> dict[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkWorker:
-    """Computes chunks with its own connection."""
+    """Computes chunks with a connection of its own."""
 
     engine: duckdb.DuckDBPyConnection
     prepared: EngineState
@@ -303,9 +313,12 @@ class ChunkWorker:
             self.engine.unregister(f"{CHUNK}_rows")
 
     def _pieces(self, chunk: Chunk, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
-        """The chunk's rows in pieces of whole entities that fit into the CPU caches, and the number of
-        computed rows of each. They are all in one piece if the query joins, or if each piece would scan all
-        of another table."""
+        """Divide the chunk's rows into pieces of whole entities that fit into the CPU caches; yield each
+        piece with the number of its computed rows.
+
+        There is only one piece if the query joins tables, or if each piece would read another table
+        completely.
+        """
         sorted_ = self.prepared.sorted
         wide = any(not set(one.plan.on) <= set(sorted_.entity) for one in self.prepared.loaded)
         if chunk.piece is not None or sorted_.joins or wide:
@@ -319,8 +332,10 @@ class ChunkWorker:
             begin = end
 
     def _find(self, rows: pa.Table, count: int, history: pa.Table | None) -> pa.Table:
-        """The first `count` rows, with ties sorted and with all requested values beside their columns;
-        without the rows that are only read as history."""
+        """Return the first `count` rows with all requested values as further columns.
+
+        Rows with the same time are sorted. Rows that are read only as history are left out.
+        """
         sorted_ = self.prepared.sorted
         own = own_rows(integers(rows[CODE]), integers(rows[TIME]))
         rows = untied_rows = untied(self.engine, rows, own, sorted_.ties)
@@ -353,7 +368,8 @@ class ChunkWorker:
         return rank(column, self.engine)
 
     def _register(self, rows: pa.Table) -> None:
-        """Make the rows the chunk, with their types from before Arrow."""
+        """Register the rows as the table of the chunk, with the SQL types that the columns had before Arrow
+        read them."""
         name, types = f"{CHUNK}_rows", self.prepared.types
         self.engine.register(name, rows)
         made = ", ".join(f"{quoted(one)}::{type_} AS {quoted(one)}" for one, type_ in types.items())
@@ -383,8 +399,8 @@ class ChunkWorker:
 
 
 def in_turn(chunks: Iterator[Chunk], do: Callable[[Chunk], _Done], threads: int) -> Iterator[_Done]:
-    """Apply `do` to each chunk, several in parallel (with 0 threads one after another in this thread);
-    yields the results in order."""
+    """Apply `do` to each chunk, several in parallel (with 0 threads one after another in this thread), and
+    yield the results in order."""
     if not threads:
         yield from map(do, chunks)
         return
