@@ -1,4 +1,5 @@
-"""Reads a dataset's Parquet files as one sequence of rows: any range, without reading the other rows."""
+"""Reads a dataset's Parquet files as one sequence of rows. It can read any range without reading the other
+rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,14 +27,14 @@ Fetch: TypeAlias = "Callable[[RowGroup, tuple[str, ...]], pa.Table]"
 
 
 def fetch_piece(piece: RowGroup, columns: tuple[str, ...]) -> pa.Table:
-    """See Fetch."""
+    """Read these columns of the row group (see `Fetch`)."""
     with pq.ParquetFile(piece.file) as file:
         return file.read_row_group(piece.group, columns=list(columns), use_threads=False).select(columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitions:
-    """The files of a folder in the order of their names; rows are numbered through all of them."""
+    """The files of a folder in the order of their names. Rows are numbered over all files."""
 
     pieces: tuple[RowGroup, ...]
     schema: pa.Schema
@@ -51,8 +52,10 @@ class Partitions:
         *,
         fetch: Fetch = fetch_piece,
     ) -> pa.Table:
-        """Rows `start` to `stop` (exclusive; default: all) of these columns, in order. To read many ranges in
-        turn, pass a `fetch` that caches row groups."""
+        """Return rows `start` to `stop` (exclusive; default: all) of these columns, in order.
+
+        To read many ranges one after another, pass a `fetch` that caches row groups.
+        """
         end = self.rows if stop is None else stop
         parts = [
             _between(piece, fetch(piece, tuple(columns)), start, end)

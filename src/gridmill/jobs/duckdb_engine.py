@@ -1,4 +1,4 @@
-"""DuckDB limited to an attempt's memory, threads and folder, without access to files and extensions."""
+"""DuckDB with the memory, threads and folder of an attempt, and without access to files and extensions."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ Types: TypeAlias = Mapping[str, str]
 """A table's columns in order, with their DuckDB types."""
 
 BASE_BYTES = 192 * 2**20
-"""Memory of Python and its libraries before any row is read, and of Parquet's writer for one row group."""
+"""Memory in bytes that Python, its libraries and Parquet's writer (for one row group) use before any row is
+read."""
 MEMORY_SHARE = 0.7
-"""DuckDB's share of the attempt's remaining memory; the rest is for Arrow batches in transit and Parquet's
-writer."""
+"""DuckDB's share of the attempt's remaining memory. Parquet's writer and Arrow batches use the rest."""
 SMALL_SHARE = 0.35
-"""DuckDB's smallest share, if much memory is used beside the engine."""
+"""DuckDB's smallest share. It applies if much memory is used outside of the engine."""
 LEAST_MEMORY_BYTES = 144 * 2**20
 
 
@@ -29,12 +29,12 @@ def open_engine(
     reserved_bytes: int = 0,
     database: str = ":memory:",
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection that can read only `tables` (Arrow tables, datasets or readers, each of which becomes a
-    view).
+    """Open a connection that can read only `tables` (Arrow tables, datasets or readers, each of which becomes
+    a view).
 
-    It uses its share of the attempt's memory; `reserved_bytes` bytes are needed outside the engine. It
-    spills to its work folder. Rows without ORDER BY keep the order in which they are read. The engine's own
-    tables are stored in the file `database`.
+    The connection uses its share of the attempt's memory; `reserved_bytes` bytes are needed outside the
+    engine. If the memory is not enough, DuckDB writes temporary data to the work folder. Rows without ORDER
+    BY keep the order in which they are read. The engine's own tables are stored in the file `database`.
     """
     with duckdb.connect(database, config=_config(context, reserved_bytes)) as connection:
         for statement in ("SET TimeZone = 'UTC'", "SET enable_external_access = false"):
@@ -46,7 +46,7 @@ def open_engine(
 
 
 def engine_bytes(context: JobContext, reserved_bytes: int = 0) -> int:
-    """The memory that an engine needs if so many bytes are used outside of it."""
+    """Return the memory that an engine needs if this number of bytes is used outside of it."""
     whole = context.order.given.memory_bytes - BASE_BYTES
     wanted = max(whole * SMALL_SHARE, whole - reserved_bytes)
     return max(LEAST_MEMORY_BYTES, int(min(whole * MEMORY_SHARE, wanted)))
@@ -62,13 +62,17 @@ def _config(context: JobContext, reserved_bytes: int) -> dict[str, str | bool | 
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "python_enable_replacements": False,
-        # An Arrow stream has no row count: DuckDB would assume few rows and compare all rows with all rows.
+        # An Arrow stream has no row count: DuckDB would expect few rows and compare each row with each other
+        # row.
         "asof_loop_join_threshold": 0,
     }
 
 
 def fetch_rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
-    """All rows of a query, as dicts; for small results. A time outside the years 1 to 9999 is text."""
+    """Return all rows of a query, as dicts. This is for small results.
+
+    A time outside the years 1 to 9999 is returned as text.
+    """
     table: Any = connection.sql(sql).to_arrow_table()
     rows: list[dict[str, Any]]
     try:
@@ -88,10 +92,10 @@ def _python_value(value: Any) -> Any:  # noqa: ANN401  a value of any type
 
 
 def quoted(name: str) -> str:
-    """The text as an SQL identifier, with any characters."""
+    """Return the text as an SQL identifier. It may contain any characters."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """The text as an SQL string, with any characters."""
+    """Return the text as an SQL string. It may contain any characters."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,7 +1,7 @@
 """`python -m gridmill.jobs.export_sink`: writes the rows of a sink's version as Parquet for a command.
 
-It is a separate process, so that a pod never imports the libraries that read tables. It reads JSON from
-standard input.
+It is a separate process, so that a pod never imports the libraries that read tables. It reads its request as
+JSON from standard input.
 """
 
 import os
@@ -26,7 +26,7 @@ FILE = "rows.parquet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """The version `output` below `root`, and the folder to write to."""
+    """A request to write the version `output`, whose files are below `root`, into a folder."""
 
     root: str
     output: Output
@@ -34,8 +34,10 @@ class ExportRequest:
 
 
 def write_rows(wanted: ExportRequest) -> None:
-    """Write exactly the version's rows except those in outages, with the table's columns. A version without
-    rows becomes a file without rows. Raises StorageError."""
+    """Write the version's rows except rows in outages, with the table's columns.
+
+    For a version without rows, write a file without rows. Raises StorageError.
+    """
     folder = Path(wanted.folder)
     with storage_errors(folder):
         try:
@@ -67,4 +69,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    os._exit(code)  # deltalake's threads sometimes abort a normal exit; all files are written
+    os._exit(code)  # deltalake's threads sometimes abort a normal exit; all files are already written

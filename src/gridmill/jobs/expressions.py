@@ -20,8 +20,11 @@ from gridmill.jobs.duckdb_engine import Types, fetch_rows, literal, quoted
 TIME, KNOWN, AT, CODE = "__time", "__known", "__at", "__code"
 LABEL_KNOWN, LABEL_TIME, DROPPED = "__label_known", "__label_time", "__dropped"
 LABEL_FROM, LABEL_OF, NEXT = "__label_from", "__label_of", "__next"
-"""Hidden columns: when the row from which the label is taken becomes known; the value from which a label of
-events is computed; whether all of the next rows exist."""
+"""Hidden columns.
+
+LABEL_FROM: when the row from which the label is taken becomes known. LABEL_OF: the value from which a label
+of events is computed. NEXT: whether all of the next rows exist.
+"""
 HIDDEN = (TIME, KNOWN, AT, CODE, LABEL_KNOWN, LABEL_TIME, LABEL_FROM, LABEL_OF, NEXT, DROPPED)
 """Columns of the query that are not in the dataset."""
 FLOATS = ("DOUBLE", "FLOAT")
@@ -30,17 +33,17 @@ _CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowScope:
-    """The rows to compute: those `after` a moment (None: all).
+    """The rows to compute: those after the time `after` (None: all rows).
 
-    Rows from `history` on are enough for windows and lags (None: all rows are needed).
+    For windows and lags, the rows from the time `history` are enough (None: all rows are needed).
     """
 
     after: datetime | None = None
     history: datetime | None = None
 
     def recent(self, time: str) -> tuple[str, ...]:
-        """The condition (SQL) that selects the rows that are needed, by the column `time` at which they are
-        known."""
+        """Return the SQL condition that selects the needed rows. The column `time` is the time at which a row
+        is known."""
         return (f"{time} >= {moment(self.history)}",) if self.history is not None else ()
 
 
@@ -60,13 +63,16 @@ def select(
 
 
 def quote_all(names: Iterable[str]) -> list[str]:
-    """SQL identifiers."""
+    """Return the names as SQL identifiers."""
     return [quoted(name) for name in names]
 
 
 def sql_text(expression: str) -> str:
-    """The expression as text to be put in parentheses. A line break ends its comment, so that the comment
-    does not hide the closing parenthesis; a column may have the name of a word of SQL (`at`, `end`)."""
+    """Return the expression as text that can be put in parentheses.
+
+    A line break is added, so that a comment in the expression does not hide the closing parenthesis. A column
+    may have a name that is also a word of SQL (`at`, `end`).
+    """
     text = expression.strip()
     if text.isidentifier() and text.lower() not in _CONSTANTS:
         return quoted(text)
@@ -97,9 +103,9 @@ _CHANGING = ("VOLATILE", "CONSISTENT_WITHIN_QUERY")
 
 
 def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: int = 0) -> dict[str, Any]:
-    """The syntax tree of one SELECT. Raises InputError with the position of the error.
+    """Return the syntax tree of one SELECT. Raises InputError with the position of the error.
 
-    The user's own text begins after `lines_before` lines.
+    `lines_before` is the number of lines before the user's own text.
     """
     tree = json.loads(_value(engine, f"SELECT json_serialize_sql({literal(sql)})"))
     if tree["error"]:
@@ -112,7 +118,8 @@ def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: i
 
 
 def _word_hint(engine: duckdb.DuckDBPyConnection, sql: str, at: int) -> str:
-    """A hint for a syntax error at a reserved word of SQL, in case the word is the name of a column."""
+    """Return a hint for a syntax error at a reserved word of SQL: the word may be meant as the name of a
+    column."""
     starts = [start for start, kind in duckdb.tokenize(sql) if kind == duckdb.token_type.keyword]
     match = _WORD.match(sql, max((start for start in starts if start <= at), default=len(sql)))
     if match is None or sql[match.end() : at].strip() or not fetch_rows(engine, _kept(match[0])):
@@ -128,7 +135,7 @@ def _kept(word: str) -> str:
 
 
 def check_syntax(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> dict[str, Any]:
-    """The syntax tree of an expression as a SELECT of its own. Raises InputError."""
+    """Return the syntax tree of a SELECT that has only this expression. Raises InputError."""
     try:
         return parse_select(engine, f"SELECT (\n{sql_text(text)}\n)", lines_before=1)
     except InputError as error:
@@ -184,15 +191,16 @@ def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, 
 
 
 def _function(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[str, str]]:
-    """The kinds of the functions with this name, and the stability of their results."""
+    """Return the kinds of the functions with this name, and whether their results can change between
+    calls."""
     if not _KINDS:
         _KINDS.update(_functions(engine, ""))
     return _KINDS.get(name) or _functions(engine, f"WHERE function_name = {literal(name)}").get(name, [])
 
 
 _KINDS: dict[str, list[tuple[str, str]]] = {}
-"""The kinds of DuckDB's own functions, read once: a query for one function takes as long as a query for all.
-"""
+"""The kinds of DuckDB's own functions. They are read once: a query for one function takes as long as a query
+for all functions."""
 
 
 def _functions(engine: duckdb.DuckDBPyConnection, where: str) -> dict[str, list[tuple[str, str]]]:
@@ -230,7 +238,10 @@ def expression_type(
 
 
 def explain(error: duckdb.Error, types: Types, place: str, sql: str = "") -> InputError:
-    """DuckDB's message, its position (found in `sql` if DuckDB gives none), and the columns that exist."""
+    """Return DuckDB's message, the position of the error, and the existing columns.
+
+    If DuckDB gives no position, the name in the message is searched in `sql`.
+    """
     message, _, position = str(error).partition("\n\n")
     text = message.partition(": ")[2] or message
     named = re.search(r'"([^"]+)"', text)

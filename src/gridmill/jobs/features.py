@@ -17,16 +17,17 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 AT_ONCE = 2**15
 """Rows that are encoded at once."""
 OTHERS = "(others)"
-"""The name of the input for all categories without an input of their own."""
+"""The name of the common input of all rarer categories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How one column becomes inputs: itself if numeric, else one 0/1 input per category.
+    """How one column becomes inputs: a numeric column is one input, other columns have a 0/1 input for each
+    category.
 
-    `type` is Arrow's. `categories` are those of the training rows, or only the most frequent ones: then a
-    last input is 1 for all `others`. If a value has no input or is missing, all inputs are 0. Missing and
-    infinite numbers are NaN.
+    `type` is Arrow's. `categories` are those of the training rows. If there are too many, `categories` are
+    only the most frequent categories, and the last input is 1 for all `others`. If a value has no input or is
+    missing, all inputs are 0. Missing and infinite numbers are NaN.
     """
 
     column: str
@@ -44,7 +45,7 @@ class Encoding:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Numbers and booleans; also the type of a column without any values."""
+    """Return whether the type is a number or boolean, or the type of a column without any values."""
     tests = (
         pa.types.is_integer,
         pa.types.is_floating,
@@ -56,7 +57,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Strings, plain or as a dictionary."""
+    """Return whether the type is text, plain or dictionary-encoded."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
@@ -65,7 +66,7 @@ def is_text(kind: pa.DataType) -> bool:
 def encode(table: pa.Table, encodings: Sequence[Encoding]) -> Floats:
     """The inputs, [rows, inputs]. Raises DataError if a column is missing or has changed its type."""
     matrix = np.empty((table.num_rows, sum(len(encoding.inputs) for encoding in encodings)))
-    # a whole column would touch every page of the matrix
+    # to encode a whole column at once would write to every memory page of the matrix
     for start in range(0, table.num_rows or 1, AT_ONCE):
         _encode_rows(matrix[start : start + AT_ONCE], table.slice(start, AT_ONCE), encodings)
     return matrix
@@ -98,11 +99,11 @@ def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:
 
 
 def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers) -> int:
-    """The number of rows with a category that the training rows did not have: all inputs of such a category
-    are 0.
+    """Return the number of rows with a category that is not in the training rows; all inputs of such a
+    category are 0.
 
-    Columns whose rarer categories share an input are not counted: they treat an unknown category as a rare
-    one.
+    Columns in which rarer categories share an input are not counted: an unknown category is treated as a rare
+    category.
     """
     unknown = np.zeros(len(rows), bool)
     for encoding in encodings:
@@ -114,7 +115,7 @@ def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers
 
 
 def numbers(column: pa.ChunkedArray) -> Floats:
-    """A numeric column as doubles; NaN for missing and infinite numbers."""
+    """Return a numeric column as doubles. Missing and infinite numbers become NaN."""
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
     values: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy().astype(np.float64, copy=True)
@@ -135,8 +136,8 @@ def list_numbers(column: pa.ChunkedArray, width: int) -> Floats:
 
 
 def has_all_values(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """For each row whether it has a value; for a list, whether all of its values exist (none missing or
-    NaN)."""
+    """Return for each row whether it has a value. If the value is a list, return whether no value of the list
+    is missing or NaN."""
     result = np.array(pc.is_valid(column).to_numpy(), bool)
     if pa.types.is_list(column.type):
         lists = column.filter(pc.is_valid(column)).combine_chunks()
@@ -147,7 +148,7 @@ def has_all_values(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def as_lists(values: Floats) -> pa.Array:
-    """[rows, width] as a column of lists; a row with NaN is missing."""
+    """Return [rows, width] as a column of lists. A row that contains NaN becomes a missing value."""
     offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
     missing = pa.array(np.isnan(values).all(axis=1))
     items = pa.array(values.reshape(-1), from_pandas=True)
@@ -155,7 +156,7 @@ def as_lists(values: Floats) -> pa.Array:
 
 
 def present_values(table: pa.Table, columns: Sequence[str | None]) -> Floats:
-    """The present values of the label columns (at the time of the row), [rows] or [rows, labels]; NaN for
+    """Return the values of the label columns at the time of each row, [rows] or [rows, labels]; NaN for
     missing values."""
     missing = np.full(table.num_rows, np.nan)
     found = [
@@ -166,8 +167,10 @@ def present_values(table: pa.Table, columns: Sequence[str | None]) -> Floats:
 
 
 def runs(table: pa.Table, columns: Sequence[str]) -> Integers:
-    """For each row the number of the first row of its run. A run is a sequence of consecutive rows that are
-    equal in all `columns`."""
+    """Return for each row the number of the first row of its run.
+
+    A run is a sequence of consecutive rows with equal values in all `columns`.
+    """
     changes = np.zeros(table.num_rows, bool)
     for name in columns:
         codes = table[name].combine_chunks().dictionary_encode(null_encoding="encode")

@@ -81,7 +81,7 @@ def _head(table: ds.Dataset, rows: int) -> Preview:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  a cell
-    """A cell as a JSON value; long texts are cut."""
+    """Return the cell as a JSON value. Long texts are shortened."""
     match value:
         case datetime() | date():
             return value.isoformat()
@@ -103,8 +103,11 @@ def _files(root: Path, output: Output, rows: int) -> Preview:
 
 
 def files_of(root: Path, output: Output) -> tuple[str, ...]:
-    """The files of a version. For a table these are its data files and the part of its log that describes
-    them; a version without files has none. Raises StorageError."""
+    """Return the files of a version.
+
+    For a table, these are its data files and the part of the table's log that describes these data files. A
+    version without files has an empty list. Raises StorageError.
+    """
     if not output.uri:
         return ()
     path = below(root, output.uri)
@@ -119,8 +122,11 @@ def files_of(root: Path, output: Output) -> tuple[str, ...]:
 
 
 def log_files(folder: Path, version: int) -> tuple[str, ...]:
-    """The newest checkpoint up to a version, and the commits from it on. File names follow Delta's protocol:
-    `%020d.json`, `%020d.checkpoint.parquet`, `%020d.checkpoint.%010d.%010d.parquet`."""
+    """Return the newest checkpoint up to a version, and the commits after the checkpoint.
+
+    File names follow Delta's protocol: `%020d.json`, `%020d.checkpoint.parquet`,
+    `%020d.checkpoint.%010d.%010d.parquet`.
+    """
     names = sorted(entry.name for entry in folder.iterdir())
     log_names = [name for name in names if name[:20].isdigit() and int(name[:20]) <= version]
     marks = {int(name[:20]) for name in log_names if ".checkpoint." in name}
@@ -202,4 +208,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # deltalake's threads sometimes abort a normal exit; the answer is written
+    os._exit(0)  # deltalake's threads sometimes abort a normal exit; the answer is already written

@@ -1,8 +1,9 @@
 """Quantiles of forecasts: the prediction plus a quantile of the errors on the validation split.
 
 This is split conformal prediction (Lei and others 2018, "Distribution-free predictive inference for
-regression"). From n errors it takes the error of rank (n + 1) q, rounded away from the middle. If new rows
-are distributed like the validation rows, at least the promised share of them lies within the interval.
+regression"). A quantile q of n errors is the error with the rank (n + 1) q, rounded away from the middle. If
+new rows are distributed like the validation rows, at least the promised share of them lies within the
+interval.
 """
 
 import math
@@ -14,7 +15,7 @@ from gridmill.errors import InputError
 from gridmill.jobs.features import Floats
 
 Offsets = tuple[tuple[float, ...], ...]
-"""Per quantile and label, the value that is added to the prediction."""
+"""For each quantile and label, the value that is added to the prediction."""
 
 
 def quantile_columns(levels: Sequence[float]) -> tuple[str, ...]:
@@ -51,9 +52,12 @@ def quantiles_of(predicted: Floats, offsets: Offsets) -> list[Floats]:
 def measure_quantiles(
     truth: Floats, quantiles: Sequence[Floats], levels: Sequence[float], spread: Floats | None = None
 ) -> dict[str, float]:
-    """`pinball`: the mean pinball loss over rows, labels and quantiles (for several labels in units of their
-    `spread`). `coverage`, for at least two quantiles: the share of truths between the lowest and the
-    highest."""
+    """Return the metrics `pinball` and `coverage`.
+
+    `pinball` is the mean pinball loss over rows, labels and quantiles; if there are several labels, each loss
+    is in units of the label's `spread`. `coverage` exists for at least two quantiles: the share of true
+    values between the lowest and the highest quantile.
+    """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     above = [(truth - quantile) / scale for quantile in quantiles]
     losses = [

@@ -1,8 +1,8 @@
 """The process of one attempt of a built-in job: `python -m gridmill.jobs.main FOLDER`.
 
-The folder contains `order.json` and `work/`. The outcome is written beside them as `outcome.json` and
-renamed into place, so that it is complete or missing. The pod adds its own measurements. The list of the
-job's files is written before the job is reported as succeeded.
+The folder contains `order.json` and `work/`. This process writes the outcome to a temporary file there and
+renames it to `outcome.json`, so that the outcome is complete or missing. The pod adds its own measurements.
+The list of the job's files is written before the job is reported as succeeded.
 """
 
 import errno
@@ -40,9 +40,10 @@ from gridmill.transfer.verify import check_order, seal
 
 
 def list_made(order: AttemptOrder, outputs: Sequence[Output]) -> None:
-    """Write the list of the version's files to the path in the order; without a path nothing is written.
+    """Write the list of the version's files to the path in the order. If the order has no path, write
+    nothing.
 
-    Files that the version before also has (the data files of a sink's table) are not read again. Raises
+    Files that the previous version also has (the data files of a sink's table) are not read again. Raises
     StorageError.
     """
     root, made = Path(order.root), next((output for output in outputs if output.uri), None)
@@ -87,7 +88,8 @@ def _previous_contents(order: AttemptOrder) -> VersionContents:
 
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded")
-_MEMORY_CLASSES = frozenset({"OutOfMemoryException"})  # of duckdb; the name avoids its import
+# duckdb's exception, compared by its name because an import of duckdb is slow
+_MEMORY_CLASSES = frozenset({"OutOfMemoryException"})
 
 EXTRAS = (
     {"obstore": "objects", "redis": "streams", "PIL": "images"}
@@ -97,11 +99,14 @@ EXTRAS = (
         "learning",
     )
 )
-"""The extra that installs a package that a built-in job needs."""
+"""For each package that a built-in job needs: the extra of Gridmill that installs it."""
 
 
 class StoppedError(BaseException):
-    """SIGTERM arrived. It is not a subclass of Exception, so that no job catches it by accident."""
+    """SIGTERM arrived.
+
+    This is not a subclass of Exception, so that no job catches it by accident.
+    """
 
 
 def run(folder: Path) -> int:
@@ -144,7 +149,7 @@ def _outcome(folder: Path) -> AttemptOutcome:
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics that JSON can represent: NaN and infinity are left out."""
+    """Return the metrics that JSON can represent, without NaN and infinity."""
     return {name: float(value) for name, value in metrics.items() if isfinite(value)}
 
 
@@ -167,8 +172,10 @@ def _result(folder: Path) -> JobResult:
 
 
 def keep_pandas_out() -> None:
-    """Apply `gridmill.jobs.arrow`. This must run before any import of `pyarrow.dataset`, which looks for
-    pandas."""
+    """Prevent pyarrow from importing pandas (see `gridmill.jobs.arrow`).
+
+    This must be called before any import of `pyarrow.dataset`, which looks for pandas.
+    """
     keep: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out
     keep()
 
@@ -224,7 +231,7 @@ def limit_threads(threads: int) -> None:
     """Set the number of threads in the numerical libraries that are already loaded.
 
     Libraries that are loaded later read OMP_NUM_THREADS and similar variables, which the pod has set. A
-    forked job inherits loaded libraries with the thread numbers of its parent process.
+    forked job inherits loaded libraries together with the thread numbers of its parent process.
     """
     for name, limit in _LIMITS.items():
         module = sys.modules.get(name)
@@ -253,7 +260,7 @@ _LIMITS: dict[str, Callable[[ModuleType, int], None]] = {
 
 
 def main() -> int:
-    """The entry point; the folder is the only argument."""
+    """Run the attempt. The folder is the only argument of the program."""
     return run(Path(sys.argv[1]))
 
 

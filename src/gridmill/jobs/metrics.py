@@ -1,7 +1,7 @@
 """Metrics of predictions per split, label, step ahead and class; and the decision threshold of two classes.
 
-This module also defines which direction of a metric is better, the confusion matrix, and the class that
-follows from a row's probabilities.
+This module also defines whether a higher value of a metric is better, the confusion matrix, and how
+probabilities decide the class of a row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,22 @@ from gridmill.jobs.features import Floats, Integers
 
 
 def decide(probabilities: Floats, threshold: float | None = None) -> Integers:
-    """The number of each row's class, from probabilities [rows, classes]: the most likely class, for equal
-    probabilities the first. With a `threshold`, the second of two classes if its probability is at least
-    the threshold."""
+    """Return the number of each row's class, from probabilities [rows, classes].
+
+    The class is the most likely one; if probabilities are equal, it is the first of them. With a `threshold`,
+    it is the second of two classes if its probability is at least the threshold.
+    """
     if threshold is None:
         return np.asarray(probabilities.argmax(axis=1), np.int64)
     return np.asarray(probabilities[:, 1] >= threshold, np.int64)
 
 
 def best_threshold(truth: Integers, probabilities: Floats) -> float:
-    """The threshold with the best f1 of the second of two classes; among equal ones the highest. It lies
-    halfway between two probabilities that occur, so that rounding cannot change a decision."""
+    """Return the threshold with the best f1 of the second of two classes. If several are equally good, return
+    the highest.
+
+    The threshold is halfway between two probabilities that occur, so that rounding cannot change a decision.
+    """
     scores, place = np.unique(probabilities[:, 1], return_inverse=True)
     positive = truth == 1
     right = np.bincount(place, weights=positive, minlength=len(scores))[::-1].cumsum()
@@ -45,8 +50,8 @@ NAMES: Mapping[Objective, tuple[str, ...]] = {
         *("average_precision", "f1", "precision", "recall"),
     ),
 }
-"""The metrics of each objective; models are chosen by the first metric unless the declaration names another.
-"""
+"""The metrics of each objective. Models are chosen by the first metric, unless the declaration names another
+metric."""
 
 
 SEARCH_METRIC, BEST_BY = "training.search.metric", "prediction.best_by"
@@ -54,8 +59,10 @@ SEARCH_METRIC, BEST_BY = "training.search.metric", "prediction.best_by"
 
 
 def check_metric(metric: str | None, objective: Objective, place: str) -> str:
-    """The metric by which models or trials are compared; `place` is the field that names it. Raises
-    InputError for a metric that the objective does not have."""
+    """Return the metric by which models or trials are compared.
+
+    `place` is the field that names it. Raises InputError for a metric that the objective does not have.
+    """
     names = NAMES[objective]
     if metric is None:
         return names[0]
@@ -75,12 +82,13 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 def regression(
     truth: Floats, predicted: Floats, naive: Floats | None = None, spread: Floats | None = None
 ) -> dict[str, float]:
-    """rmse, mse, mae and r2; with `naive`, another prediction of the same rows, also skill: 1 - rmse / rmse
-    of `naive`.
+    """Return rmse, mse, mae and r2. With `naive`, another prediction of the same rows, also return skill: 1 -
+    rmse / rmse of `naive`.
 
-    All arrays are [rows] or [rows, labels]. Errors of several labels are divided by each label's `spread` (1,
-    or the standard deviation in training if units differ) and averaged over all values; r2 is the mean over
-    the labels. r2 is left out if a truth is constant, skill if the naive prediction is perfect.
+    All arrays are [rows] or [rows, labels]. The errors of several labels are divided by each label's `spread`
+    and averaged over all values. `spread` is 1, or the standard deviation in training if the labels have
+    different units. r2 is the mean over the labels. If the true values of a label are constant, r2 is left
+    out. If the naive prediction is perfect, skill is left out.
     """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     error = _rmse(truth / scale, predicted / scale)
@@ -100,18 +108,18 @@ def _rmse(truth: Floats, predicted: Floats) -> float:
 def classification(
     truth: Integers, probabilities: Floats, threshold: float | None = None
 ) -> dict[str, float]:
-    """The metrics of class numbers [rows] against probabilities [rows, classes].
+    """Return the metrics of class numbers [rows] against probabilities [rows, classes].
 
-    brier is the mean over the rows of the squared errors of all probabilities, summed (Brier 1950,
+    brier is the mean over the rows of the sum of the squared errors of all probabilities (Brier 1950,
     "Verification of forecasts expressed in terms of probability", Monthly Weather Review 78(1)). For two
-    classes it is half of that: the squared error of one probability. A class that the model does not know
-    has the number -1 and is always wrong.
+    classes it is half of that: the squared error of one probability. A class that the model does not know has
+    the number -1, and its predictions are always wrong.
 
-    auc, average_precision, f1, precision and recall are those of the second of two classes. For more
-    classes they are the mean over the classes that occur (one against the rest; for f1, precision and
-    recall: in truth or prediction). A metric that is undefined because only one class occurs is left out.
-    With `threshold`, the second of two classes is predicted from this probability on; else the most likely
-    class is predicted.
+    For two classes, auc, average_precision, f1, precision and recall are those of the second class. For more
+    classes they are the mean over the classes that occur: for auc and average_precision each class against
+    the rest; for f1, precision and recall the classes that occur in truth or prediction. A metric that is
+    undefined because only one class occurs is left out. With `threshold`, the second of two classes is
+    predicted if its probability is at least the threshold. Otherwise the most likely class is predicted.
     """
     is_labelled = truth >= 0
     given = np.where(is_labelled, probabilities[np.arange(len(truth)), truth], 0.0)
@@ -167,9 +175,11 @@ def _brier(truth: Integers, probabilities: Floats) -> float:
 
 
 def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[list[float]]:
-    """[[mean predicted probability, observed share, rows], ...] in probability bins of equal width. For two
-    classes it is the second's probability, for more classes that of the predicted class. Empty bins are
-    left out."""
+    """Return [[mean predicted probability, observed share, rows], ...] in probability bins of equal width.
+
+    For two classes the probability is that of the second class, for more classes that of the predicted class.
+    Empty bins are left out.
+    """
     if probabilities.shape[1] == 2:
         predicted, came = probabilities[:, 1], truth == 1
     else:
@@ -192,7 +202,8 @@ def average_precision(positive: Mask, score: Floats) -> float:
 
 
 def area_under_curve(positive: Mask, score: Floats) -> float:
-    """The probability that a positive row has a higher score than a negative row; ties count half."""
+    """Return the probability that a positive row has a higher score than a negative row. Equal scores count
+    half."""
     _, place, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = (np.cumsum(count) - (count - 1) / 2)[place]
     ones = np.count_nonzero(positive)
@@ -200,17 +211,19 @@ def area_under_curve(positive: Mask, score: Floats) -> float:
 
 
 def better(name: str, one: float, other: float) -> bool:
-    """Whether `one` is the better value of that metric."""
+    """Return whether `one` is better than the other value of this metric."""
     return one > other if name in HIGHER_IS_BETTER else one < other
 
 
 OTHER = "(another class)"
-"""The name of the row of a confusion matrix for true values that are not among the model's classes."""
+"""The name of the row of a confusion matrix for classes that the model does not know."""
 
 
 def by_label(labels: Sequence[str], truth: Floats, predicted: Floats, naive: Floats) -> list[dict[str, Any]]:
-    """For each of several labels its metrics in its own unit; empty for one label. All arrays are [rows,
-    labels]."""
+    """Return the metrics of each label in its own unit; empty if there is only one label.
+
+    All arrays are [rows, labels].
+    """
     if truth.ndim == 1:
         return []
     return [
@@ -222,12 +235,12 @@ def by_label(labels: Sequence[str], truth: Floats, predicted: Floats, naive: Flo
 def by_class(
     classes: Sequence[str], truth: Integers, probabilities: Floats, threshold: float | None = None
 ) -> dict[str, Any]:
-    """Details of a classification.
+    """Return details of a classification.
 
-    `classes`: for each class its rows, the number of its predictions, f1, precision, recall, auc and
-    average_precision. `macro`: the means of f1, precision and recall over the classes that occur; all
-    classes that the model does not know count as one. `confusion`: the number of rows by truth and
-    prediction; the last row is for classes that the model does not know, if they occur.
+    `classes` has for each class its rows, the number of its predictions, f1, precision, recall, auc and
+    average_precision. `macro` has the means of f1, precision and recall over the classes that occur; all
+    classes that the model does not know count as one class. `confusion` is the number of rows by truth and
+    prediction. If there are classes that the model does not know, `confusion` has a last row for them.
     """
     predicted = decide(probabilities, threshold)
     rows_by_class = [_of_class(name, n, truth, predicted, probabilities) for n, name in enumerate(classes)]

@@ -1,4 +1,5 @@
-"""A model as files that cannot execute code: `model.json` and `model.onnx`; and the predictors that use them.
+"""A model as files that cannot execute code (`model.json` and `model.onnx`), and the predictors that use
+these files.
 
 A model's output for classes is checked: only valid probabilities are accepted.
 """
@@ -26,7 +27,7 @@ from gridmill.jobs.features import Encoding, Floats, Integers, windows
 SUM_TOLERANCE = 1e-3
 """The largest allowed difference between 1 and the sum of a row's probabilities."""
 ROUNDING = 1e-6
-"""The allowed amount below 0 for a probability, as rounding can cause it: 1 - p in 32-bit floats."""
+"""The amount below 0 that is allowed for a probability: rounding can cause it, as 1 - p in 32-bit floats."""
 SHOWN = 6
 
 
@@ -68,16 +69,18 @@ def _problem(row: npt.NDArray[np.float64]) -> str:
 
 CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
 FORMAT = 3
-"""The newest format of a card that this version can read. Before format 3 all classes were text, in the order
-of the text."""
+"""The newest format of a card that this version can read. Before format 3 all classes were text and were
+sorted as text."""
 CHUNK_NUMBERS = 200_000
-"""Input numbers per call of the model: 1.6 MB, so that they stay in the CPU caches."""
+"""The number of input values per call of the model: 1.6 MB, so that they stay in the CPU caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRowKeys:
-    """How the model's training rows are recognised again: by hashes of `columns`. `train` and `validation`
-    are the numbers of hashes that the model's folder stores for each."""
+    """How the model's training rows can be recognised: by hashes of `columns`.
+
+    `train` and `validation` are the numbers of hashes that the model's folder stores for each split.
+    """
 
     columns: tuple[str, ...]
     train: int
@@ -86,28 +89,29 @@ class TrainingRowKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """Everything about a model except its weights: its inputs, its outputs, and its origin.
+    """All facts about a model except its weights: its inputs, its outputs, and its origin.
 
     The model takes doubles [rows, inputs] (if `sequence` is None) or [rows, sequence, inputs], with NaN for
-    missing values, in the order of `encodings`; the model itself scales inputs and fills missing values. It
-    returns the label [rows], several labels [rows, labels], or probabilities [rows, classes] in the order
-    of `classes`. These are text for values of the Arrow type `class_type` (see `Classes`). `metrics` have
-    names of the form `SPLIT_NAME`.
+    missing values, in the order of `encodings`. The model itself scales inputs and replaces missing values.
+    It returns the label [rows], several labels [rows, labels], or probabilities [rows, classes] in the order
+    of `classes`. The classes are text, and `class_type` is the Arrow type of their values (see `Classes`).
+    `metrics` have names of the form `SPLIT_NAME`.
 
-    For each label: `label_columns` is the column whose later value the label is, `presents` the input with
-    the present value, `constant` the prediction of the naive model if no value can be repeated (for
-    classes: their shares), `usual` the mean of the training rows and `spread` their standard deviation.
+    The following fields have a value for each label. `label_columns`: the column whose later value the label
+    is. `presents`: the input with the present value. `constant`: the prediction of the naive model if no
+    value can be repeated (for classes: their shares). `usual`: the mean of the training rows. `spread`: their
+    standard deviation.
 
     If the model has no graph, `predict` names the code (`code/FILE:FUNCTION`) or the pickled file in the
-    model's folder that predicts, and `environment` is the text of its requirements. `threshold` is the
-    probability from which on the second of two classes is predicted. `offsets` are, for each of
-    `quantiles`, the values that are added to the prediction of each label.
+    model's folder that predicts, and `environment` is the text of its requirements. With `threshold`, the
+    second of two classes is predicted if its probability is at least the threshold. For each of `quantiles`,
+    `offsets` has the values that are added to the prediction of each label.
 
-    `weights` are those of an ensemble's members, which vote if `vote` is true. `content` is the fingerprint
-    of the dataset's version, by which the same rows are recognised; `learned` (None: unknown) describes how
-    training rows are recognised in any other version. `signature` describes the prediction beyond the
-    label's name. With `folds` the model has predictions of its training rows by models that were not
-    trained on them (`held_out`).
+    `weights` are the weights of an ensemble's members; with `vote`, the members vote. `content` is the
+    fingerprint of the dataset's version, which identifies the same rows. `learned` describes how training
+    rows are recognised in any other version (None: unknown). `signature` describes the prediction in more
+    detail than the label's name. With `folds` the model has predictions of its training rows by models that
+    were not trained on them (`held_out`).
     """
 
     kind: ModelKind
@@ -170,7 +174,7 @@ class ModelCard:
 
 
 class Predictor(Protocol):
-    """A model ready to predict."""
+    """A model that can predict."""
 
     @property
     def card(self) -> ModelCard:
@@ -183,7 +187,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NaivePredictor:
-    """Repeats an input, or predicts the same value for every row."""
+    """Predicts the value of an input, or the same value for every row."""
 
     card: ModelCard
 
@@ -204,8 +208,10 @@ def _or_else(values: Floats, usual: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphPredictor:
-    """An ONNX graph in ONNX Runtime. The session is made at its first use, so that this object can exist
-    before a fork."""
+    """An ONNX graph in ONNX Runtime.
+
+    The session is created when it is first used, so that this object can exist before a fork.
+    """
 
     card: ModelCard
     graph: bytes
@@ -216,7 +222,7 @@ class GraphPredictor:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        # spinning would take cores from other processes
+        # threads that wait actively would take CPU time from other processes
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         return onnxruntime.InferenceSession(self.graph, options, providers=["CPUExecutionProvider"])
 
@@ -240,7 +246,8 @@ class GraphPredictor:
 
 
 def _single(inputs: Floats) -> npt.NDArray[np.float32]:
-    """The inputs as 32-bit floats; a number beyond their range becomes the largest float, not infinity."""
+    """Return the inputs as 32-bit floats. A number outside of their range becomes the largest float, not
+    infinity."""
     with np.errstate(over="ignore"):
         result = inputs.astype(np.float32)
     beyond = np.isinf(result) & np.isfinite(inputs)
@@ -250,8 +257,11 @@ def _single(inputs: Floats) -> npt.NDArray[np.float32]:
 
 
 def _answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
-    """The output with the probabilities if the graph has several outputs (as converters write them), else the
-    first output."""
+    """Return the output of the graph.
+
+    If the graph has several outputs (as converters write them), return the output with the probabilities;
+    otherwise the first output.
+    """
     outputs: list[onnxruntime.NodeArg] = session.get_outputs()
     return next((output for output in outputs if "probabilit" in output.name), outputs[0])
 
@@ -274,14 +284,14 @@ def shaped(values: Floats, card: ModelCard) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsemblePredictor:
-    """Asks each member with the member's own inputs, and combines their predictions."""
+    """Combines the predictions of several members. Each member gets its own inputs."""
 
     card: ModelCard
     members: tuple[Predictor, ...]
 
     def predict(self, inputs: Floats) -> Floats:
         """See Predictor."""
-        # older members' graphs do not replace infinity themselves
+        # the graphs of older members do not replace infinity
         inputs = np.where(np.isinf(inputs), np.nan, inputs)
         votes = _vote if self.card.vote else np.asarray
         answers = [votes(self.answer(member, inputs)) for member in self.members]
@@ -289,7 +299,7 @@ class EnsemblePredictor:
         return values
 
     def answer(self, member: Predictor, inputs: Floats) -> Floats:
-        """A member's prediction for the ensemble's inputs."""
+        """Return a member's prediction, computed from the ensemble's inputs."""
         some = inputs[..., input_places(member.card.encodings, self.card.encodings)]
         if inputs.ndim == 3:
             some = some[:, -1] if member.card.sequence is None else some[:, -member.card.sequence :]
@@ -315,7 +325,7 @@ def member_folder(folder: Path, number: int) -> Path:
 
 
 def make_predictor(card: ModelCard, graph: bytes | None, threads: int = 1) -> Predictor:
-    """A predictor for a card and its graph (None: a naive model)."""
+    """Return the predictor for a card and its graph. The graph of a naive model is None."""
     if graph is None:
         return NaivePredictor(card=card)
     return GraphPredictor(card=card, graph=graph, threads=threads)
@@ -324,11 +334,11 @@ def make_predictor(card: ModelCard, graph: bytes | None, threads: int = 1) -> Pr
 def predict_rows(
     predictor: Predictor, inputs: Floats, starts: Integers, rows: Integers, before: int = 0
 ) -> Floats:
-    """Predictions for these rows of `inputs` [all, inputs]; `starts` has the number of the first row of each
-    row's entity.
+    """Return predictions for these rows of `inputs` [all, inputs].
 
-    Raises DataError for invalid probabilities. The error names the row by its number in the dataset, of
-    which `before` rows come before `inputs`.
+    `starts` has for each row the number of the first row of its entity. Raises DataError for invalid
+    probabilities. The error names the row by its number in the dataset; `before` is the number of rows of the
+    dataset before `inputs`.
     """
     length = predictor.card.sequence
     chunk = max(1, CHUNK_NUMBERS // (max(1, inputs.shape[1]) * (length or 1)))
@@ -351,11 +361,11 @@ def save_model(folder: Path, card: ModelCard, graph: bytes | None, weights: byte
 
 
 def graph_facts(card: ModelCard) -> dict[str, str]:
-    """The information that a program needs to use the graph without Gridmill: JSON under keys of the graph's
-    metadata.
+    """Return the information that a program needs to use the graph without Gridmill: JSON under keys of the
+    graph's metadata.
 
-    `inputs` are the names of the inputs, in order; `columns` are the columns from which they are made, with
-    the categories of a text; the other keys are those of ModelCard.
+    `inputs` are the names of the inputs, in order. `columns` are the columns from which the inputs are made,
+    with the categories of text columns. The other keys are fields of ModelCard.
     """
     columns = [to_builtins(encoding) for encoding in card.encodings]
     names = ("labels", "inputs", "classes", "objective", "sequence", "entity", "time", "threshold")
@@ -367,7 +377,7 @@ def graph_facts(card: ModelCard) -> dict[str, str]:
 
 
 def save_card(folder: Path, card: ModelCard) -> None:
-    """Write only the card."""
+    """Write the card without the other files."""
     (folder / CARD).write_bytes(json.dumps(to_builtins(card), indent=1).encode())
 
 
@@ -411,7 +421,7 @@ def load_graph(path: Path) -> bytes:
 
 
 def takes_single_floats(graph: bytes) -> bool:
-    """Whether a graph's input is 32-bit floats."""
+    """Return whether a graph takes its inputs as 32-bit floats."""
     session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     return bool(session.get_inputs()[0].type == "tensor(float)")
 
@@ -428,7 +438,7 @@ def load_model(folder: Path, threads: int = 1) -> Predictor:
 
 
 def load_graph_of(folder: Path, card: ModelCard, threads: int = 1) -> GraphPredictor:
-    """Only the model's graph. Raises StorageError if the file does not exist."""
+    """Return the model's graph without making a predictor. Raises StorageError if the file does not exist."""
     try:
         return GraphPredictor(card=card, graph=(folder / GRAPH).read_bytes(), threads=threads)
     except FileNotFoundError as error:

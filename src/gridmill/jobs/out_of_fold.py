@@ -1,4 +1,4 @@
-"""Stores and loads out-of-fold predictions, which are stored beside the model.
+"""Stores and loads out-of-fold predictions in the folder of the model.
 
 They are predictions of training rows by models that were not trained on these rows.
 """
@@ -29,8 +29,8 @@ class OutOfFoldModel:
     predicted: Floats
 
     def find(self, rows: Integers) -> tuple[npt.NDArray[np.bool_], Integers]:
-        """For each of these rows of the dataset whether it has a prediction, and the positions of those that
-        have."""
+        """Return for each of these rows of the dataset whether it has a prediction, and the positions of the
+        rows that have a prediction."""
         place = np.searchsorted(self.rows, rows).clip(max=len(self.rows) - 1)
         is_found = np.asarray(self.rows[place] == rows, bool)
         return is_found, place[is_found].astype(np.int64)

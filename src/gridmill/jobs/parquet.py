@@ -1,6 +1,7 @@
-"""Writes Parquet files atomically, with an encoding for each column that is small and fast.
+"""Writes Parquet files atomically. Each column has an encoding that is small and fast.
 
-`link_file` puts a file into another folder by a hard link, or by a copy if the file system has no links.
+`link_file` puts a file into another folder by a hard link, or by a copy if the file system does not support
+links.
 """
 
 import errno
@@ -22,13 +23,15 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
 
 GROUP_ROWS = 131_072
-"""Rows of a Parquet row group: the unit that is read, and held in memory while it is written."""
+"""The number of rows of a Parquet row group. A row group is read as a whole, and is in memory while it is
+written."""
 FILE_ROWS = 16 * GROUP_ROWS
 MOST_CELLS, LEAST_ROWS = 16 * GROUP_ROWS, 1024
-"""For a wide table: the number of values in memory at once (16 MiB of numbers), and the smallest number of
-rows."""
+"""Limits for a wide table: the number of values in memory at once (16 MiB of numbers), and the smallest
+number of rows."""
 BATCH_CELLS = 8 * GROUP_ROWS
-"""Values per batch from a query to its reader; several batches are in memory at a time."""
+"""The number of values per batch from a query to its reader. Several batches are in memory at the same
+time."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")
@@ -37,8 +40,10 @@ _OUT_OF_MEMORY = "Out of Memory Error"
 
 
 def rows_at_once(columns: int, most: int, cells: int = MOST_CELLS) -> int:
-    """The number of rows of a table with so many columns to hold in memory at once: at most `most` rows and
-    about `cells` values."""
+    """Return the number of rows to hold in memory at once, for a table with this number of columns.
+
+    It is at most `most`, and the rows have about `cells` values.
+    """
     return min(most, max(LEAST_ROWS, cells // max(1, columns)))
 
 
@@ -53,7 +58,7 @@ class ParquetPart:
 
 @dataclass(slots=True)
 class _PartWriter:
-    """Regroups batches into row groups and files of fixed numbers of rows: the same rows give the same
+    """Divides batches into row groups and files of fixed numbers of rows, so that the same rows give the same
     bytes."""
 
     folder: Path
@@ -108,7 +113,8 @@ class _PartWriter:
             return
         self._writer.close()
         path = self._path()
-        self._synced.append(self.syncing.submit(_sync, path))  # in parallel to writing the next file
+        # the finished file is closed while the next file is written
+        self._synced.append(self.syncing.submit(_sync, path))
         self.parts.append(ParquetPart(path=path, rows=self._rows, size_bytes=path.stat().st_size))
         self._writer, self._rows = None, 0
 
@@ -134,15 +140,15 @@ def _coded(item: pa.Field, given: pa.Field) -> pa.Field:
 
 
 def _is_long(kind: pa.DataType) -> bool:
-    """Whether a page of so many values can be large."""
+    """Return whether a page with this number of values can be large."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind))
 
 
 def forms_of(schema: pa.Schema) -> dict[str, Any]:
-    """The options of `ParquetWriter` for each column; decision 14 has the measurements.
+    """Return the options of `ParquetWriter` for each column. Decision 14 has the measurements.
 
-    Text uses a dictionary (as long as it stays small) and zstd; whole numbers and times use delta encoding.
-    All columns except text and bytes are compressed with snappy.
+    Text uses a dictionary (as long as the dictionary stays small) and zstd. Whole numbers and times use delta
+    encoding. All columns except text and bytes are compressed with snappy.
     """
     texts = [item.name for item in schema if pa.types.is_string(item.type)]
     nested = any(pa.types.is_nested(item.type) for item in schema)
@@ -150,7 +156,7 @@ def forms_of(schema: pa.Schema) -> dict[str, Any]:
         "use_dictionary": texts or False,
         "column_encoding": {item.name: "DELTA_BINARY_PACKED" for item in schema if _counts(item.type)}
         or None,
-        # Options name leaves, so that nested columns would need one entry per leaf.
+        # Options name the leaves of columns, so a nested column would need one entry for each leaf.
         "compression": "zstd" if nested else {item.name: _codec(item.type) for item in schema},
     }
 
@@ -167,9 +173,10 @@ def _codec(kind: pa.DataType) -> str:
 def write_parquet(
     batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str, *, file_rows: int = FILE_ROWS
 ) -> tuple[ParquetPart, ...]:
-    """Write `STEM-00000.parquet` and so on; no file if there are no rows. On any error all files are deleted.
+    """Write `STEM-00000.parquet` and so on. If there are no rows, write no file. On any error all files are
+    deleted.
 
-    Texts may be dictionary-encoded, if they are so in all batches. Raises StorageError if the disk is full,
+    Texts may be dictionary-encoded if they are so in all batches. Raises StorageError if the disk is full,
     and any error that `batches` raises.
     """
     with storage_errors(folder), ThreadPoolExecutor(1, "sync") as syncing:
@@ -192,7 +199,8 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Convert DuckDB's out-of-memory errors, which Arrow passes on while rows are read, into MemoryError."""
+    """Convert out-of-memory errors of DuckDB into MemoryError. Arrow passes these errors on while rows are
+    read."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -203,8 +211,10 @@ def memory_errors() -> Iterator[None]:
 
 @contextmanager
 def storage_errors(place: Path) -> Iterator[None]:
-    """Convert the errors of a full disk, which each library reports differently, and other write errors into
-    StorageError; also does what `memory_errors` does."""
+    """Convert write errors into StorageError, and out-of-memory errors as `memory_errors` does.
+
+    Each library reports a full disk in a different way.
+    """
     try:
         with memory_errors():
             yield
@@ -228,8 +238,10 @@ def _full(place: Path) -> StorageError:
 
 
 def link_file(path: Path, folder: Path, name: str = "") -> Path:
-    """Put the file into `folder` too, under its own name or another; an existing file is replaced. Returns
-    the new path. Raises OSError."""
+    """Put the file into `folder` too, under its own name or another name, and return the new path.
+
+    An existing file is replaced. Raises OSError.
+    """
     target = folder / (name or path.name)
     target.unlink(missing_ok=True)
     try:

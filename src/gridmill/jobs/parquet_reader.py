@@ -1,6 +1,6 @@
 """Reads Parquet files with little memory, and reads ahead while the previous batch is written.
 
-Arrow's own scanner reads up to 1 GiB ahead of a slower consumer, and a query that sorts is such a consumer.
+Arrow's own scanner reads up to 1 GiB ahead of a slower consumer. A query that sorts is such a consumer.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -20,10 +20,9 @@ _PATIENCE_SECONDS = 0.2
 
 
 def ahead(items: Iterable[T], depth: int = DEPTH) -> Generator[T, None, None]:
-    """The items in order; at most `depth` of them are read before they are requested. Raises the errors that
-    `items` raises.
+    """Yield the items in order. At most `depth` of them are read before they are requested.
 
-    After the iterator is closed, nothing more is read.
+    Raises the errors that `items` raises. After the iterator is closed, no further item is read.
     """
     waiting: Queue[tuple[tuple[T, ...], BaseException | None]] = Queue(depth)
     over = Event()
@@ -72,13 +71,15 @@ def _drain(waiting: Queue[tuple[tuple[T, ...], BaseException | None]]) -> None:
 
 _AHEAD = 1
 _WIDE = 16
-"""From this many columns on, a row group is large and its columns are read in parallel; no row group is read
-ahead."""
+"""If a table has at least this number of columns, a row group is large: its columns are read in parallel, and
+no row group is read ahead."""
 
 
 class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
-    """A dataset that reads the same rows in the same order, one row group at a time. DuckDB also reads a
-    dataset by its `scanner`."""
+    """A dataset that reads one row group at a time. The rows and their order are those of Arrow's dataset.
+
+    DuckDB also reads a dataset by its `scanner`.
+    """
 
     _unfiltered: "RowGroupDataset | None" = None
 
@@ -99,8 +100,11 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
         filter: ds.Expression | None = None,
         **others: Any,  # noqa: ANN401
     ) -> "RowGroupReader | ds.Scanner":
-        """The rows that match the filter. With `others`, Arrow's own scanner is used: `to_table` and similar
-        methods hold everything in memory anyway."""
+        """Return the rows that match the filter.
+
+        If there are `others` (more arguments), Arrow's own scanner is used: `to_table` and similar methods
+        hold all rows in memory anyway.
+        """
         if others:
             return super().scanner(columns=columns, filter=filter, **others)
         return self.turns(columns, filter)
@@ -108,7 +112,7 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
     def turns(
         self, columns: Sequence[str] | None = None, which: ds.Expression | None = None
     ) -> "RowGroupReader":
-        """The rows that match the filter, as a scanner that reads them as they are consumed."""
+        """Return a scanner of the rows that match the filter. It reads rows only when they are consumed."""
         own = self._scan_options.get("filter")
         both = own if which is None else which if own is None else own & which
         return RowGroupReader(
@@ -120,15 +124,15 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroupReader:
-    """The rows of a dataset. If it has few columns, the next row group is read while the present one is
-    used."""
+    """Reads the rows of a dataset. If there are few columns, the next row group is read while the present one
+    is used."""
 
     table: RowGroupDataset
     columns: Sequence[str]
     which: ds.Expression | None
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Read the rows; this is possible only once."""
+        """Read the rows. This method can be called only once."""
         schema = pa.schema([self.table.schema.field(name) for name in self.columns])
         return pa.RecordBatchReader.from_batches(schema, self._batches())
 
@@ -147,5 +151,5 @@ class RowGroupReader:
 
 
 def thrifty(table: ds.FileSystemDataset) -> RowGroupDataset:
-    """A reader of all rows of the dataset."""
+    """Return a reader of all rows of the dataset that uses little memory."""
     return RowGroupDataset(list(table.get_fragments()), table.schema, table.format, table.filesystem)

@@ -1,4 +1,4 @@
-"""The environment variables of a gang's rank, which torchrun, TensorFlow and JAX read."""
+"""The environment variables of a gang's rank, for torchrun, TensorFlow and JAX."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ EVALUATOR = "evaluator"
 
 
 def gang_environment(gang: Gang) -> dict[str, str]:
-    """All variables of one rank. Slurm's own variables (`SLURM_*`) are not changed."""
+    """Return all variables of one rank. Slurm's own variables (`SLURM_*`) are not changed."""
     return {**_torch(gang), **_jax(gang), "TF_CONFIG": tf_config(gang)}
 
 
@@ -39,9 +39,12 @@ def _torch(gang: Gang) -> dict[str, str]:
 
 
 def _jax(gang: Gang) -> dict[str, str]:
-    """The variables of JAX. Rank 0 is the coordinator, whose address `jax.distributed.initialize` reads from
-    the environment. The caller must pass the number of processes and the process id (JAX 0.7 detects them
-    only for a few cluster managers)."""
+    """Return the variables of JAX.
+
+    Rank 0 is the coordinator. `jax.distributed.initialize` reads the coordinator's address from the
+    environment. The caller must pass the number of processes and the process id (JAX 0.7 detects them only
+    for a few cluster managers).
+    """
     first = gang.members[0]
     return {
         "JAX_COORDINATOR_ADDRESS": _reached(first),
@@ -59,8 +62,8 @@ def _jax_devices(gang: Gang) -> dict[str, str]:
 
 
 def tf_config(gang: Gang) -> str:
-    """TensorFlow's TF_CONFIG (JSON): every rank serves at its own port. An evaluator does not belong to the
-    cluster."""
+    """Return TensorFlow's TF_CONFIG (JSON). Every rank listens on its own port. An evaluator does not belong
+    to the cluster."""
     roles = dict.fromkeys(member.role for member in gang.members if member.role != EVALUATOR)
     cluster = {role: [_reached(one) for one in gang.members if one.role == role] for role in roles}
     me = gang.me

@@ -1,4 +1,4 @@
-"""The signatures of datasets' labels and of models, and the error for two that differ."""
+"""The signatures of models and of the labels of datasets, and the error if two signatures differ."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from gridmill.jobs.model_files import ModelCard
 
 
 def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signature | None:
-    """The signature of the dataset's label; None for a dataset without a label."""
+    """Return the signature of the dataset's label; None for a dataset without a label."""
     many = details.get("labels") or ()
     labels = tuple(str(one["name"]) for one in many) or tuple(filter(None, [details.get("label")]))
     if not labels or labels[0] not in schema.names:
@@ -25,15 +25,16 @@ def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signatur
 
 
 def type_in_words(kind: pa.DataType) -> str:
-    """The type as far as a model distinguishes it: boolean, number, text, or the Arrow type."""
+    """Return the type with the distinctions that matter to a model: boolean, number, text, or the Arrow
+    type."""
     if pa.types.is_boolean(kind):
         return "boolean"
     return "number" if is_number(kind) else "text" if is_text(kind) else str(kind)
 
 
 def model_signature(card: ModelCard) -> Signature:
-    """The signature of the model's prediction. A model that was stored without a signature gets the known
-    parts."""
+    """Return the signature of the model's prediction. If the model was stored without a signature, return
+    only the known parts."""
     signature = card.signature or Signature(labels=card.labels)
     return Signature(
         labels=card.labels,
@@ -45,8 +46,10 @@ def model_signature(card: ModelCard) -> Signature:
 
 
 def _comparable(card: ModelCard) -> tuple[str, ...]:
-    """The classes in a form that can be compared. Numbers become doubles, as a label may have whole numbers
-    in one version and fractions in another."""
+    """Return the classes in a form that can be compared.
+
+    Numbers become doubles, because a label may have whole numbers in one version and fractions in another.
+    """
     values = card.classified.values()
     if pa.types.is_boolean(values.type) or not is_number(values.type):
         return card.classes

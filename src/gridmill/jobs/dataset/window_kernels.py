@@ -39,7 +39,8 @@ Number: TypeAlias = np.int32 | np.int64
 
 
 def distinct(codes: Ints, frames: RowFrames) -> Ints:
-    """The number of different codes; NOWHERE is not counted. Each range has rows of only one key."""
+    """Return the number of different codes in each range; NOWHERE is not counted. Each range has rows of only
+    one key."""
     count = len(codes)
     kind: type[Number] = np.int32 if count < 2**31 - 3 else np.int64
     number = _typed(np.where(codes == NOWHERE, count + 1, _earlier(codes) + 1), kind)
@@ -64,7 +65,7 @@ def _typed(numbers: Ints, kind: type[Number]) -> NDArray[Number]:
 
 
 def _earlier(codes: Ints) -> Ints:
-    """For each row the last earlier row with the same code; NOWHERE if there is none."""
+    """Return for each row the last earlier row with the same code; NOWHERE if there is none."""
     order = np.argsort(codes, kind="stable")
     same = codes[order[1:]] == codes[order[:-1]]
     result = np.full(len(codes), NOWHERE, np.int64)
@@ -83,19 +84,19 @@ Rank: TypeAlias = Callable[[pa.Array], "RankedValues"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedValues:
-    """The positions of values among the sorted distinct `values`; NOWHERE for a missing value."""
+    """The position of each value among the sorted distinct `values`; NOWHERE for a missing value."""
 
     places: Ints
     values: pa.Array
 
 
 def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
-    """The rank of each value in SQL's order: texts by their bytes in UTF-8, NaN last; 0.0 and -0.0 are
-    equal."""
+    """Return the rank of each value in SQL's order: texts by their bytes in UTF-8, NaN last, 0.0 equal to
+    -0.0."""
     if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
         return _by_query(column, engine)
     if pa.types.is_dictionary(column.type):
-        # an ENUM is ordered by its position in the type
+        # an ENUM is sorted by the position of its value in the type
         return RankedValues(places=_numbers(column.indices), values=column.dictionary)
     if pa.types.is_floating(column.type):
         column = pc.add(column, pa.scalar(0.0, column.type))
@@ -112,7 +113,7 @@ def _numbers(indices: pa.Array) -> Ints:
 
 
 def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
-    """Ranks of values that Arrow cannot compare, computed by DuckDB."""
+    """Return the ranks of values that Arrow cannot compare; DuckDB computes them."""
     engine.register("__ranked", pa.table({"v": column, "__at": pa.array(np.arange(len(column)))}))
     text = "SELECT __at, dense_rank() OVER (ORDER BY v) - 1 AS place FROM __ranked WHERE v IS NOT NULL"
     table = engine.sql(text).to_arrow_table()
@@ -131,8 +132,8 @@ Span = tuple[float | None, int | None, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTable:
-    """Another table's rows, sorted by key and known time; and the table of their keys with the number of
-    each key."""
+    """Another table's rows, sorted by key and known time. It also has a table of the keys with their
+    numbers."""
 
     plan: OtherTable
     times: KeyedTimes
@@ -154,7 +155,7 @@ def own_features(rows: pa.Table, own: OwnRows, plan: WindowPlan, rank: Rank) -> 
 
 
 def their_features(loaded: LoadedTable, asking: QueryRows, rank: Rank) -> Mapping[str, pa.Array]:
-    """Compute windows and lags over another table's rows, and its newest rows."""
+    """Compute windows and lags over another table's rows, and the newest rows of that table."""
     theirs = loaded.plan
     spans = {_span(over): _their_frames(asking, over) for over in theirs.aggregates}
     places = {back.name: (back.column, asking.back(back.step)) for back in theirs.lags}
@@ -178,7 +179,7 @@ def _sliced(
     places: Mapping[str, tuple[str, Ints]],
     rank: Rank,
 ) -> Iterator[tuple[Ints, Mapping[str, pa.Array]]]:
-    """The requesting rows and their results, for one piece of the other table after another."""
+    """Compute the features piece by piece of the other table; yield requesting rows with their results."""
     ranges = [(frame.low, frame.high) for frame in spans.values()]
     ranges += [(at, np.where(at == NOWHERE, at, at + 1)) for _, at in places.values()]
     low, high = _reach(count, ranges)
@@ -200,8 +201,11 @@ def _sliced(
 
 
 def _reach(count: int, ranges: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """For each requesting row the first row that it reads, and the row after the last; equal if it reads
-    none."""
+    """Return for each requesting row the first row that it reads, and the row after the last row that it
+    reads.
+
+    Both are equal if it reads no row.
+    """
     least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
     for low, high in ranges:
         is_filled = high > low
@@ -211,7 +215,8 @@ def _reach(count: int, ranges: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]
 
 
 def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
-    """Groups of requesting rows that read rows close to each other."""
+    """Yield groups of requesting rows, such that the rows of a group read rows that are close to each
+    other."""
     is_filled = high > low
     if not is_filled.any() or high.max() - low[is_filled].min() <= SLICE_ROWS:
         yield np.arange(len(high))
@@ -223,7 +228,8 @@ def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
 
 
 def _bounds(low: Ints, high: Ints, total: int) -> tuple[int, int]:
-    """The rows that these requests read; at least one row if the table has any."""
+    """Return the range of rows that these requests read. If the table has rows, the range has at least one
+    row."""
     is_filled = high > low
     if not is_filled.any():
         return 0, min(1, total)
@@ -275,7 +281,7 @@ def _following(following: NextRows, rows: pa.Table, own: OwnRows) -> Mapping[str
 
 
 def _number(column: pa.ChunkedArray, at: Ints) -> pa.Array:
-    """Numbers at these positions; missing for NaN."""
+    """Return the numbers at these positions. NaN becomes a missing value."""
     values = _take(column, at)
     values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
     values = values.cast(pa.float64(), safe=False)
@@ -288,7 +294,7 @@ def _take(column: pa.ChunkedArray, at: Ints) -> pa.Array:
 
 @dataclass(slots=True)
 class _Column:
-    """A column's values, which of them exist, and a cache of derived arrays."""
+    """A column's values, whether each value exists, and a cache of derived arrays."""
 
     values: pa.Array
     present: Flags
@@ -357,7 +363,7 @@ def _ranked_extreme(
 
 
 def _is_ordered(kind: pa.DataType) -> bool:
-    """Whether the values are numbers, or times stored as numbers, that fit into 64 bits."""
+    """Return whether the values are numbers of at most 64 bits, or times that are stored as such numbers."""
     whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
     return bool(
         whole or pa.types.is_floating(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
@@ -370,21 +376,21 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> Numbers:
-    """Numbers for computing; 0 for missing values."""
+    """The values as numbers for computations; 0 for missing values."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     return _plain(column.cast(pa.float64(), safe=False))
 
 
 def _ordered(column: pa.Array) -> Numbers:
-    """Numbers, or times as whole numbers, for comparing; 0 for missing values."""
+    """The values for comparisons: numbers, or times as whole numbers; 0 for missing values."""
     if pa.types.is_floating(column.type):
         return _plain(column.cast(pa.float64()))
     return _plain(column.view(_bits(column.type)).cast(pa.int64()))
 
 
 def _bits(kind: pa.DataType) -> pa.DataType:
-    """The plain number as which a time is stored."""
+    """Return the times as the whole numbers that represent them."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if pa.types.is_date32(kind) else kind

@@ -1,8 +1,9 @@
-"""The plan of the computations that read other rows than the row itself, beside the query. No side effects.
+"""The plan of the computations that read other rows than the row itself, in addition to the query.
 
-The query sees one row at a time, and joined static tables. All values of other rows (windows, lags, as-of
-joins, labels that are later values or are computed from events) are requested here. `window_engine` computes
-them over rows that are sorted once: a window is a range of these rows, an earlier or later row is a position.
+This module has no side effects. The query reads one row at a time, and joined static tables. All values of
+other rows are requested here: windows, lags, as-of joins, and labels that are later values or are computed
+from events. `window_engine` computes these values over rows that are sorted once: a window is a range of
+these rows, an earlier or later row is a position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,12 +16,12 @@ from gridmill.jobs.dataset.columns import refuse_duplicates
 from gridmill.jobs.expressions import quote_all, select
 
 CHUNK = "__chunk"
-"""The table of the rows that are computed at a time, with the requested values of other rows."""
+"""The table of the rows that are computed at the same time, with the requested values of other rows."""
 LABELS = "__labels"
 """The table of the labels of all rows, if windows or lags read labels that are later values."""
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _ALIKE = (*_INTEGERS, "VARCHAR", "BOOLEAN", "DATE", "TIMESTAMP")
-"""Types whose equal values are identical, unlike 0.0 and -0.0."""
+"""Types whose equal values have identical bytes. Floats are not among them: 0.0 and -0.0 are equal."""
 _TYPES = {Aggregate.COUNT: "BIGINT", Aggregate.DISTINCT: "BIGINT"} | dict.fromkeys(
     (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD), "DOUBLE"
 )
@@ -28,8 +29,8 @@ _TYPES = {Aggregate.COUNT: "BIGINT", Aggregate.DISTINCT: "BIGINT"} | dict.fromke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowAggregate:
-    """An aggregate of `column` over the last `seconds` or `rows` before the row, or over the seconds
-    `ahead`."""
+    """An aggregate of `column` over the last `seconds` or `rows` before the row; with `ahead`, over the next
+    seconds."""
 
     name: str
     aggregate: Aggregate
@@ -45,7 +46,7 @@ class WindowAggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagValue:
-    """The value of `column` this many rows before."""
+    """The value of `column` in the row that is this number of rows before."""
 
     name: str
     column: str
@@ -54,8 +55,11 @@ class LagValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRow:
-    """Columns (by the feature's name) of the newest row that is known before the row; with `back_seconds`,
-    known before that earlier time; with a limit, known not longer ago than this."""
+    """Columns (by the feature's name) of the newest row that is known before the row.
+
+    With `back_seconds`, the newest row must be known before that earlier time. With a limit, it must have
+    become known within that time.
+    """
 
     columns: Mapping[str, str]
     back_seconds: float | None = None
@@ -64,8 +68,11 @@ class NewestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaterRow:
-    """Columns (by the result's name) of a later row of the same entity: the last row exactly `seconds` later
-    that has a value of `column`; or the row that is `step` rows after the rows at the same time."""
+    """Columns (by the result's name) of a later row of the same entity.
+
+    With `seconds`, it is the last row exactly `seconds` later that has a value of `column`. With `step`, it
+    is the row that is `step` rows after the rows at the same time.
+    """
 
     columns: Mapping[str, str]
     column: str
@@ -75,10 +82,10 @@ class LaterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRows:
-    """Columns of each of the next `rows` rows as DOUBLE: `names` (result's name -> column, rows ahead).
+    """Columns of each of the next `rows` rows as DOUBLE.
 
-    Unless each of them is a number, they are all missing, and `whole` is too. `known` is the latest value of
-    `known_column`.
+    `names` has for each result its column and the number of rows ahead. If one of the values is not a number,
+    all values are missing, and `whole` is missing too. `known` is the latest value of `known_column`.
     """
 
     rows: int
@@ -90,11 +97,12 @@ class NextRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherTable:
-    """Rows with their own keys: `sql` returns `on`, `__known` and columns; `order` (SQL) sorts rows with one
-    key that are known at the same time. `title` is the name for users.
+    """Rows of another table with their own keys. `title` is the table's name for users.
 
-    No request reads rows that were replaced by newer ones before the moment `after`: of the rows known before
-    it, the newest ones of each key are enough (None: all rows can be requested).
+    `sql` returns the columns `on`, `__known` and the requested columns. `order` (SQL) sorts rows with one key
+    that are known at the same time. If `after` is a time, requests read no row that a newer row replaced
+    before this time: of the rows known before it, the newest row of each key is enough. If `after` is None,
+    requests can read all rows.
     """
 
     title: str
@@ -116,8 +124,10 @@ class OtherTable:
 
 @dataclass(slots=True)
 class WindowPlan:
-    """The windows, lags and labels over the dataset's own rows and other tables; `types` are the SQL types
-    of the results."""
+    """The windows, lags and labels over the dataset's own rows and over other tables.
+
+    `types` are the SQL types of the results.
+    """
 
     aggregates: list[WindowAggregate] = field(default_factory=list)
     lags: list[LagValue] = field(default_factory=list)
@@ -133,7 +143,7 @@ class WindowPlan:
             self.types[name] = type_
 
     def add(self, theirs: OtherTable) -> None:
-        """Add requests for other rows; requests for the same rows in the same order are merged."""
+        """Add requests for other rows. Requests for the same rows in the same order are merged."""
         for at, one in enumerate(self.other_tables):
             if (one.sql, one.on, one.order, one.after) == (theirs.sql, theirs.on, theirs.order, theirs.after):
                 self.other_tables[at] = replace(
@@ -147,7 +157,7 @@ class WindowPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the dataset's own rows that are read from other rows."""
+        """The columns of the dataset's own rows that other rows read."""
         parts: tuple[WindowAggregate | LagValue, ...] = (*self.aggregates, *self.lags)
         named = [part.column for part in parts]
         if self.later is not None:
@@ -158,14 +168,14 @@ class WindowPlan:
 
     @property
     def past(self) -> tuple[float, int]:
-        """The number of seconds and of rows of the same entity that are read before a row."""
+        """The number of seconds and of rows that a row reads from earlier rows of the same entity."""
         spans = (over.seconds or 0.0 for over in self.aggregates)
         rows = (*(over.rows or 0 for over in self.aggregates), *(back.step for back in self.lags))
         return max(spans, default=0.0), max(rows, default=0)
 
     @property
     def future(self) -> tuple[float, int]:
-        """The number of seconds and of rows of the same entity that are read after a row."""
+        """The number of seconds and of rows that a row reads from later rows of the same entity."""
         later = self.later
         step = (later.step or 0) if later else 0
         return (later.seconds or 0.0) if later else 0.0, max(
@@ -205,16 +215,15 @@ def _describe_theirs(theirs: OtherTable) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRows:
-    """Rows sorted by entity and time and computed chunk by chunk: `sql` is run on each chunk, which has the
-    columns of `rows` and the planned values.
+    """Rows that are sorted by entity and time, and are computed chunk by chunk.
 
-    `rows` (SQL) are the dataset's rows with the needed columns; `ties` (SQL) sort rows of an entity at the
-    same time; `types` are the types of a chunk's columns. `joins`: the query joins static tables, and sorts
-    afterwards.
-
-    `again` are the entity's columns that are the same in each of its rows, and `time` is the column of the
-    times: these are not sorted with the rows (empty: they must be). Rows up to the moment `after` (None:
-    there are none) are only read as history.
+    `rows` (SQL) are the dataset's rows with the needed columns. `sql` runs on each chunk, which has the
+    columns of `rows` and the planned values; `types` are the types of these columns. `ties` (SQL) sort rows
+    of an entity at the same time. `joins` means that the query joins static tables, and sorts afterwards. Two
+    kinds of columns are not sorted with the rows: the entity's columns `again`, if they are equal in all rows
+    of the entity, and the column of the times, `time`. If `again` or `time` is empty, these columns are
+    sorted with the rows. Rows up to the time `after` are read only as history; None means that there are no
+    such rows.
     """
 
     sql: str
@@ -230,7 +239,7 @@ class SortedRows:
 
     @property
     def empty(self) -> str:
-        """A chunk without rows, as SQL."""
+        """SQL for a chunk without rows."""
         columns = {name: f"NULL::{type_}" for name, type_ in self.types.items()}
         return select([], columns, "range(0)", indent="")
 
@@ -241,10 +250,10 @@ class SortedRows:
 
 
 def is_alike(type_: str) -> bool:
-    """Whether equal values of this type are identical."""
+    """Return whether equal values of this type always have identical bytes."""
     return type_ in _ALIKE
 
 
 def nulls_first(names: Sequence[str]) -> tuple[str, ...]:
-    """The order whose last row is the one with the largest values."""
+    """Return SQL for an order whose last row has the largest values; missing values come first."""
     return tuple(f"{name} NULLS FIRST" for name in quote_all(names))

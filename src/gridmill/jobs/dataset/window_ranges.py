@@ -1,4 +1,5 @@
-"""Computes which rows a window covers, as ranges of rows sorted by key and time. Works only on numbers."""
+"""Computes the rows that a window covers, as ranges of rows sorted by key and time. This module works only
+with numbers."""
 
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -11,14 +12,17 @@ from gridmill.domain.frozen import dataclass
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 NOWHERE = -1
-"""The key of a row without a key."""
+"""The key of a row that has no key, and the position of a row that does not exist."""
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedTimes:
     """Rows sorted by key and time: the rows of key k are `offsets[k]` up to `offsets[k + 1]`, at least one
-    per key. `times` are microseconds. `on_disk`: the arrays are in a file."""
+    per key.
+
+    `times` are microseconds. `on_disk` means that the arrays are in a file.
+    """
 
     offsets: Ints
     times: Ints
@@ -30,15 +34,16 @@ class KeyedTimes:
 
     @cached_property
     def _places(self) -> Ints:
-        """Key and time of each row as one number."""
+        """Key and time of each row, combined into one number."""
         first, last = self._span
         starts = np.arange(len(self.offsets) - 1) * (last - first + 2) - first
         return np.repeat(starts, np.diff(self.offsets)) + self.times
 
     def find(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
-        """For each key and time the first row at that time or later ("left"), or later than it ("right").
+        """Return for each key and time the first row at that time or later ("left"), or the first row later
+        than it ("right").
 
-        Any time is allowed; for the key NOWHERE the result is row 0.
+        Any time is allowed. For the key NOWHERE the result is row 0.
         """
         if not len(self.times):
             return np.zeros(len(keys), np.int64)
@@ -53,7 +58,8 @@ class KeyedTimes:
         return np.where(keys == NOWHERE, 0, positions)
 
     def _halve(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
-        """The same if key and time do not fit into one number: by bisection, for all rows at once."""
+        """Return the result of `find` by bisection, for all rows at once. It is used if key and time do not
+        fit into one number."""
         has_key = keys != NOWHERE
         low, high = (np.where(has_key, self.offsets[keys + more], 0) for more in (0, 1))
         while (open_ := low < high).any():
@@ -66,7 +72,8 @@ class KeyedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFrames:
-    """For each requesting row, the rows from `low` up to `high` (exclusive), all of key `keys`."""
+    """For each requesting row a range of rows: from `low` up to `high` (exclusive). All rows of a range have
+    the key in `keys`."""
 
     low: Ints
     high: Ints
@@ -80,13 +87,14 @@ class RowFrames:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRows:
-    """Rows that read earlier or later rows of their own key, and their times."""
+    """Rows that read earlier or later rows of their own key. It also has the times of all rows."""
 
     known: KeyedTimes
     keys: Ints
     times: Ints
     first: Ints
-    """For each row the first row of its key at the same time: the rows before it are known."""
+    """For each row the first row of its key at the same time. The rows of the key before that row are
+    known."""
 
     def only(self, places: Ints) -> "OwnRows":
         """The rows at these positions."""
@@ -95,39 +103,39 @@ class OwnRows:
         )
 
     def before(self, seconds: float) -> RowFrames:
-        """The rows that became known in this time before."""
+        """Return for each row the range of rows that became known in this time before the row."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
         return RowFrames(low=low, high=self.first, keys=self.keys)
 
     def at(self, seconds: float) -> RowFrames:
-        """The rows exactly this time later."""
+        """Return for each row the range of rows that are exactly this time later."""
         times = self.times + _microseconds(seconds)
         low, high = (self.known.find(self.keys, times, side) for side in _SIDES)
         return RowFrames(low=low, high=high, keys=self.keys)
 
     def next(self, rows: int) -> RowFrames:
-        """The next `rows` rows after those at the same time."""
+        """Return for each row the range of the next `rows` rows after the rows at the same time."""
         high = np.minimum(self._after + rows, self.known.offsets[self.keys + 1])
         return RowFrames(low=self._after, high=high, keys=self.keys)
 
     def ahead(self, step: int) -> Ints:
-        """The row `step` rows after those at the same time; NOWHERE if there is none."""
+        """Return the row that is `step` rows after the rows at the same time; NOWHERE if there is none."""
         at = self._after + step - 1
         return np.where(at < self.known.offsets[self.keys + 1], at, NOWHERE)
 
     @cached_property
     def _after(self) -> Ints:
-        """For each row the row after the last one of its key at the same time."""
+        """Return for each row the row after the last row of its key at the same time."""
         return self.known.find(self.keys, self.times, "right")
 
     def newest(self, rows: int) -> RowFrames:
-        """The last `rows` rows known before."""
+        """Return for each row the range of the last `rows` rows that are known before it."""
         return RowFrames(
             low=np.maximum(self.first - rows, self.known.offsets[self.keys]), high=self.first, keys=self.keys
         )
 
     def back(self, step: int) -> Ints:
-        """The row `step` rows before those at the same time; NOWHERE if there is none."""
+        """Return the row that is `step` rows before the rows at the same time; NOWHERE if there is none."""
         at = self.first - step
         return np.where(at >= self.known.offsets[self.keys], at, NOWHERE)
 
@@ -150,22 +158,23 @@ class QueryRows:
     times: Ints
 
     def before(self, seconds: float) -> RowFrames:
-        """The rows that became known in this time before."""
+        """Return for each row the range of rows that became known in this time before the row."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
         return RowFrames(low=low, high=self._high, keys=self.keys)
 
     def ahead(self, seconds: float) -> RowFrames:
-        """The rows that become known later, up to this time."""
+        """Return for each row the range of rows that become known after it, within this time."""
         low = self.known.find(self.keys, self.times, "right")
         high = self.known.find(self.keys, self.times + _microseconds(seconds), "right")
         return RowFrames(low=low, high=high, keys=self.keys)
 
     def last(self, rows: int) -> RowFrames:
-        """The last `rows` rows known before."""
+        """Return for each row the range of the last `rows` rows that are known before it."""
         return RowFrames(low=np.maximum(self._high - rows, self._start), high=self._high, keys=self.keys)
 
     def back(self, step: int) -> Ints:
-        """The row `step` rows before the time (1: the last known row); NOWHERE if there is none."""
+        """Return the row that is `step` rows before the time (1 is the last known row); NOWHERE if there is
+        none."""
         at = self._high - step
         return np.where((self.keys != NOWHERE) & (at >= self._start), at, NOWHERE)
 
@@ -179,8 +188,10 @@ class QueryRows:
         return np.where(self.keys == NOWHERE, 0, self.known.offsets[self.keys])
 
     def newest(self, back_seconds: float | None, within_seconds: float | None) -> Ints:
-        """The last row known before the time (or before `back_seconds` earlier), at most `within_seconds`
-        old; NOWHERE if there is none."""
+        """Return the last row that is known before the time, or before `back_seconds` earlier.
+
+        NOWHERE if there is none, or if it is older than `within_seconds`.
+        """
         if back_seconds is None:
             at = self._high - 1
         else:
@@ -196,15 +207,18 @@ def _microseconds(seconds: float) -> int:
 
 
 def changes(values: Ints) -> Flags:
-    """The positions at which a value differs from the one before; the first position is always one."""
+    """Return the positions of values that differ from the value before. The first position is always
+    included."""
     changed = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=changed[1:])
     return changed
 
 
 def cut_frames(keyed_times: KeyedTimes, frames: RowFrames, low: int, high: int) -> tuple[Ints, RowFrames]:
-    """The offsets and ranges of only the rows from `low` up to `high`, at least one row; each range is
-    within them or empty."""
+    """Return the offsets and ranges, restricted to the rows from `low` up to `high` (at least one row).
+
+    Each range is within these rows or empty.
+    """
     first = int(np.searchsorted(keyed_times.offsets, low, "right")) - 1
     last = int(np.searchsorted(keyed_times.offsets, high, "left"))
     offsets = np.clip(keyed_times.offsets[first : last + 1], low, high) - low

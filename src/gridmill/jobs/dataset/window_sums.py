@@ -1,9 +1,11 @@
-"""Aggregates over ranges of rows, for all ranges at once, as exact as adding up each range separately.
+"""Aggregates over ranges of rows, for all ranges at once. The results are as exact as if each range was added
+up separately.
 
-Sums are differences of running sums of whole numbers: values are scaled, per key, by a power of two so that
-the sum of the longest range fits into 63 bits. Running sums may overflow; their differences do not. The error
-is half a unit per value. If this error could be visible (a range of tiny values beside a huge one), and for
-ranges with NaN or infinity, blocks of values are added up instead, as in a segment tree.
+A sum is the difference of two running sums of whole numbers. For this, the values of each key are multiplied
+by a power of two, such that the sum of the longest range fits into 63 bits. Running sums may overflow; their
+differences do not. The error is half a unit per value. If this error could be visible (a range of tiny values
+beside a huge value), and for ranges with NaN or infinity, blocks of values are added up instead, as in a
+segment tree.
 """
 
 from collections.abc import Callable
@@ -23,7 +25,7 @@ BITS = 62
 TOLERANCE = 1e-12
 """The largest error of a sum, relative to the sum of the absolute values."""
 SPREAD_TOLERANCE = 1e-11
-"""The largest error of a sum of squared differences, relative to it."""
+"""The largest error of a sum of squared differences, relative to that sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ def counts(present: Flags, frames: RowFrames) -> Ints:
 
 
 def newest(present: Flags, frames: RowFrames) -> Ints:
-    """The last row with a value; NOWHERE if there is none."""
+    """Return the last row of each range that has a value; NOWHERE if there is none."""
     last = np.maximum.accumulate(np.where(present, np.arange(len(present)), NOWHERE))
     at = np.append(last, NOWHERE)[frames.high - 1]
     return np.where(at >= frames.low, at, NOWHERE)
@@ -67,7 +69,8 @@ def sums(values: KeyedValues, frames: RowFrames) -> Floats:
 
 
 def squares(values: KeyedValues, frames: RowFrames, count: Ints) -> Floats:
-    """Sums of squared differences from the mean of the range, which has `count` values."""
+    """Return for each range the sum of the squared differences from its mean. The range has `count`
+    values."""
     numbers = values.numbers.astype(np.float64, copy=False)
     finite = np.isfinite(numbers) & values.present
     middle = _middle(np.where(finite, numbers, 0.0), finite, values.offsets)
@@ -94,7 +97,10 @@ def squares(values: KeyedValues, frames: RowFrames, count: Ints) -> Floats:
 
 
 def extremes(values: KeyedValues, frames: RowFrames, *, largest: bool) -> Numbers:
-    """The smallest or largest value; any number for an empty range. NaN counts as larger than all others."""
+    """Return the smallest or the largest value of each range; an arbitrary number for an empty range.
+
+    NaN counts as larger than all other numbers.
+    """
     numbers: NDArray[Any] = _neutral(values, largest=largest)
     pick: Callable[..., NDArray[Any]] = np.maximum if largest else np.fmin
     length, level = frames.lengths, 0
@@ -124,13 +130,13 @@ def _neutral(values: KeyedValues, *, largest: bool) -> Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunningSums:
-    """Running sums of the values as whole numbers of units, with `units` by key, and of their absolute
-    values."""
+    """Running sums of the values as whole numbers of units, and of their absolute values. `units` has the
+    unit of each key."""
 
     running: Ints
     absolute: Ints | None
     lossy: Flags | None
-    """Which values are not a whole number of units; None if all are."""
+    """Whether each value is not a whole number of units; None if all values are whole numbers of units."""
     units: Floats
 
     def unit(self, keys: Ints) -> Floats:
@@ -140,7 +146,7 @@ class _RunningSums:
         return _between(self.running, frames)
 
     def doubtful(self, frames: RowFrames, made: Ints) -> Flags:
-        """The ranges in which half a unit per value could be visible."""
+        """Return the ranges in which an error of half a unit per value could be visible."""
         if self.lossy is None:
             return np.zeros(len(made), np.bool_)
         whole = made if self.absolute is None else _between(self.absolute, frames)
@@ -204,7 +210,8 @@ def _fold(
     low: Ints,
     high: Ints,
 ) -> tuple[Floats, ...]:
-    """All rows of each range merged, by blocks of twice the size at each level."""
+    """Return all rows of each range merged. The blocks of each level have twice the size of the level
+    before."""
     left, right = ([np.full(len(low), one) for one in nothing] for _ in range(2))
     low, high = low.copy(), high.copy()
     while (open_ := low < high).any():

@@ -1,4 +1,4 @@
-"""Runs a dataset's query: counts all rows, and writes those that are not dropped as Parquet."""
+"""Runs a dataset's query: counts all rows, and writes the rows that are not dropped as Parquet."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,16 +42,19 @@ CHUNK_ROWS = 65_536
 WORK_COLUMNS = 8
 """The names of temporary columns besides the columns of a chunk."""
 LEAST_HISTORY_BYTES = 64 * 2**20
-"""Memory for the history of an entity that is cut by time, in a job with little memory."""
+"""The least memory in bytes for the history of an entity that is cut by time, even in a job with little
+memory."""
 PART = "part"
 RAW = "raw"
-"""The folder of the rows before they are encoded, including the dropped ones."""
+"""The folder of the rows before they are encoded. It has the dropped rows too."""
 
 
 @dataclass(slots=True)
 class RowTally:
-    """The number of kept rows, and of dropped rows by reason; `final` are the dropped rows that no later
-    data can bring back."""
+    """The number of kept rows, and of dropped rows by reason.
+
+    `final` are the dropped rows that stay dropped, whatever data is added later.
+    """
 
     kept: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -81,7 +84,7 @@ def write_rows(
     stem: str = PART,
     reserved_bytes: int = 0,
 ) -> None:
-    """Write the kept rows to `folder`; `whole`: all rows, with the reason for each dropped one.
+    """Write the kept rows to `folder`. With `whole`, write all rows, each dropped row with its reason.
 
     `reserved_bytes` is the memory that is needed outside of the engine. The engine can read `tables`. Raises
     DataError.
@@ -115,7 +118,7 @@ class _DatasetWriter:
         return rows_at_once(len(self.query.types), CHUNK_ROWS, BATCH_CELLS)
 
     def threads(self, prepared: EngineState) -> int:
-        """The number of chunks that are computed at a time."""
+        """The number of chunks that are computed in parallel."""
         given = self.context.order.given
         room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(self.context, self.beside)
         return side_by_side(prepared, self.context.threads, room_bytes)
@@ -173,7 +176,7 @@ def _make_labels(
     def do(chunk: Chunk) -> list[pa.Table]:
         return [reader.read_all() for reader in workers.mine().results(chunk, make.batch_rows)]
 
-    target = engine.cursor()  # a query would end the query whose chunks are read
+    target = engine.cursor()  # a second query on `engine` would end the query that reads the chunks
     has_rows = False
     for made in in_turn(prepared.cut(engine), do, make.threads(prepared)):
         target.register("__made", pa.concat_tables(made))
@@ -204,7 +207,7 @@ def _prepare(
 
 @dataclass(slots=True)
 class _Workers:
-    """The worker of each thread."""
+    """Creates a chunk worker for each thread."""
 
     engine: duckdb.DuckDBPyConnection
     prepared: EngineState
@@ -220,7 +223,7 @@ class _Workers:
 
 
 def _another(engine: duckdb.DuckDBPyConnection, tables: TableViews) -> duckdb.DuckDBPyConnection:
-    """A connection for another thread that sees the same tables."""
+    """Return a connection for another thread that can read the same tables."""
     made = engine.cursor()
     tables.register(made)
     return made
@@ -265,8 +268,8 @@ def write_encoded(
     stem: str = PART,
     frozen: Sequence[FittedEncoder] = (),
 ) -> tuple[EncoderStep, ...]:
-    """Fit the encoders on the raw rows below `draft` (or use `frozen` ones), and write the encoded kept rows
-    there.
+    """Fit the encoders on the raw rows below `draft` (or use the encoders `frozen`), and write the encoded
+    kept rows there.
 
     Raises InputError for columns that cannot be encoded.
     """

@@ -1,4 +1,5 @@
-"""The models that a prediction can use, measured on the same validation rows of the prediction's dataset."""
+"""Finds the models that a prediction can use, and measures them on the same validation rows of the
+prediction's dataset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -27,7 +28,7 @@ from gridmill.jobs.training_rows import LEAST_SHARE, Mask, seen_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A model that could be used, under the name that the declaration gives it."""
+    """A model that the prediction could use. Its name is the name in the declaration."""
 
     name: str
     artifact: Artifact
@@ -39,13 +40,13 @@ SPLIT = "validation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of the candidates: by name the `metrics` on the same `rows` of `labelled` validation
-    rows.
+    """The comparison of the candidates.
 
-    `learned` counts each candidate's training rows, which are left out for all. `unknown` are the candidates
-    whose training rows are unknown, `left_out` has the reason why a candidate was not compared. Without
-    `rows` nothing was measured here; `stored`: the metrics are those of the trainings, which are of the same
-    rows.
+    `metrics` has the metrics of each candidate by name, on the same `rows` of `labelled` validation rows.
+    `learned` has the number of training rows of each candidate; no candidate is measured on these rows.
+    `unknown` are the candidates whose training rows are unknown. `left_out` has the reason why a candidate is
+    not compared. If `rows` is 0, nothing was measured here. If `stored` is true, the metrics come from the
+    trainings, which measured the same rows.
     """
 
     rows: int = 0
@@ -58,7 +59,8 @@ class Comparison:
 
 
 def check_candidates(candidates: Sequence[Candidate]) -> None:
-    """Raise InputError with both names for a candidate that predicts something else than the first one."""
+    """Raise InputError if a candidate predicts something else than the first candidate. The error has both
+    names."""
     first = candidates[0]
     for other in candidates[1:]:
         names = (f"model {first.name!r}", f"model {other.name!r}")
@@ -66,7 +68,7 @@ def check_candidates(candidates: Sequence[Candidate]) -> None:
 
 
 def compare(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> Comparison:
-    """Measure the candidates; a single one is only checked against the dataset. Raises InputError,
+    """Measure the candidates. A single candidate is only checked against the dataset. Raises InputError,
     DataError."""
     dataset = context.input(spec.dataset)
     parts = open_partitions(context.below_root(dataset.output.uri))
@@ -103,7 +105,7 @@ def _check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -
 
 
 def _labelled_rows(parts: Partitions, card: ModelCard) -> Integers:
-    """The validation rows with every label; none if the dataset has no split or label."""
+    """Return the validation rows that have every label; no rows if the dataset has no split or no label."""
     names = set(parts.schema.names)
     if "split" not in names or not set(card.labels) <= names:
         return np.zeros(0, np.int64)
@@ -117,7 +119,7 @@ def _labelled_rows(parts: Partitions, card: ModelCard) -> Integers:
 
 
 def _stored(candidates: Sequence[Candidate], dataset: Artifact) -> Comparison:
-    """The metrics of the trainings, if all of them were measured on the same rows."""
+    """Return the metrics that the trainings stored, if all trainings measured the same rows."""
     cards = [candidate.card for candidate in candidates]
     if any(not card.content or card.content != cards[0].content for card in cards):
         made = ", ".join(
@@ -213,8 +215,11 @@ def _compared(
 
 
 def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Mask:
-    """The rows on which no candidate was trained. The candidate with the most training rows is left out and
-    noted until enough rows remain for measuring."""
+    """Return the rows on which no candidate was trained.
+
+    If there are too few of them, the candidate with the most training rows is left out and noted, until
+    enough rows remain.
+    """
     while True:
         staying = [name for name in train if name not in left_out]
         if not staying:

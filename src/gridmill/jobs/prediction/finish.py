@@ -1,6 +1,7 @@
-"""Finishes a prediction: checks that each row exists exactly once, measures the predictions, takes a sample.
+"""Finishes a prediction: checks that each row exists exactly once, measures the predictions, takes a sample
+for the report.
 
-The sample is for the report. The usage of the job's parts on their machines is recorded and combined here.
+This module also records the resource usage of the job's parts on their machines, and combines it.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
 
 
 def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
-    """All shards, in order. Raises InternalError unless they have each of these rows exactly once."""
+    """Read the rows of all shards, in order. Raises InternalError unless the shards have each of these rows
+    exactly once."""
     table = pa.concat_tables([pq.ParquetFile(folder / part_name(shard)).read() for shard in range(shards)])
     if not np.array_equal(table["row"].to_numpy(), rows):
         raise InternalError(
@@ -49,16 +51,21 @@ def clear_partial(folder: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """The total size of its files in bytes. The folder has only Parquet files, so that any reader can open
-    it."""
+    """Return the total size of the folder's files in bytes.
+
+    The folder has only Parquet files, so that any reader can open it.
+    """
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
 def measure(
     table: pa.Table, parts: Partitions, card: ModelCard, split: str | None, learned: Mask | None = None
 ) -> dict[str, float]:
-    """`SPLIT_NAME` metrics over the predicted rows with a known truth, without the `learned` rows; empty if
-    no row is left."""
+    """Return `SPLIT_NAME` metrics over the predicted rows with a known true value, without the `learned`
+    rows.
+
+    Empty if no row is left.
+    """
     kept = table if learned is None else table.take(pa.array(np.flatnonzero(~learned)))
     return {f"{split or 'all'}_{name}": value for name, value in metrics_of(kept, parts, card).items()}
 
@@ -66,7 +73,8 @@ def measure(
 def metrics_of(
     table: pa.Table, parts: Partitions, card: ModelCard, naive: ModelCard | None = None
 ) -> dict[str, float]:
-    """Metrics over the rows with truth and prediction; skill is against the baseline of the card `naive`."""
+    """Return metrics over the rows with true value and prediction. `naive` is the baseline of the card, for
+    skill."""
     table = _rows_with_truth(table)
     if table.num_rows == 0:
         return {}
@@ -98,7 +106,8 @@ def break_down(table: pa.Table, parts: Partitions, card: ModelCard) -> Any:  # n
 
 
 def _rows_with_truth(table: pa.Table) -> pa.Table:
-    """The rows with truth and prediction; for several labels, the rows with all of them."""
+    """Return the rows that have a true value and a prediction. If there are several labels, a row must have
+    all of them."""
     if "truth" not in table.column_names:
         return table.slice(0, 0)
     return table.take(np.flatnonzero(has_all_values(table["truth"]) & has_all_values(table["prediction"])))
@@ -110,7 +119,7 @@ def _classified(table: pa.Table, card: ModelCard) -> tuple[Integers, Floats]:
 
 
 def _naive(table: pa.Table, parts: Partitions, card: ModelCard) -> Floats:
-    """The baseline for skill: the same as in training."""
+    """Return the baseline for skill. It is the same as in training."""
     present_columns = [
         name for name in dict.fromkeys(card.label_columns) if name and name in parts.schema.names
     ]
@@ -129,7 +138,7 @@ def _values(column: pa.ChunkedArray, card: ModelCard) -> Floats:
 
 
 def sample(table: pa.Table, card: ModelCard, ahead: timedelta) -> dict[str, list[list[Any]]]:
-    """The first points [time, truth, prediction] of the first few entities; only for numbers.
+    """Return the first points [time, truth, prediction] of the first entities; only for numbers.
 
     The time is the forecast time: `ahead` after the row's own time.
     """
@@ -152,7 +161,7 @@ def _points(piece: pa.Table, card: ModelCard, ahead: timedelta) -> list[list[Any
 
 
 def _moment(at: pa.Scalar, ahead: timedelta) -> Any:  # noqa: ANN401  a time as text, or the row's number
-    """Return the forecast time; if Python cannot represent it, the text of the row's own time."""
+    """Return the forecast time. If Python cannot represent it, return the text of the row's own time."""
     try:
         value = at.as_py()
         return (value + ahead).isoformat() if isinstance(value, date) else value
@@ -161,7 +170,7 @@ def _moment(at: pa.Scalar, ahead: timedelta) -> Any:  # noqa: ANN401  a time as 
 
 
 def _first(piece: pa.Table, name: str, card: ModelCard) -> list[Any]:
-    """A column's values; of lists the first element."""
+    """Return a column's values. If the values are lists, return the first element of each."""
     if name not in piece.column_names:
         return [None] * piece.num_rows
     return [value[0] if card.many and value else value for value in piece[name].to_pylist()]
@@ -172,8 +181,11 @@ DONE_FILE = ".done.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedShards:
-    """The finished shards: `first` is the number of the first one, `of` the number of all shards. `seconds`
-    is the time from making the first worker to finishing the last shard. `model` is the chosen version."""
+    """The finished shards of a part: the number of its first shard, and the number `of` all shards.
+
+    `seconds` is the time from the start of the first worker to the end of the last shard. `model` is the
+    chosen version.
+    """
 
     first: int
     of: int
@@ -185,13 +197,17 @@ class FinishedShards:
 
 
 def write_done(folder: Path, done: FinishedShards) -> None:
-    """Write this record beside the files of the shards."""
+    """Write this record into the folder of the shards' files."""
     (folder / DONE_FILE).write_bytes(encode(done))
 
 
 def take_together(target: Path, folders: Sequence[Path], model: str) -> FinishedShards:
-    """Link the files of all parts into `target`, as if one process group had made them. Raises StorageError;
-    InternalError unless each shard exists exactly once; JobError if the parts chose different models."""
+    """Link the files of all parts into `target`, and combine their records. The result is the same as without
+    parts.
+
+    Raises StorageError; InternalError unless each shard exists exactly once; JobError if the parts chose
+    different models.
+    """
     parts = [decode((folder / DONE_FILE).read_bytes(), FinishedShards) for folder in folders]
     ends = [(part.first, part.first + len(part.shards)) for part in parts]
     whole = [(0, 0), *ends, (parts[0].of, parts[0].of)]

@@ -1,11 +1,12 @@
 """The prediction job: chooses the model, cuts the split into shards, runs the workers, checks and describes
 the result.
 
-The model is the best of the candidates, measured on the same rows. The job checks whether a model was trained
-on rows that it is to predict, and follows the declaration in this case.
+The model is the best of the candidates, which are measured on the same rows. The job checks whether a model
+was trained on rows that it is to predict. If it was, the declaration decides what happens.
 
-This process only forks, waits and counts. All code that reads data or runs a model runs in a child, because a
-process that has used such libraries cannot fork safely any more, and dead workers are replaced by forks.
+This process only forks, waits and counts. All code that reads data or runs a model runs in a child. A process
+that has used the libraries for data and models cannot fork safely any more, but this process must fork again
+when a worker dies.
 """
 
 import math
@@ -59,7 +60,7 @@ from gridmill.jobs.training_rows import Mask, RowUse, seen_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
-    """The chosen model, the metric, and the reason in words."""
+    """The chosen model, the metric by which it was chosen, and the reason in words."""
 
     candidate: Candidate
     metric: str
@@ -67,8 +68,11 @@ class ModelChoice:
 
 
 def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str, Any]:
-    """A candidate for the report, as JSON: `measured` has the metrics on the rows that all candidates share,
-    `metrics` those of its training on its own dataset."""
+    """Return a candidate for the report, as JSON.
+
+    `measured` has the metrics on the rows that all candidates share. `metrics` has the metrics of the
+    candidate's training on its own dataset.
+    """
     return {
         "name": candidate.name,
         "model_id": candidate.artifact.id,
@@ -79,7 +83,8 @@ def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str
 
 
 def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str | None) -> ModelChoice:
-    """The best candidate; among equal ones the first. Raises InputError if they cannot be compared."""
+    """Return the best candidate. If several are equally good, return the first. Raises InputError if they
+    cannot be compared."""
     metric = check_metric(best_by, candidates[0].card.objective, BEST_BY)
     if len(candidates) == 1:
         return ModelChoice(
@@ -103,7 +108,7 @@ def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str
 
 
 def check_keys(candidate: Candidate) -> None:
-    """Raise InputError if a column of the result would overwrite a column that identifies a row."""
+    """Raise InputError if a column of the result has the name of a column that identifies a row."""
     card = candidate.card
     own = {*OWN_COLUMNS, *probability_columns(card.classes), *quantile_columns(card.quantiles)}
     for name in card.keys:
@@ -129,16 +134,19 @@ def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Compar
 
 
 class LearnedRowPolicy(StrEnum):
-    """How rows on which the model was trained are predicted."""
+    """How the job predicts rows on which the model was trained."""
 
-    NONE = "none"  # the model was trained on none of these rows, as far as known
+    NONE = "none"  # as far as known, the model was trained on none of these rows
     HELD_OUT = "held out"  # predicted by models of other folds
-    SEEN = "seen"  # predicted by the model itself: the metrics are too good
+    SEEN = "seen"  # the model itself predicts them: the metrics are too good
 
 
 def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: PredictionSpec) -> LearnedRowPolicy:
-    """The policy for this prediction. Raises InputError if a model with folds was trained on another version
-    of the dataset, so that its training rows are unknown."""
+    """Return the policy for this prediction.
+
+    Raises InputError if a model with folds was trained on another version of the dataset, because its
+    training rows are then unknown.
+    """
     if spec.split not in (None, "train"):
         return LearnedRowPolicy.NONE
     if card.content and card.content == dataset.fingerprint:
@@ -155,7 +163,8 @@ def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: Prediction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedRows:
-    """On which predicted rows the model itself was trained, and which rows have a truth (`labelled`)."""
+    """Shows for the predicted rows whether the model itself was trained on them, and whether they have a true
+    value (`labelled`)."""
 
     seen: RowUse
     labelled: Mask
@@ -163,10 +172,10 @@ class LearnedRows:
     def unfit(self, split: str | None) -> Mask:
         """The rows on which the model cannot be measured, because it was trained on them.
 
-        In the train split no row is excluded: its metrics are metrics on training rows by definition.
-        Validation rows, which decide early stopping and the best settings, are excluded in every split except
-        their own. If the model stores only a sample of its training rows, rows for which it is unknown are
-        excluded too.
+        For a prediction of the train split no row is excluded: its metrics are metrics on training rows by
+        definition. Validation rows, which decide early stopping and the best settings, are excluded in every
+        split except the validation split. If the model stores only a sample of its training rows, rows for
+        which it is unknown are excluded too.
         """
         if split == "train":
             return np.zeros(len(self.labelled), bool)
@@ -175,8 +184,11 @@ class LearnedRows:
         return np.asarray(used | unknown, bool)
 
     def describe(self, split: str | None) -> dict[str, int]:
-        """Counts for the record: predicted rows of the model's train and validation splits, rows that could
-        belong to either (`unknown`), rows with a truth that are not measured, and measured rows."""
+        """Return counts for the record.
+
+        The counts are: predicted rows of the model's train and validation splits, rows that could belong to
+        either (`unknown`), rows with a true value that are not measured, and measured rows.
+        """
         unfit = self.unfit(split)
         return {
             "train": int(self.seen.train.sum()),
@@ -190,8 +202,10 @@ class LearnedRows:
 def learned_among(
     folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, table: pa.Table
 ) -> LearnedRows:
-    """Compare the predicted rows with the training rows of the model in `folder`. Rows predicted by a model
-    of other folds do not count. Raises StorageError."""
+    """Compare the predicted rows with the training rows of the model in `folder`.
+
+    Rows that a model of other folds predicts do not count. Raises StorageError.
+    """
     seen = seen_rows(folder, card, dataset, parts, table["row"].to_numpy())
     if "fold" in table.column_names:
         own = np.asarray(pc.is_null(table["fold"]).to_numpy(), bool)
@@ -206,8 +220,7 @@ ROWS_FILE = "rows.npy"
 
 
 def run(context: JobContext) -> JobResult:
-    """Predict with the best model. Raises InputError, DataError; JobError for a shard that kills its
-    workers."""
+    """Predict with the best model. Raises InputError, DataError; JobError if a shard kills its workers."""
     spec = context.order.job.prediction
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a prediction")
@@ -262,7 +275,7 @@ def _do(
     learned: LearnedRowPolicy,
     plan: dict[str, Any],
 ) -> FinishedShards:
-    """Let the workers predict the shards, or the shards of the ordered part."""
+    """Predict all shards, or the shards of the ordered part, in worker processes."""
     shards = [[from_builtins(span, RowRange) for span in spans] for spans in plan["shards"]]
     workers = max(1, min(_workers(context, spec), len(shards)))
     begin = time.monotonic()
@@ -284,7 +297,8 @@ def _do(
 
 
 def _workers(context: JobContext, spec: PredictionSpec) -> int:
-    """The declaration for this attempt: a part replaces the fields that its size determines."""
+    """Return the number of workers: the declared number; for a part of the job, the number that the order of
+    the part has."""
     return context.order.workers if context.order.part else spec.workers or context.order.workers
 
 
@@ -301,15 +315,16 @@ def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
 
 
 def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """The work before the prediction that needs libraries: comparing the models, and cutting the shards for
-    the best one."""
+    """Compare the models, and cut the shards for the best model. This work needs libraries and runs before
+    the prediction."""
     comparison = compare(context, spec, candidates)
     plan = _plan(context, spec, choose(candidates, comparison, spec.best_by))
     return {"comparison": to_builtins(comparison), "plan": plan}
 
 
 def _plan(context: JobContext, spec: PredictionSpec, choice: ModelChoice) -> dict[str, Any]:
-    """All shards, or those of a part: they depend on the rows and on the number of workers of all parts."""
+    """Return all shards, or the shards of a part. They depend on the rows and on the number of workers of all
+    parts."""
     part, workers = context.order.part, _workers(context, spec)
     count = part.count if part else 1
     parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
@@ -408,7 +423,7 @@ def _finish(
 
 
 def _other_label(card: ModelCard, dataset: Artifact) -> str:
-    """The dataset's label, if the model predicts another one."""
+    """Return the dataset's label if the model predicts a different label, else an empty text."""
     label = str(dataset.output.details.get("label") or "")
     return "" if label in card.labels else label
 

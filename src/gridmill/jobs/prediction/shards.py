@@ -11,13 +11,13 @@ from gridmill.jobs.features import Integers, runs
 from gridmill.jobs.model_files import ModelCard
 
 GAP = 4096
-"""If at most this many unselected rows lie between two selected rows, they are read and dropped instead of
-starting a new range."""
+"""If at most this number of unselected rows lie between two selected rows, they are read too and dropped.
+Otherwise a new range starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
-    """Rows `start` to `stop` (exclusive) of the dataset; only those that belong to the split are
+    """Rows `start` to `stop` (exclusive) of the dataset. Only the rows that belong to the split are
     predicted."""
 
     start: int
@@ -53,13 +53,17 @@ def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int
 
 
 def cut(rows: Integers, shards: int) -> list[list[RowRange]]:
-    """For each shard its ranges, in order: together they contain each row of `rows` exactly once."""
+    """Return for each shard its ranges, in order. All ranges together contain each row of `rows` exactly
+    once."""
     return [spans_of(piece) for piece in pieces_of(rows, shards)]
 
 
 def pieces_of(rows: Integers, shards: int, share: float = 1.0) -> list[Integers]:
-    """For each shard its rows. With a `share` below 1 only the first part of each, at least one row: so a
-    probe measures a sample of all shards."""
+    """Return for each shard its rows.
+
+    If `share` is below 1, return only the first part of each shard, at least one row. In this way a probe
+    measures a sample of all shards.
+    """
     pieces = np.array_split(rows, shards)
     return [piece[: max(1, round(len(piece) * share))] for piece in pieces]
 

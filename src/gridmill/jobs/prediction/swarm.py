@@ -1,8 +1,8 @@
-"""The swarm: workers of one job that process one shard at a time; the shard of a dead worker is repeated.
+"""The swarm: the workers of one job, each of which processes one shard at a time.
 
-A worker continues with the shard after its last one if that is open: the rows are adjacent, so it has often
-read some of them already. A new worker gets the shard of a dead one. The workers' reports on their shards are
-combined.
+If a worker dies, a new worker repeats its shard. After a shard, a worker takes the next shard if it is open:
+the rows are adjacent, so the worker has often read some of them already. The workers' reports on their shards
+are combined.
 """
 
 import signal
@@ -20,7 +20,7 @@ from gridmill.errors import JobError
 from gridmill.jobs.child_processes import NOTHING, CpuTotals, Crew, WorkerProcess, raise_error
 
 MOST_DEATHS = 3
-"""If this many workers die at one shard, the job fails: the shard is the cause, not chance."""
+"""If this number of workers die at the same shard, the job fails, because the shard is probably the cause."""
 
 Work = Callable[[int], dict[str, Any]]
 """Processes shard N and returns a report (JSON). It runs in workers and must be repeatable."""
@@ -28,8 +28,10 @@ Work = Callable[[int], dict[str, Any]]
 
 @dataclass(slots=True)
 class ShardQueue:
-    """The open shards, the shards in progress with their workers, and the finished ones. `deaths` has one
-    text for each worker that died."""
+    """The open shards, the shards in progress with their workers, and the finished shards.
+
+    `deaths` has one text for each worker that died.
+    """
 
     open: set[int]
     done: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -37,8 +39,11 @@ class ShardQueue:
     deaths: list[str] = field(default_factory=list)
 
     def take(self, after: int) -> int | None:
-        """The open shard after `after`, else the middle one of the longest open range (another worker may be
-        approaching from its beginning); None if no shard is open."""
+        """Return the open shard after `after`; otherwise the middle of the longest range of open shards; None
+        if no shard is open.
+
+        The middle is taken because another worker may be approaching the range from its beginning.
+        """
         shard = after + 1 if after + 1 in self.open else self._middle()
         if shard is not None:
             self.open.remove(shard)
@@ -51,11 +56,12 @@ class ShardQueue:
         return longest[len(longest) // 2] if longest else None
 
     def finish(self, shard: int, report: dict[str, Any]) -> None:
-        """A worker has finished the shard."""
+        """Record that a worker has finished the shard."""
         self.done[shard] = report
 
     def lose(self, shard: int, how: str) -> None:
-        """The worker with this shard died. Raises JobError if too many have died at the shard."""
+        """Record that the worker of this shard died. Raises JobError if too many workers have died at the
+        shard."""
         self.killed[shard] += 1
         self.deaths.append(f"shard {shard}: {how}")
         print(f"a worker died at shard {shard} ({how}); a new worker computes the shard again", flush=True)
@@ -69,13 +75,13 @@ class ShardQueue:
 
 
 def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQueue], None]) -> ShardQueue:
-    """Process shards 0 to `shards` - 1 with this many workers; each shard's report is kept once.
+    """Process shards 0 to `shards` - 1 with this number of workers, and keep one report for each shard.
 
-    No worker is left when this function returns or raises. Raises JobError for a shard that kills its
+    All workers have ended when this function returns or raises. Raises JobError for a shard that kills its
     workers, and the GridmillError that a worker raised.
     """
     state = ShardQueue(open=set(range(shards)))
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die while it is written to
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die while this process writes to it
     crew = _WorkerPool(work)
     try:
         while len(state.done) < shards:
@@ -141,7 +147,7 @@ class _WorkerPool(Crew):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTiming:
-    """Wall-clock seconds, and the resources used in them."""
+    """Elapsed seconds, and the resources that were used in this time."""
 
     seconds: float
     spent: CpuTotals
@@ -149,8 +155,11 @@ class ShardTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDone:
-    """The usage of one shard. A worker's first shard also has the usage of opening the dataset and the model
-    (None for other shards). `unknown` rows have a category that was not in training."""
+    """The usage of one shard.
+
+    For a worker's first shard, it includes the usage of opening the dataset and the model (None for other
+    shards). `unknown` is the number of rows with a category that was not in training.
+    """
 
     rows: int
     timing: ShardTiming
@@ -161,7 +170,7 @@ class ShardDone:
 def add_up(
     done: Sequence[ShardDone], *, work: str, workers: int, whole_rows: int, stage_seconds: float
 ) -> ParallelTiming:
-    """The usage of the attempt's parallel phase. `done` has at least one shard."""
+    """Return the usage of the attempt's parallel phase. `done` has at least one shard."""
     firsts = [shard for shard in done if shard.opening is not None]
     rest = [shard for shard in done if shard.opening is None]
     opened = len(firsts) or 1
@@ -195,7 +204,8 @@ def add_up(
 def _excess(
     firsts: Sequence[ShardDone], rest: Sequence[ShardDone], what: Callable[[ShardDone], float]
 ) -> float:
-    """The extra time of first shards compared with the others: code is imported at its first use."""
+    """Return the additional time of first shards compared with other shards, because code is imported when it
+    is first used."""
     rows = sum(shard.rows for shard in rest)
     if not rows:
         return 0.0

@@ -1,5 +1,5 @@
-"""A worker's processing of a shard: reads it with the earlier rows that it needs, predicts, and writes one
-file atomically."""
+"""A worker's processing of a shard: it reads the shard with the earlier rows that it needs, predicts, and
+writes one file atomically."""
 
 import os
 import sys
@@ -27,13 +27,13 @@ from gridmill.jobs.subprocess_model import CodePredictor
 
 
 def part_name(shard: int) -> str:
-    """The file of a shard."""
+    """Return the file name of a shard."""
     return f"part-{shard:05}.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStartup:
-    """The usage until a worker could begin; `helpers` are the pids of the processes that it started."""
+    """The usage until a worker is ready. `helpers` are the pids of the processes that it started."""
 
     helpers: tuple[int, ...]
     timing: ShardTiming
@@ -41,7 +41,8 @@ class WorkerStartup:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
-    """Created before the fork; in the worker, opens the dataset and the model at its first shard."""
+    """Processes shards in a worker. It is created before the fork, and opens the dataset and the model at the
+    worker's first shard."""
 
     dataset: Path
     model: Path
@@ -57,7 +58,7 @@ class ShardWork:
 
     @cached_property
     def _opened(self) -> WorkerStartup:
-        """Everything that a worker loads once, before its first shard."""
+        """The dataset, the model and other data that a worker loads once, before its first shard."""
         begin, before = time.monotonic(), spent_so_far()
         predictor = self._predictor
         helpers = (predictor.open(),) if isinstance(predictor, CodePredictor) else ()
@@ -84,12 +85,15 @@ class ShardWork:
 
     @cached_property
     def _fetch(self) -> Fetch:
-        """A cache of row groups: adjacent shards share row groups, and the earlier rows that a shard needs
-        are the end of the shard before."""
+        """Return a function that caches row groups.
+
+        Adjacent shards share row groups, and the earlier rows that a shard needs are at the end of the shard
+        before.
+        """
         return lru_cache(maxsize=2)(fetch_piece)
 
     def __call__(self, shard: int) -> dict[str, Any]:
-        """Predict a shard. Repeating it gives the same file."""
+        """Predict a shard. If the call is repeated, it writes the same file."""
         first = "_opened" not in self.__dict__
         opened = self._opened
         begin, before = time.monotonic(), spent_so_far(opened.helpers)

@@ -28,4 +28,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # deltalake's threads sometimes abort a normal exit; the answer is written
+    os._exit(0)  # deltalake's threads sometimes abort a normal exit; the answer is already written

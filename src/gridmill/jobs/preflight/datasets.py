@@ -1,4 +1,5 @@
-"""Checks a dataset on its expected tables: with their rows if all rows are known, else without rows."""
+"""Checks a dataset on its expected tables. If all rows of the tables are known, it uses the rows, otherwise
+only the columns."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,9 +33,10 @@ _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
 def check_dataset(
     scene: PreflightContext, job: Job, tables: Mapping[str, PreflightTable], earlier: Artifact | None = None
 ) -> PreflightTable:
-    """The dataset that a run would make of these tables; `earlier` is its newest version.
+    """Return the dataset that a run would make of these tables.
 
-    Raises the InputError or DataError with which the run would fail.
+    `earlier` is the newest version of the dataset. If the run would fail, the function raises the same
+    InputError or DataError.
     """
     spec = job.dataset
     assert spec is not None
@@ -50,7 +52,8 @@ def check_dataset(
 
 
 def _after(context: JobContext, earlier: Artifact | None) -> JobContext:
-    """The context with the time units of the version before, and without rows to build on."""
+    """Return the context with the time units of the previous version, and without the rows of that
+    version."""
     if earlier is None:
         return context
     kept = {TIMES: earlier.output.details.get(TIMES) or {}}

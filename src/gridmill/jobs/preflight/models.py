@@ -35,7 +35,7 @@ from gridmill.jobs.training.weights import check_column
 def check_prediction(
     scene: PreflightContext, job: Job, dataset: PreflightTable | None, models: Mapping[str, PreflightModel]
 ) -> None:
-    """Check a prediction. Raises the InputError or DataError with which the run would fail."""
+    """Check a prediction. If the run would fail, the function raises the same InputError or DataError."""
     spec = job.prediction
     assert spec is not None
     _check_alike(spec, models)
@@ -103,8 +103,11 @@ def check_training(
     members: Sequence[PreflightModel],
     made_by: DatasetSpec | None,
 ) -> PreflightModel:
-    """The model that a run would train. `members` are those of an ensemble, `made_by` is the declaration of
-    the dataset if it is known. Raises the InputError or DataError with which the run would fail."""
+    """Return the model that a run would train.
+
+    `members` are those of an ensemble; `made_by` is the declaration of the dataset if it is known. If the run
+    would fail, the function raises the same InputError or DataError.
+    """
     spec = job.training
     assert spec is not None
     context = scene.context(job, {spec.dataset: dataset.artifact})
@@ -136,8 +139,8 @@ def _check_kinds(spec: TrainingSpec, schema: pa.Schema) -> None:
 
 
 def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: PreflightTable) -> None:
-    """Check the feature that a naive model repeats; the input of a category, such as `origin=EWR`, can be
-    checked only with rows."""
+    """Check the feature that a naive model repeats. If it is the input of a category, such as `origin=EWR`,
+    the check needs rows."""
     name = spec.repeat
     if name is None or name in numeric or "=" in name or dataset.open:
         return
@@ -155,7 +158,7 @@ def _subject(spec: TrainingSpec, dataset: PreflightTable, parts: Partitions) -> 
         result = find_subject(details, parts, features, "training.features")
     except InputError as error:
         place = error.place
-        if place == "training.features":  # point at the item with the wrong name
+        if place == "training.features":  # the error points at the item with the wrong name
             place = _named(place, spec.features, error.message)
         raise InputError(error.message, hint=error.hint, place=place or "training.dataset") from error
     if spec.weight is not None:
@@ -189,7 +192,7 @@ def _check_label(spec: TrainingSpec, subject: DatasetColumns, schema: pa.Schema)
 
 
 def _check_choices(spec: TrainingSpec, objective: Objective) -> None:
-    """Check the options that need classes, and those that need numbers."""
+    """Check the options that only classifications have, and the options that only regressions have."""
     if spec.search is not None:
         check_metric(spec.search.metric, objective, SEARCH_METRIC)
     if spec.quantiles and objective != Objective.REGRESSION:
@@ -270,7 +273,7 @@ def _check_rows(context: JobContext, spec: TrainingSpec) -> SortedFrame:
 
 
 def _check_sequence(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """The longest sequence that can be tried. A search fails only if all of its trials fail."""
+    """Return the longest sequence that a trial can have. A search fails only if all of its trials fail."""
     searched = spec.search.parameters.get("sequence") if spec.search is not None else None
     tried = [int(one) for one in (searched.among or searched.bounds)] if searched else [spec.sequence]
     whole_windows(frame, min(tried))

@@ -1,6 +1,6 @@
 """Reads remote sources that answer in a few seconds: the columns of a database, the first rows of files.
 
-If only the first bytes of a remote file were downloaded, it extracts the complete rows at their beginning.
+If only the first bytes of a remote file are downloaded, this module uses the complete rows at the beginning.
 """
 
 import codecs
@@ -25,8 +25,11 @@ _QUOTE, _LINE_END = b'"', b"\n"
 
 
 def begin(file: SourceFile, most_bytes: int) -> tuple[SourceFile, bool]:
-    """The downloaded part of the file, and whether it is the whole file. Raises NotCheckableError if its
-    first bytes alone cannot be read, DataError and UnavailableError if it cannot be downloaded."""
+    """Return the downloaded part of the file, and whether it is the whole file.
+
+    Raises NotCheckableError if the first bytes alone cannot be read; DataError and UnavailableError if the
+    file cannot be downloaded.
+    """
     path = file.local()
     if path.stat().st_size < most_bytes:
         return file, True
@@ -45,7 +48,7 @@ def begin(file: SourceFile, most_bytes: int) -> tuple[SourceFile, bool]:
 
 
 def _text(file: SourceFile, most_bytes: int) -> bytes:
-    """The decompressed text of the first bytes, as far as it is complete."""
+    """Return the decompressed text of the first bytes, as far as it is complete."""
     text = bytearray()
     try:
         with open_file(replace(file, is_utf8=False)) as opened:
@@ -57,7 +60,7 @@ def _text(file: SourceFile, most_bytes: int) -> bytes:
 
 
 def _whole_rows(text: bytes, *, quoted: bool) -> bytes:
-    """The text up to the last line end that is not within quotes; empty for text in UTF-16."""
+    """Return the text up to the last line end that is not within quotes; empty for text in UTF-16."""
     if text.startswith(UTF16) or text.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return b""
     end = text.rfind(_LINE_END)
@@ -76,7 +79,7 @@ MOST_BYTES = 2 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedFiles:
-    """Downloaded files; `whole`: all files of the source with all of their rows."""
+    """Downloaded files. `whole` means that all files of the source were downloaded with all rows."""
 
     files: tuple[SourceFile, ...]
     whole: bool
@@ -84,7 +87,7 @@ class FetchedFiles:
 
 @dataclass(slots=True)
 class TimeBudget:
-    """The remaining time."""
+    """The remaining time for remote sources."""
 
     left: float = LONGEST_SECONDS
     longest: float = field(init=False)
@@ -93,8 +96,11 @@ class TimeBudget:
         self.longest = self.left
 
     def wait_for(self, read: Callable[[], tuple[SourceFile, ...]]) -> tuple[SourceFile, ...]:
-        """The result of `read`. Raises its errors, and NotCheckableError if it takes too long: then it
-        continues in a thread that ends with this process."""
+        """Run `read` and return its result. Raises the errors of `read`, and NotCheckableError if it takes
+        too long.
+
+        In that case `read` continues in a thread that ends with this process.
+        """
         call, begin = _Call(read=read), time.monotonic()
         thread = Thread(target=call.run, daemon=True)
         thread.start()
@@ -122,10 +128,10 @@ class _Call:
 
 
 def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> FetchedFiles:
-    """The beginning of the first file of a remote source, or the columns of a database.
+    """Fetch the beginning of the first file of a remote source, or the columns of a database.
 
-    Raises the InputError or DataError with which a run would fail; NotCheckableError, also for secrets and
-    servers that only the job can access.
+    Raises the InputError or DataError with which a run would fail; NotCheckableError, also if only the job
+    can read a secret or reach the server.
     """
     source, layout = spec.source, ColumnMapping(spec=spec)
     if source.stream is not None:
@@ -152,7 +158,8 @@ def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> Fetc
     except ModuleNotFoundError as error:
         raise NotCheckableError(f"the package {error.name} is not installed here") from error
     except InputError as error:
-        refused = not isinstance(error, DataError)  # the job may have credentials that this process lacks
+        # the job may have credentials that this process does not have
+        refused = not isinstance(error, DataError)
         if _is_secret(spec) or (refused and any(path.startswith(OBJECTS) for path in source.paths)):
             raise NotCheckableError(f"its source cannot be read from here: {error.message}") from error
         raise
@@ -163,8 +170,11 @@ def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> Fetc
 
 
 def _reading(request: SourceRequest) -> Callable[[], tuple[SourceFile, ...]]:
-    """The function that downloads the columns, or the first of the listed files. Its libraries are imported
-    before, because this time does not count for the server's timeout. Raises ModuleNotFoundError."""
+    """Return the function that downloads the columns, or the first of the listed files.
+
+    Its libraries are imported before it runs, so that the time limit applies only to the server. Raises
+    ModuleNotFoundError.
+    """
     if request.source.sql is not None:
         from gridmill.jobs.sink.sql import arrive_empty  # imports SQLAlchemy
 
@@ -180,6 +190,6 @@ def _first_fetched(request: SourceRequest) -> tuple[SourceFile, ...]:
 
 
 def _is_secret(spec: SinkSpec) -> bool:
-    """Whether the source uses environment variables that only the job has."""
+    """Return whether the source uses environment variables that only the job has."""
     url = spec.source.sql.url if spec.source.sql is not None else ""
     return any("${env:" in text for text in (url, *spec.source.headers.values(), *spec.source.paths))

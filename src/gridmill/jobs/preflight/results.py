@@ -31,8 +31,11 @@ class NotCheckableError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightTable:
-    """The table that a job would read. `whole`: with all of its rows; else without rows. `open`: it may have
-    more columns. The types of the `unsure` columns can change, as later rows decide them."""
+    """The table that a job would read.
+
+    `whole` means that it has all of its rows; otherwise it has no rows. `open` means that it may have more
+    columns. Later rows can change the types of the `unsure` columns.
+    """
 
     artifact: Artifact
     whole: bool = False
@@ -42,8 +45,11 @@ class PreflightTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightModel:
-    """The model that a prediction would use: its features (whether each is a number), its labels, and the
-    objective. `open`: it may use other features."""
+    """The model that a prediction would use: its features, whether each feature is a number, its labels, and
+    the objective.
+
+    `open` means that it may use other features.
+    """
 
     features: Mapping[str, bool]
     labels: tuple[str, ...]
@@ -64,8 +70,10 @@ def doubtful(message: str, tables: Mapping[str, PreflightTable]) -> bool:
 
 @dataclass(slots=True)
 class PreflightContext:
-    """The folders in which jobs are tried: their files are below `work`, the tables are below the storage
-    root `root`."""
+    """The folders in which preflight runs the code of jobs.
+
+    Files are written below `work`; the tables are below the storage root `root`.
+    """
 
     work: Path
     folder: str
@@ -74,8 +82,11 @@ class PreflightContext:
     count: int = field(default=0, init=False)
 
     def context(self, job: Job, inputs: Mapping[str, Artifact]) -> JobContext:
-        """A context in which the job's own code can be called. Its root is the root of the file system,
-        because files made here are outside of the storage root."""
+        """Return a context in which the job's own code can be called.
+
+        Its root is the root of the file system, because the files that preflight writes are outside of the
+        storage root.
+        """
         self.count += 1
         own = self.work / str(self.count)
         own.mkdir()
@@ -95,7 +106,7 @@ class PreflightContext:
         return JobContext(order=order, work=own)
 
     def keep(self, name: str, rows: pa.Table, details: Mapping[str, object] | None = None) -> Artifact:
-        """A table of these rows, as a version."""
+        """Store a table of these rows as a version."""
         self.count += 1
         folder = self.work / str(self.count)
         folder.mkdir()
@@ -110,8 +121,11 @@ class PreflightContext:
         return Artifact(id=f"{name}@0", name=name, number=0, output=output, fingerprint="")
 
     def stored(self, artifact: Artifact) -> PreflightTable:
-        """A version in the storage root: with its rows if it is small, else only its columns. Raises OSError
-        and the errors of the libraries."""
+        """Return the table of a version in the storage root. If the table is small, it has the rows, else
+        only the columns.
+
+        Raises OSError and the errors of the libraries.
+        """
         output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
         if (output.rows or 0) <= WHOLE_ROWS and output.rows is not None:
             return PreflightTable(artifact=replace(artifact, output=output), whole=True)

@@ -41,14 +41,17 @@ _MOST_DEPTH = 4
 
 
 def nearest(job: Job, path: str, message: str) -> str:
-    """The field below `path` that contains a name which the message quotes: `dataset.lags` becomes
-    `dataset.lags[0].column`. If no field or several fields match, `path` itself (or its existing beginning).
+    """Return the field below `path` that contains a name which the message quotes.
+
+    For example, `dataset.lags` becomes `dataset.lags[0].column`. If no field or several fields match, return
+    `path` itself (or its existing beginning).
     """
     while (value := _at(job.spec, path.split(".")[1:])) is None:
         path = path.rpartition(".")[0]
     quoted = (match[1] or match[2] for match in _QUOTED.finditer(message))
     for name in quoted:
-        if name in job.spec.references():  # the message quotes a table that lacks a column
+        # in the message the quoted name is that of a table that lacks a column
+        if name in job.spec.references():
             continue
         places = [place for place, text in _texts(value, path, 0) if text == name]
         if len(places) == 1:
@@ -66,7 +69,7 @@ def _at(value: Any, parts: list[str]) -> Any:  # noqa: ANN401  any part of a dec
 
 
 def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401  as above
-    """Names below a part of a declaration, each with its path."""
+    """Yield the names below a part of a declaration, each with its path."""
     if isinstance(value, str):
         yield path, value
     elif depth > _MOST_DEPTH:
@@ -84,7 +87,7 @@ def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:  # n
 
 
 _USUAL = {JobKind.SINK: "sink.source", JobKind.TRAINING: "training.dataset"}
-"""The field to which an error without a field is attributed."""
+"""The field that an error names if the error itself has no field."""
 _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 
@@ -95,7 +98,7 @@ class _Preflight:
     patience: TimeBudget
     known: dict[str, Known] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
-    """Jobs that have a finding, or that read the result of a job with a finding: these are not checked
+    """Jobs that have a finding, or that read the result of a job with a finding. They are not checked
     further."""
     findings: list[PreflightFinding] = field(default_factory=list)
     unchecked: list[UncheckedJob] = field(default_factory=list)
@@ -221,8 +224,10 @@ def _model(artifact: Artifact) -> PreflightModel:
 def check(
     question: PreflightRequest, work: Path, patience_seconds: float = LONGEST_SECONDS
 ) -> PreflightResult:
-    """The errors of the pipeline, as far as its data shows them. Files are written only below `work`. All
-    remote sources together have the time limit of `patience`."""
+    """Return the errors of the pipeline that can be found with the present data.
+
+    Files are written only below `work`. The time limit `patience` applies to all remote sources together.
+    """
     scene = PreflightContext(work=work, folder=question.folder, root=question.root)
     with redirect_stdout(StringIO()):
         return _Preflight(question=question, scene=scene, patience=TimeBudget(patience_seconds)).check()

@@ -48,10 +48,11 @@ def check_sink(
     earlier: Artifact | None,
     patience: TimeBudget,
 ) -> PreflightTable:
-    """The table that a run would load. `tables` are those that foreign keys reference, `earlier` is the
-    sink's newest version, `patience` is the time limit for remote sources.
+    """Return the table that a run would load.
 
-    Raises the InputError or DataError with which the run would fail; NotCheckableError.
+    `tables` are those that foreign keys reference, `earlier` is the sink's newest version, `patience` is the
+    time limit for remote sources. If the run would fail, the function raises the same InputError or
+    DataError; NotCheckableError if the sink cannot be checked.
     """
     assert job.sink is not None
     spec = job.sink.with_times()
@@ -92,7 +93,8 @@ def check_sink(
 def _loading(
     scene: PreflightContext, spec: SinkSpec, earlier: Artifact | None, most_rows: int
 ) -> LoadContext:
-    """The rules for reading the files: those of the existing table if it has the same declaration."""
+    """Return the rules for reading the files. If the existing table has the same declaration, the rules of
+    that table are used."""
     loading = LoadContext(spec=spec, progress=NoProgress(), most_rows=most_rows)
     if earlier is None:
         return loading
@@ -105,7 +107,7 @@ def _loading(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TrialLoad:
-    """A load of the first rows. `judged`: rows that break constraints are left out."""
+    """Loads the first rows. With `judged`, rows that break constraints are left out."""
 
     context: JobContext
     spec: SinkSpec
@@ -142,7 +144,7 @@ def _files(scene: PreflightContext, spec: SinkSpec) -> tuple[SourceFile, ...]:
 
 
 def _rows_of_files(scene: PreflightContext, spec: SinkSpec) -> SourceFile:
-    """A file without rows, in the format of a source whose files are rows."""
+    """Return an empty table with the columns of a source whose files are rows."""
     path = scene.work / "files.parquet"
     pq.write_table(files_as_rows.SCHEMA.empty_table(), path)
     source = replace(spec.source, format=Format.PARQUET, compression=Compression.NONE)
@@ -160,7 +162,7 @@ def _checkable_keys(spec: SinkSpec, tables: Mapping[str, PreflightTable]) -> Sin
 
 
 def _drops_rows(spec: SinkSpec) -> bool:
-    """Whether the table may contain other rows than those that satisfy the constraints."""
+    """Return whether the table may lack rows that satisfy the constraints, or have rows that do not."""
     return bool(
         any(constraint.unique for constraint in spec.constraints)
         or spec.retain
@@ -171,7 +173,8 @@ def _drops_rows(spec: SinkSpec) -> bool:
 
 
 def _unsure(loading: LoadContext, schema: pa.Schema, files: tuple[SourceFile, ...]) -> frozenset[str]:
-    """Columns whose type later rows may change: text stays text, and declared types stay."""
+    """Return the columns whose type later rows may change. Text columns and columns with declared types do
+    not change."""
     if all(file.format == Format.PARQUET for file in files):
         return frozenset()
     fixed = {*loading.spec.columns, *loading.spec.add}
@@ -204,14 +207,14 @@ def _table(
 
 
 def _loaded_before(scene: PreflightContext, earlier: Artifact) -> PreflightTable:
-    """A source that cannot be read: its columns are at least those of the newest version."""
+    """Return the columns for a source that cannot be read: at least those of the newest version."""
     schema = scene.schema_of(earlier)
     artifact = scene.keep(earlier.name, schema.empty_table())
     return PreflightTable(artifact=artifact, open=True, unsure=frozenset(schema.names))
 
 
 def _placed(error: GridmillError) -> InputError:
-    """The error at the field that caused it, with the place in the file in its message."""
+    """Return the error at the field that caused it. Its message has the place in the file."""
     if error.place.startswith("sink."):
         return InputError(error.message, hint=error.hint, place=error.place)
     named = _NAMES.search(error.message)
