@@ -1,1 +1,1 @@
-"""Sink jobs: tables that are loaded from source files, each file exactly once."""
+"""Sink jobs, which load source files into tables, each file exactly once."""

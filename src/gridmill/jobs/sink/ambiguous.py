@@ -1,4 +1,5 @@
-"""Errors for columns whose texts have several meanings, with all readings and the line to write."""
+"""Errors for columns whose texts can be read in several ways. The error shows all readings and the line to
+write."""
 
 import re
 from collections.abc import Iterator
@@ -33,19 +34,19 @@ _UNIT_NAMES = {
 
 
 class AmbiguousTextError(DataError):
-    """The values read so far do not show their meaning; later values may."""
+    """The values that were read so far do not show how the texts are meant; later values may show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmbiguousText:
-    """The problem with a column's texts, one of which is `text`."""
+    """The problem with a column's texts. `text` is one of them."""
 
     text: str
     message: str
     hint: str
 
     def error(self, place: str) -> AmbiguousTextError:
-        """The error with its place."""
+        """Return the error with its place."""
         return AmbiguousTextError(self.message, hint=self.hint, place=place)
 
 
@@ -57,7 +58,7 @@ def families_of(type_: ColumnType) -> tuple[tuple[Form, ...], ...]:
 
 
 def forms_of(narrowing: FormCandidates, type_: ColumnType) -> Forms | None:
-    """The forms that remain possible; None if Arrow can read all texts of the column directly."""
+    """Return the forms that are still possible; None if Arrow can read all texts of the column directly."""
     families = families_of(type_)
     plain = not narrowing.written and Form.POINT in narrowing.forms
     if not families or plain or (type_ in _TIMES and not narrowing.written):
@@ -66,12 +67,12 @@ def forms_of(narrowing: FormCandidates, type_: ColumnType) -> Forms | None:
 
 
 def is_open(forms: Forms | None, type_: ColumnType) -> bool:
-    """Whether more than one form of a family remains possible."""
+    """Return whether more than one form of a family is still possible."""
     return any(forms is None or len(forms & {*family}) > 1 for family in families_of(type_))
 
 
 def may_fit(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool:
-    """Whether one of the texts has the type in a form that is still possible."""
+    """Return whether one of the texts can be read as this type in a form that is still possible."""
     texts = as_texts(column, target)
     if texts is None or rules.time_format is not None:
         return False
@@ -206,8 +207,8 @@ def _clock_pattern(rest: str) -> str:
 
 
 def example(column: pa.ChunkedArray, converted: pa.ChunkedArray, rules: TextRules) -> str:
-    """How the first text is read that Arrow cannot read directly; empty if there is none among the first
-    rows."""
+    """Return how the first text that Arrow cannot read directly is read; empty if the first rows have no such
+    text."""
     texts = as_texts(column.slice(0, _EXAMPLE_ROWS), converted.type)
     if texts is None:
         return ""

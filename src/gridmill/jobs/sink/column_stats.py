@@ -1,7 +1,7 @@
 """Statistics of a sink's columns (nulls, distinct, min, max, mean, std), merged without reading rows again.
 
-Minima and maxima of written files come from their footers, because Parquet's writer has already computed
-them.
+The smallest and largest values of written files come from the files' footers, because Parquet's writer has
+already computed them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,9 +21,9 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(slots=True)
 class ColumnTally:
-    """Missing values and moments of numbers, batch by batch; only finite numbers count.
+    """Missing values and moments of numbers, batch by batch. Only finite numbers count.
 
-    Arrow takes a tenth of the time of an SQL aggregate.
+    Arrow needs a tenth of the time of an SQL aggregate.
     """
 
     nulls: dict[str, int] = field(default_factory=dict)
@@ -43,7 +43,8 @@ class ColumnTally:
 
 
 def merged(before: Facts, before_rows: int, added: Facts, added_rows: int) -> dict[str, dict[str, Any]]:
-    """Merge the statistics of two sets of rows without reading them: `distinct` is then a lower bound."""
+    """Merge the statistics of two sets of rows without reading the rows. The result's `distinct` is a lower
+    bound."""
     names = dict.fromkeys((*before, *added))
     return {
         name: _merged_column(before.get(name), before_rows, added.get(name), added_rows) for name in names
@@ -75,7 +76,10 @@ Extremes: TypeAlias = Mapping[str, tuple[Any, Any]]
 
 
 def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
-    """The minimum and maximum of each plain column that has a value, over all files; NaN is ignored."""
+    """Return the smallest and the largest value of each plain column, over all files.
+
+    NaN is ignored. Columns without any value are left out.
+    """
     result: dict[str, tuple[Any, Any]] = {}
     for path in paths:
         with pq.ParquetFile(path) as file:
@@ -87,8 +91,11 @@ def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
 
 
 def leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
-    """The plain columns by their positions in a footer, which lists the leaves of nested columns
-    separately."""
+    """Yield each plain column with its position in a footer.
+
+    A footer lists the leaves of nested columns separately, so the position can differ from the column's
+    number.
+    """
     at = 0
     for item in schema:
         if not pa.types.is_nested(item.type):
@@ -109,14 +116,14 @@ def _of_groups(file: pq.ParquetFile, name: str, leaf: int) -> Iterator[tuple[Any
         if statistics is not None and statistics.has_min_max:
             yield from _ends(statistics)
         elif statistics is None or statistics.null_count < column.num_values:
-            # values too long for the footer
+            # the footer has no bounds, because the values are too long
             low, high = pc.min_max(file.read_row_group(number, [name])[name]).values()
             if low.is_valid and low.as_py() == low.as_py():
                 yield low.as_py(), high.as_py()
 
 
 def _ends(statistics: pq.Statistics) -> Iterator[tuple[Any, Any]]:
-    """Yield no bounds for times outside of Python's range of years."""
+    """Yield the smallest and the largest value, or nothing if Python cannot represent their years."""
     try:
         yield statistics.min, statistics.max
     except (OverflowError, ValueError):

@@ -1,6 +1,6 @@
 """The record of a load in its commit, for the report and for the next load.
 
-It is part of the commit itself, so that nothing is lost if an attempt dies right after the commit.
+The record is part of the commit itself, so that it is not lost if an attempt dies right after the commit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -85,7 +85,7 @@ class LoadRecord:
         }
 
     def _remarks(self) -> Iterator[str]:
-        """Sentences about values that were changed while they were read."""
+        """Return sentences about values that were changed while they were read."""
         for what, count in self.lost.items():
             yield f"{show_count(count, 'value')} of column {what}"
         for name, example_text in self.read_as.items():
@@ -102,7 +102,8 @@ class LoadRecord:
         return {"columns": drift, "shifted": shifted, "threshold": limit}
 
     def _columns(self, before: Facts, measured: Facts) -> Facts:
-        """The statistics of the whole table, merged with the earlier ones if rows were only added."""
+        """Return the statistics of the whole table. If rows were only added, they are merged with the earlier
+        statistics."""
         if self.plan.anew:
             return measured
         if not self.rows and not self.plan.remove:
@@ -121,9 +122,9 @@ class LoadRecord:
 def by_source(
     origins: Mapping[str, str], table: SinkTable, rejects: SinkTable
 ) -> Mapping[str, Mapping[str, int]]:
-    """The numbers of files, rows and rejected rows of the table for each path or glob pattern of the source.
+    """Return the numbers of files, rows and rejected rows for each path or glob pattern of the source.
 
-    `origins` has the pattern of each file, by the file's key. Empty if `origins` is empty.
+    `origins` has the pattern of each file, by the file's key. If `origins` is empty, the result is empty.
     """
     counts = {written: {"files": 0, "rows": 0, "rejects": 0} for written in dict.fromkeys(origins.values())}
     for written in origins.values():

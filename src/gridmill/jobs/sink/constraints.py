@@ -1,8 +1,8 @@
 """Checks batches against the constraints: good rows continue, rejected rows are stored separately with their
 reasons.
 
-Constraints are compiled to one SQL query over a batch, which finds the rows that break one, with reasons.
-This module also finds rows whose key exists already, in the table or earlier in the same load.
+Constraints are compiled to one SQL query over a batch. The query finds the rows that break a constraint, with
+the reasons. This module also finds rows whose key exists already, in the table or earlier in the same load.
 """
 
 import json
@@ -42,8 +42,8 @@ class ConstraintRule:
 
 
 def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[ConstraintRule, ...]:
-    """The rules that need only a row (and a foreign key's table). Raises InputError for rules that do not
-    fit the columns."""
+    """Return the rules that need only one row (and a foreign key's table). Raises InputError for rules that
+    do not fit the columns."""
     rules: list[ConstraintRule] = []
     for number, constraint in enumerate(constraints):
         place = f"sink.constraints[{number}]"
@@ -57,7 +57,8 @@ def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[Con
 
 
 def violations_sql(rules: Sequence[ConstraintRule], constraints: Sequence[Constraint]) -> str:
-    """Row numbers and reasons of the rows of the view `batch` that break a rule, in order."""
+    """Return SQL for the numbers of the rows of the view `batch` that break a rule, with the reasons, in
+    order."""
     reasons = ", ".join(f"CASE WHEN ({rule.test}) IS FALSE THEN {literal(rule.reason)} END" for rule in rules)
     broken = " OR ".join(f"({rule.test}) IS FALSE" for rule in rules)
     joins = "".join(_join(one, number) for number, one in enumerate(constraints) if one.foreign_key)
@@ -68,7 +69,8 @@ def violations_sql(rules: Sequence[ConstraintRule], constraints: Sequence[Constr
 
 
 def keys_name(number: int) -> str:
-    """The table of a foreign key's allowed values: columns k0, k1, ..., each combination once."""
+    """Return the name of the table of a foreign key's allowed values: columns k0, k1, ..., each combination
+    once."""
     return f"__keys_{number}"
 
 
@@ -108,7 +110,7 @@ def _test(kind: str, constraint: Constraint, number: int, schema: pa.Schema, pla
             return f"{missing} OR {keys_name(number)}.k0 IS NOT NULL"
         case "expression":
             return f"{constraint.expression}\n"
-    return ""  # `unique` cannot be checked on a single row
+    return ""  # a single row is not enough to check `unique`
 
 
 def _check_there(name: str, schema: pa.Schema, place: str) -> None:
@@ -141,8 +143,10 @@ def _bound(bound: Bound | None, name: str | None, schema: pa.Schema, place: str)
 
 
 def _no_nan(name: str | None, schema: pa.Schema) -> str:
-    """The condition that excludes NaN, which DuckDB sorts after all numbers: NaN is outside of
-    every range."""
+    """Return the condition that excludes NaN.
+
+    DuckDB sorts NaN after all numbers, but NaN must be outside of every range.
+    """
     return f" AND NOT isnan({_column(name or '')})" if pa.types.is_floating(schema.field(name).type) else ""
 
 
@@ -166,7 +170,8 @@ def _sql_type(kind: pa.DataType) -> str:
 def check_rules(
     engine: duckdb.DuckDBPyConnection, rules: Sequence[ConstraintRule], constraints: Sequence[Constraint]
 ) -> None:
-    """Run each rule on the empty view `batch`. Raises InputError with the name of the wrong constraint."""
+    """Run each rule on the empty view `batch`. Raises InputError with the name of the constraint that
+    fails."""
     for number, one in enumerate(constraints):
         if one.expression is not None:
             _check_expression(engine, one.expression, f"sink.constraints[{number}].expression")
@@ -196,16 +201,17 @@ SPOOLED = pa.schema(
         pa.field("record", pa.string(), nullable=False),
     ]
 )
-"""A rejected row before its position in the file is known: its number from 0, and the read values as JSON."""
+"""The schema of a rejected row before its position in the file is known: its number from 0, and the read
+values as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
-    """Rows as they were read (`raw`) and in the table's types (`rows`); the first one is row `first` (from
-    0) of the file.
+    """Rows as they were read (`raw`) and in the table's types (`rows`). The first row is row `first` (from 0)
+    of the file.
 
-    `misfits` are the rows (from 0 within the batch) with values that do not have their column's type, and the
-    reasons.
+    `misfits` are the rows (from 0 within the batch) with values that do not have their column's type, with
+    the reasons.
     """
 
     raw: pa.Table
@@ -216,8 +222,8 @@ class RowBatch:
 
 @dataclass(slots=True)
 class RejectSpool:
-    """Rejected rows of one source file, on disk until their lines in the file are known; `rows` are their
-    numbers."""
+    """Rejected rows of one source file, stored on disk until their lines in the file are known. `rows` are
+    their numbers."""
 
     path: Path
     rows: list[int] = field(default_factory=list)
@@ -256,7 +262,7 @@ class ConstraintFilter:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def good(self, batches: Iterable[RowBatch], spool: RejectSpool) -> Iterator[pa.Table]:
-        """The rows that satisfy all constraints; the other rows are spooled.
+        """Return the rows that satisfy all constraints, and spool the other rows.
 
         Raises InputError as soon as more rows are rejected than the sink allows.
         """
@@ -278,13 +284,13 @@ class ConstraintFilter:
             raise self._too_many(f"more than the {most:g} that `max_rejects` allows")
 
     def count(self, rows: int, rejected: int, reasons: Mapping[str, int]) -> None:
-        """Add the counts of another sieve."""
+        """Add the counts of another filter."""
         self.rows += rows
         self.rejected += rejected
         self.reasons.update(reasons)
 
     def check_share(self) -> None:
-        """Raise InputError if too large a share of the load is rejected."""
+        """Raise InputError if the share of rejected rows in the load is too large."""
         most = self.spec.max_rejects
         if most is not None and self.rejected > (most if most >= 1 else most * self.rows):
             raise self._too_many(f"more than `max_rejects` allows ({most:g})")
@@ -321,7 +327,7 @@ class ConstraintFilter:
 
 @contextmanager
 def open_filter(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Iterator[ConstraintFilter]:
-    """A sieve for tables of that schema. Raises InputError for constraints that do not fit it."""
+    """Open a filter for tables with this schema. Raises InputError for constraints that do not fit it."""
     with ExitStack() as stack:
         if not spec.constraints:
             yield ConstraintFilter(spec=spec)
@@ -339,7 +345,8 @@ def open_filter(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Itera
 
 
 def _one_missing(schema: pa.Schema) -> pa.Table:
-    """A row without values, on which only constants are computed: a rule that fails here always fails."""
+    """Return a row without values. If a rule fails on this row, it always fails, because it computes only
+    constants."""
     numbered = schema.append(pa.field(ROW, pa.int64()))
     return pa.Table.from_arrays([pa.nulls(1, item.type) for item in numbered], schema=numbered)
 
@@ -384,7 +391,7 @@ def _check_same_type(
 
 
 def rejects_of(raw: pa.Table, first: int, bad: Mapping[int, Sequence[str]]) -> pa.Table:
-    """Rows of a batch as rejected rows; `bad` are their numbers within it, in order."""
+    """Return rows of a batch as rejected rows. `bad` are their numbers within the batch, in order."""
     records = [json.dumps(record, default=str, ensure_ascii=False) for record in _taken(raw, list(bad))]
     return pa.table([[first + row for row in bad], [list(why) for why in bad.values()], records], SPOOLED)
 
@@ -399,7 +406,7 @@ def _without(rows: pa.Table, bad: Mapping[int, object]) -> pa.Table:
 
 
 def top(reasons: Mapping[str, int], most: int = 3) -> str:
-    """The reasons in words, the most frequent first: `3 price: missing, 1 zip: not like [0-9]+`."""
+    """Return the reasons in words, the most frequent first: `3 price: missing, 1 zip: not like [0-9]+`."""
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     more = f", and {len(ordered) - most} more reasons" if len(ordered) > most else ""
     return ", ".join(f"{count:,} {reason}" for reason, count in ordered[:most]) + more
@@ -414,10 +421,11 @@ def find_repeated(
     written: Sequence[Path],
     table: ds.Dataset | None,
 ) -> dict[int, str]:
-    """Number (from 0, over the files of the load in order) and reason of each repeated row, in order.
+    """Return the number (from 0, over the files of the load in order) and the reason of each repeated row, in
+    order.
 
-    A row that one constraint rejects does not count for the next constraint. A key with a missing value is
-    not compared. DuckDB spills to disk if the keys do not fit into memory.
+    If one constraint rejects a row, the row does not count for the next constraint. A key with a missing
+    value is not compared. If the keys do not fit into memory, DuckDB writes them to disk.
     """
     unique = [one for one in constraints if one.unique]
     if not unique or not written:

@@ -1,4 +1,4 @@
-"""Converts raw values to the types of a table, and finds the first value that does not fit.
+"""Converts values to the types of a table, and finds the first value that does not fit its type.
 
 Texts are read as numbers and times in the forms that were detected for their column.
 """
@@ -44,8 +44,11 @@ _EXPONENT = r"^[+-]?[0-9]*\.?[0-9]+[eE][+-]?[0-9]{1,3}$|^[+-]?[0-9]+\.[eE][+-]?[
 
 
 def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa.ChunkedArray:
-    """The numbers in a form that Arrow reads. If the decimal sign is not decided, a text must be the same
-    number with either sign; any other text becomes one that Arrow rejects."""
+    """Return the numbers in a form that Arrow reads.
+
+    If it is not decided which sign is the decimal sign, a text must be the same number with both signs. Any
+    other text becomes a text that Arrow rejects.
+    """
     mark = only(forms, MARKS)
     if mark is not None:
         return as_plain(texts, mark, declared=declared)
@@ -54,7 +57,8 @@ def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa
 
 
 def whole_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers, also from numbers whose decimals are zeros (100.0, 1e2). Raises ArrowInvalid."""
+    """Return the texts as integers. A number whose decimals are zeros is an integer too (100.0, 1e2). Raises
+    ArrowInvalid."""
     try:
         return texts.cast(pa.int64())
     except pa.ArrowInvalid:
@@ -67,7 +71,7 @@ def whole_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _whole(text: str) -> str:
-    """A whole number written with digits only."""
+    """Return whether the text is a whole number written with digits only."""
     if not pc.match_substring_regex(pa.scalar(text), _EXPONENT).as_py():
         return text
     number = Decimal(text)
@@ -76,10 +80,10 @@ def _whole(text: str) -> str:
 
 
 def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: bool) -> pa.ChunkedArray:
-    """Times, or `dates` without a time of day, by the forms of their column. Raises ValueError for other
-    texts.
+    """Return the texts as times (or as `dates` without a time of day), read in the forms of their column.
 
-    If a form is not decided, a text must be the same time in each possible form.
+    If several forms are possible, a text must be the same time in each of them. Raises ValueError for other
+    texts.
     """
     different, codes = distinct(texts)
     readings = DateReadings(different, declared)
@@ -98,8 +102,10 @@ def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: boo
 
 
 def _agreed(found: DateReadings, forms: list[Form]) -> tuple[Numbers, Mask]:
-    """The times that are the same in all of the forms: while several forms are possible, no other text shows
-    which one is right."""
+    """Return the times that are the same in all of the forms.
+
+    While several forms are possible, only such texts have a certain meaning.
+    """
     if not forms:
         return np.zeros(len(found.texts), np.int64), np.zeros(len(found.texts), bool)
     readings = [found.forms[form] for form in forms]
@@ -109,7 +115,7 @@ def _agreed(found: DateReadings, forms: list[Form]) -> tuple[Numbers, Mask]:
 
 
 def as_unit(texts: pa.ChunkedArray, unit: Form) -> pa.ChunkedArray:
-    """Numbers that count since 1970. Raises ValueError for texts that are not such numbers."""
+    """Return texts as numbers that count since 1970. Raises ValueError for other texts."""
     different, codes = distinct(texts)
     times = counted(different, unit)
     if not times.ok.all():
@@ -135,7 +141,7 @@ _FRACTION = r"(\.\d{6})\d+"
 
 
 class ConversionLoss(Enum):
-    """What a value would lose by the conversion, in words."""
+    """The information that a value would lose by the conversion, in words."""
 
     NOTHING = "nothing"
     ZEROS = "zeros"
@@ -156,11 +162,12 @@ class MisfitError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRules:
-    """How text is read: `nulls` mean missing; `time_format` is a strptime pattern, or a unit (`unix_s`).
+    """How text is read.
 
-    `forms` are the forms of the column's texts; None: Arrow reads them directly. `known` are the forms that
-    are possible before a text is seen. `declared`: the column's type was declared, so that texts which could
-    also be other values have this type.
+    Texts in `nulls` are missing values. `time_format` is a strptime pattern, or a unit (`unix_s`). `forms`
+    are the forms of the column's texts; None means that Arrow reads them directly. `known` are the forms that
+    are possible before a text is read. `declared` means that the column's type was declared, so that texts
+    that could also be other values have this type.
     """
 
     nulls: tuple[str, ...] = ()
@@ -181,18 +188,18 @@ def is_coded(kind: pa.DataType) -> bool:
 
 
 def is_nested(kind: pa.DataType) -> bool:
-    """Whether the type is kept unchanged: lists, structs, maps and bytes."""
+    """Return whether values of this type are stored unchanged: lists, structs, maps and bytes."""
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def convert(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules, *, exact: bool = False
 ) -> pa.ChunkedArray:
-    """The column as `target`. Raises MisfitError for the first value that does not fit.
+    """Return the column as `target`. Raises MisfitError for the first value that does not fit.
 
-    With `exact`, for a type that was not declared, a value that `target` can represent only in part does not
-    fit either: a whole number that a float cannot represent, a number that begins with a zero, a time as a
-    date. Otherwise `lost` counts such values.
+    With `exact`, for a type that was not declared, a value does not fit either if `target` can represent only
+    a part of it: a whole number that a float cannot represent, a number that begins with a zero, a time as a
+    date. Without `exact`, `lost` counts such values.
     """
     column = plain(column)
     if column.type == target and not pa.types.is_temporal(target):
@@ -210,15 +217,17 @@ def convert(
 def _converter(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
 ) -> tuple[pa.ChunkedArray, Convert]:
-    """The conversion of the column to `target`, and the column to start with: numbers that are times become
-    texts."""
+    """Return the function that converts the column to `target`, and the column for this function.
+
+    If the numbers of the column are times, they are converted to texts first.
+    """
     if rules.declared and (rules.forms is not None or rules.time_format is not None):
         column = as_texts(column, target) or column
     return column, _from_text(target, rules) if is_text(column.type) else _cast(column.type, target)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The decoded values if the column is dictionary-encoded."""
+    """Return the column, decoded if it is dictionary-encoded."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
@@ -249,7 +258,8 @@ DATED = "cut to their date"
 
 
 def lost(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> tuple[str, int]:
-    """What the values of a fitting column lose as `target`, and the number of these values."""
+    """Return the information that values lose as `target`, and the number of these values. All values of the
+    column fit."""
     column = plain(column)
     if is_text(column.type) and target in (pa.float64(), TIMESTAMP):
         column = trimmed(column, rules.nulls)
@@ -277,7 +287,8 @@ def _shown(value: pa.Scalar) -> object:
 def convert_fitting(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
 ) -> tuple[pa.ChunkedArray, tuple[int, ...]]:
-    """The column as `target`, and the rows (from 0) whose values do not fit; these values become missing."""
+    """Return the column as `target`, and the rows (from 0) whose values do not fit. These values become
+    missing."""
     column = plain(column)
     try:
         return convert(column, target, rules), ()
@@ -291,7 +302,8 @@ def convert_fitting(
 
 
 def _misfits(column: pa.ChunkedArray, to: Convert) -> Iterator[int]:
-    """All rows that do not fit. If Arrow can compare the values, each distinct value is tried only once."""
+    """Return all rows that do not fit. If Arrow can compare the values, each distinct value is tried only
+    once."""
     try:
         codes = column.combine_chunks().dictionary_encode()
     except pa.ArrowNotImplementedError:
@@ -302,7 +314,7 @@ def _misfits(column: pa.ChunkedArray, to: Convert) -> Iterator[int]:
 
 
 def _bad_rows(column: pa.ChunkedArray, to: Convert, start: int) -> Iterator[int]:
-    """By bisection: a range that fits as a whole is not divided further."""
+    """Find the rows that do not fit by bisection. A range that fits as a whole is not divided further."""
     try:
         to(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError):
@@ -333,7 +345,7 @@ def are_plain(texts: pa.ChunkedArray, target: pa.DataType) -> bool:
 
 
 def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
-    """By bisection: O(n) conversions in total."""
+    """Return the first row that does not fit, found by bisection with O(n) conversions in total."""
     start, length = 0, len(column)
     while length > 1:
         half = length // 2
@@ -356,17 +368,18 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
     if pa.types.is_boolean(target) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         return _to_boolean
     if pa.types.is_integer(kind) and pa.types.is_floating(target):
-        return lambda column: column.cast(target, safe=False)  # rounds to the nearest
+        return lambda column: column.cast(target, safe=False)  # `round` returns the nearest number
     if pa.types.is_boolean(kind) and (pa.types.is_integer(target) or pa.types.is_floating(target)):
         return lambda column: column.cast(pa.int64()).cast(target)
-    # Arrow's cast does not round to the nearest
+    # Arrow's cast does not round to the nearest number
     if pa.types.is_decimal(kind) and pa.types.is_floating(target):
         return lambda column: column.cast(pa.string()).cast(target)
     if pa.types.is_decimal(kind) and target == pa.string():
         return _digits
     if pa.types.is_nested(kind) and target == pa.string():
         return lambda column: pa.chunked_array([[_text(value) for value in column.to_pylist()]], pa.string())
-    if pa.types.is_date(target) and pa.types.is_timestamp(kind):  # the date in UTC, not in the file's zone
+    # the date in UTC, not in the time zone of the file
+    if pa.types.is_date(target) and pa.types.is_timestamp(kind):
         return lambda column: _in_years(_to_timestamp(column).cast(target))
     if pa.types.is_date(target):
         return lambda column: _in_years(column.cast(target))
@@ -374,22 +387,24 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
 
 
 def _nothing(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Numbers are not converted to times, nor times to numbers: it is unknown whether the numbers count
-    seconds or days."""
+    """Raise an error: numbers are not converted to times, nor times to numbers.
+
+    It is unknown whether the numbers count seconds or days.
+    """
     if column.null_count < len(column):
         raise ValueError
     return pa.chunked_array([pa.nulls(len(column), target)])
 
 
 def _to_boolean(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Only 0 and 1 are booleans: Arrow converts any other number to true."""
+    """Convert 0 and 1 to booleans. Arrow alone would convert any other number to true."""
     if not pc.all(pc.is_in(column.cast(pa.float64(), safe=False), pa.array([0.0, 1.0, None]))).as_py():
         raise ValueError
     return column.cast(pa.bool_())
 
 
 def _digits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Decimals with all their digits and without an exponent: Arrow would write 1E-10."""
+    """Return decimals as texts with all digits and without an exponent. Arrow would write 1E-10."""
     texts = column.cast(pa.string())
     if not pc.any(pc.match_substring(texts, "E")).as_py():
         return texts
@@ -401,14 +416,17 @@ def _text(value: object) -> str | None:
 
 
 def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times without a zone are UTC; fractions of a microsecond are cut off."""
+    """Convert to times. A time without a zone is in UTC; fractions of a microsecond are cut off."""
     cut = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
-    # nanoseconds are cut and always fit; seconds or milliseconds may be out of range
+    # nanoseconds always fit after they are cut; seconds or milliseconds may be out of range
     return _in_years(pc.cast(column, TIMESTAMP, safe=not cut))
 
 
 def as_texts(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray | None:
-    """The column as texts that can be read as `target`: numbers can be times. None for other values."""
+    """Return a column of numbers as texts that can be read as `target`, because numbers can be times.
+
+    None for other values.
+    """
     column = plain(column)
     if is_text(column.type):
         return column
@@ -434,7 +452,7 @@ def _from_text(target: pa.DataType, rules: TextRules) -> Convert:
 
 
 def _parser(target: pa.DataType, rules: TextRules) -> Convert:
-    """Booleans from trimmed texts."""
+    """Return a function that reads trimmed texts as booleans."""
     if target in (TIMESTAMP, pa.date32()):
         return _time_parser(target, rules)
     parse: Convert = _READ_AS.get(target) or (lambda column: column.cast(target))
@@ -460,8 +478,8 @@ def _time_parser(target: pa.DataType, rules: TextRules) -> Convert:
 
 
 def _finite(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Floats; a number that is too large for a float does not fit, while Arrow would convert it
-    to infinity."""
+    """Convert to floats. A number that is too large for a float does not fit; Arrow alone would convert it to
+    infinity."""
     result = texts.cast(pa.float64())
     if pc.any(pc.is_inf(result)).as_py():
         beyond = pc.and_(pc.is_inf(result), pc.match_substring_regex(texts, "[0-9]"))
@@ -486,7 +504,7 @@ _READ_AS: Mapping[pa.DataType, Convert] = {pa.float64(): _finite, pa.date32(): _
 
 
 def is_missing(texts: pa.ChunkedArray, nulls: Sequence[str]) -> bool:
-    """Whether all texts of a column mean "missing"; some of them may be quoted."""
+    """Return whether all texts of a column mean "missing". Some of them may be quoted."""
     if not set(texts[:1].to_pylist()) <= {None, "", *nulls}:
         return False
     trimmed_texts = trimmed(texts, nulls)
@@ -494,14 +512,14 @@ def is_missing(texts: pa.ChunkedArray, nulls: Sequence[str]) -> bool:
 
 
 def trimmed(column: pa.ChunkedArray, nulls: Sequence[str]) -> pa.ChunkedArray:
-    """Texts without surrounding spaces; texts that mean "missing" are null."""
+    """Remove surrounding spaces from the texts. Texts that mean "missing" become null."""
     texts = pc.utf8_trim_whitespace(column.cast(pa.string()))
     missing = pc.is_in(texts, value_set=pa.array([*nulls, ""], pa.string()))
     return pc.if_else(missing, pa.scalar(None, pa.string()), texts)
 
 
 def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in ISO 8601; a column may have times with and without a zone."""
+    """Read times in ISO 8601. A column may have times with and without a zone."""
     column = pc.replace_substring_regex(column, pattern=_FRACTION, replacement=r"\1")
     zoned = pc.match_substring_regex(pc.utf8_slice_codeunits(column, 10), pattern=_ZONE)
     none = pa.scalar(None, pa.string())
@@ -511,7 +529,7 @@ def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _by_pattern(column: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
-    """Times by strptime, each distinct text only once."""
+    """Read times by strptime, each distinct text only once."""
     codes = column.combine_chunks().dictionary_encode()
     times = [_moment(text, pattern) for text in codes.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(times, TIMESTAMP).take(codes.indices)])

@@ -1,6 +1,7 @@
-"""The CSV reader: columns of text in batches. Lines are counted only if an error must name one.
+"""The CSV reader, which reads columns of text in batches.
 
-Numbers that begin with a zero or a plus are found in the file's bytes, because Arrow reads 01234 as 1234.
+Lines are counted only if an error must show a line number. Numbers that begin with a zero or a plus are found
+in the file's bytes, because Arrow reads 01234 as 1234.
 """
 
 import csv
@@ -27,15 +28,17 @@ _DIGITS = np.isin(_BYTES, np.frombuffer(b"0123456789abcdefABCDEFxX", np.uint8))
 _NEXT = np.isin(_BYTES, np.frombuffer(b"0123456789xX", np.uint8))
 _SIGNS = np.isin(_BYTES, np.frombuffer(b"+-", np.uint8))
 _PIECE_BYTES = 2**18
-"""Bytes that are examined at a time: they fit into the CPU's cache."""
+"""The number of bytes that are examined at a time. They fit into the CPU's cache."""
 _BELOW = _ZERO
-"""All bytes that can precede a value are smaller than the digits, except some delimiters."""
+"""All bytes that can come before a value are smaller than the digits, except some delimiters."""
 
 
 @dataclass(slots=True)
 class LeadingZeros:
-    """Examines the blocks of a file, in order, for numbers with a leading zero or plus. Only the columns in
-    `columns` (from 0), of `width`, are examined."""
+    """Examines the blocks of a file, in order, for numbers with a leading zero or plus.
+
+    Only the columns in `columns` (from 0) are examined; the file has `width` columns.
+    """
 
     delimiter: int
     columns: Collection[int]
@@ -48,23 +51,26 @@ class LeadingZeros:
         self._around = np.isin(_BYTES, [*b'\n\r\t "', self.delimiter])
 
     def see(self, block: bytes, quotes: int) -> bool:
-        """Whether a value of these columns is a whole number with a zero before another digit, a plus, or
-        0x; or could be, if an exact answer would take too long. An empty block marks the end; `quotes` is
-        the number of double quotes in the block."""
+        """Return whether one of the columns has a whole number with a zero before another digit, a plus, or
+        0x.
+
+        The result may also be true if an exact answer would take too long. An empty block marks the end;
+        `quotes` is the number of double quotes in the block.
+        """
         first, line = block.find(b"\n") + 1, block.rfind(b"\n") + 1
         if block and not first:
             self._rest += block
-            return b"\r" in block  # a carriage return alone may end lines
+            return b"\r" in block  # a carriage return without a newline may end lines
         begin, self._rest = self._rest + (block[:first] or b"\n"), block[line:]
         result = self._is_in(np.frombuffer(begin, np.uint8), begin.count(b'"'), b"+" in begin)
         if first == line:
             return result
         inner = quotes - block.count(b'"', 0, first) - self._rest.count(b'"')
-        lines = np.frombuffer(block, np.uint8, line - first, first)  # no copy
+        lines = np.frombuffer(block, np.uint8, line - first, first)  # a view, without copying the bytes
         return self._is_in(lines, inner, b"+" in block) or result
 
     def _is_in(self, lines: NDArray[np.uint8], quotes: int, plus: bool) -> bool:
-        """Whether complete lines contain such a value."""
+        """Return whether these complete lines contain such a number."""
         result = self._has_leading_zero(lines, plus)
         self._inside ^= bool(quotes % 2)
         return result
@@ -73,7 +79,7 @@ class LeadingZeros:
         places = self._places(data, plus)
         if not len(places):
             return False
-        if self._inside:  # the data begins within a multi-line value
+        if self._inside:  # the data begins within a value of several lines
             return True
         columns = self._columns_of(data, places)
         return bool(np.any(np.isin(columns, list(self.columns)) | (columns >= self.width)))
@@ -89,7 +95,8 @@ class LeadingZeros:
         return self._whole(data, places[self._is_beginning(data, places - 1)])
 
     def _zeros(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
-        """The positions of zeros and plus signs after a byte that can precede a value, with some others."""
+        """Return the positions of zeros and plus signs after a byte that can come before a value. It also
+        returns some other positions."""
         before = data[:-2] < _BELOW
         if self.delimiter >= _BELOW:
             before |= data[:-2] == self.delimiter
@@ -100,13 +107,16 @@ class LeadingZeros:
         return np.flatnonzero(before) + 1
 
     def _is_beginning(self, data: NDArray[np.uint8], before: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether these positions are the beginning of a value, or come directly after its sign."""
+        """Return whether each position is the beginning of a value, or comes directly after the sign of a
+        value."""
         before = before - ((before >= 0) & _SIGNS[data[before]])
         return (before < 0) | self._around[data[before]]
 
     def _whole(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The positions from which digits follow up to the end of the value: 01:30 and 01.5 are not such
-        numbers."""
+        """Return the positions that only digits follow up to the end of the value.
+
+        01:30 and 01.5, for example, are not whole numbers.
+        """
         result, length = places[:0], 2
         while len(places):
             after = data[places + length]
@@ -115,11 +125,12 @@ class LeadingZeros:
         return result
 
     def _columns_of(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The column of each position; the data begins with a line."""
+        """Return the number of the column at each position. The data begins at the start of a line."""
         delimiters, lines = data == self.delimiter, data == _LINE
         quotes = data == _QUOTE
         if quotes.any():
-            outside = np.cumsum(quotes, dtype=np.uint8) & 1 == 0  # overflow keeps the parity
+            # an overflow does not change whether the number is even
+            outside = np.cumsum(quotes, dtype=np.uint8) & 1 == 0
             delimiters &= outside
             lines &= outside
         ends, signs = np.flatnonzero(lines), np.flatnonzero(delimiters)
@@ -130,7 +141,7 @@ class LeadingZeros:
 
 
 BLOCK_BYTES = 4 * 2**20
-"""The size of the text of one batch. A longer record is an error."""
+"""The size of the text of one batch, in bytes. A longer record is an error."""
 _DELIMITERS = ",;\t|"
 _SIGN_BYTES = '0123456789xX+-. "\n\r\t'
 csv.field_size_limit(BLOCK_BYTES)
@@ -167,8 +178,10 @@ class CsvReader:
         return self._names
 
     def _check_page(self, header: Sequence[str]) -> None:
-        """Raise DataError for a web page, which a server may return instead of a file and which could be
-        read as a column of texts."""
+        """Raise DataError if the file is a web page.
+
+        A server may return a web page instead of a file, and it could be read as a column of texts.
+        """
         if header[0].lstrip().lower().startswith(("<!doctype html", "<html")):
             raise DataError(
                 "this is a web page, not a CSV file",
@@ -177,8 +190,10 @@ class CsvReader:
             )
 
     def _check_delimiter(self, header: Sequence[str]) -> None:
-        """Raise DataError for a single column whose name contains another delimiter, which is then probably
-        the right one."""
+        """Raise DataError if there is a single column whose name contains another delimiter.
+
+        In this case the other delimiter is probably the right one.
+        """
         others = _DELIMITERS.replace(self.file.delimiter, "")
         sign = next((sign for sign in others if len(header) == 1 and sign in header[0]), None)
         if sign is not None and self.source.delimiter is None:
@@ -192,7 +207,7 @@ class CsvReader:
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows, as text where no type is given; values listed in `nulls` are null."""
+        """Yield all rows, as text where no type is given. Values listed in `nulls` are null."""
         names = self.names()
         ragged: list[Any] = []
         types = haste.types if haste is not None else {}
@@ -208,14 +223,14 @@ class CsvReader:
             self._check_closed()
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """The lines at which the rows' records begin."""
+        """Yield the line at which the record of each row begins."""
         records = (line for line, _ in self._records())
         next(records, None)  # the header
         yield from pick(records, rows)
 
     def zeros(self, names: tuple[str, ...], haste: ExpectedTypes | None) -> LeadingZeros | None:
-        """The search for numbers that begin with a zero. Raises UnexpectedTypeError if the bytes do not show
-        them."""
+        """Return the search for numbers that begin with a zero. Raises UnexpectedTypeError if the file's
+        bytes do not show them."""
         watched = [at for at, name in enumerate(names) if haste is not None and name in haste.inferred]
         if not watched:
             return None
@@ -226,7 +241,7 @@ class CsvReader:
     def options(
         self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any], types: Types
     ) -> dict[str, Any]:
-        """The options for Arrow; rows of another width are added to `ragged`."""
+        """Return the options for Arrow. Rows with another number of values are added to `ragged`."""
 
         def remember(row: Any) -> str:  # noqa: ANN401  pyarrow's InvalidRow
             ragged.append(row)
@@ -273,7 +288,7 @@ class CsvReader:
             raise
 
     def _explain(self, error: pa.ArrowInvalid, ragged: list[Any]) -> DataError:
-        """The exact error, found by reading the file again, slowly."""
+        """Return the exact error. To find it, the file is read again, slowly."""
         self._check_closed()
         width = len(self.names())
         for line, row in self._records():
@@ -291,7 +306,7 @@ class CsvReader:
         return next(records, None) is None
 
     def _check_closed(self) -> None:
-        """Raise DataError for a quote that is never closed: all rows after it would be part of one value."""
+        """Raise DataError if a quote is never closed: all rows after it would be part of one value."""
         with open_file(self.file) as opened:
             line = _unclosed(self._text(opened), self.file.delimiter)
         if line is not None:
@@ -303,9 +318,10 @@ class CsvReader:
             )
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """The line at which each record begins (from 1), and its values; the header first.
+        """Yield the line at which each record begins (from 1), and the values of the record; the header
+        first.
 
-        Blank lines are records if there is one column, except before the header.
+        If there is one column, a blank line is a record, except before the header.
         """
         with open_file(self.file) as opened:
             try:
@@ -331,7 +347,8 @@ class CsvReader:
         )
 
     def _bad_byte(self) -> tuple[int, int, bytes]:
-        """Line (from 1), position in it (from 0) of the first byte that cannot be decoded, and the line."""
+        """Return the line (from 1) of the first byte that cannot be decoded, the position in this line (from
+        0), and the text of the line."""
         with open_file(self.file) as opened:
             for line, data in enumerate(_lines(opened), start=1):
                 try:
@@ -342,18 +359,21 @@ class CsvReader:
 
 
 def _word(line: bytes, at: int, encoding: str) -> str:
-    """The text around a byte of a line."""
+    """Return the text around a byte of a line."""
     return line[max(0, at - 12) : at + 12].decode(encoding, errors="replace").strip()
 
 
 def is_read_as_ascii(encoding: str) -> bool:
-    """Whether digits, signs and line ends have the same bytes as in ASCII."""
+    """Return whether digits, signs and line ends have the same bytes in this encoding as in ASCII."""
     return _SIGN_BYTES.encode(encoding) == _SIGN_BYTES.encode()
 
 
 class _QuoteCounter:
-    """A stream that counts the double quotes in the bytes that are read: an odd number suggests an unclosed
-    quote. `zeros`: whether a number begins with a zero, as long as this is examined."""
+    """A stream that counts the double quotes in the bytes that are read. An odd number suggests an unclosed
+    quote.
+
+    `zeros` is whether a number begins with a zero, as long as the stream examines this.
+    """
 
     def __init__(self, stream: BinaryIO, zeros: LeadingZeros | None = None) -> None:
         self._stream = stream
@@ -392,8 +412,10 @@ def _numbered(text: TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[s
 
 
 def _unclosed(text: TextIOWrapper, delimiter: str) -> int | None:
-    """The line of the record that ends within quotes; None if all quotes are closed, or if this cannot be
-    decided."""
+    """Return the line of the record that ends within quotes.
+
+    None if all quotes are closed, or if this cannot be decided.
+    """
     reader, begins = csv.reader(text, delimiter=delimiter, strict=True), 1
     try:
         for _ in reader:

@@ -1,5 +1,5 @@
-"""Parses small CSV files with the same header as one file, because starting a parser per file takes longer
-than reading its rows."""
+"""Parses small CSV files with the same header as one file, because it takes longer to start a parser than to
+read a small file."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,16 @@ from gridmill.jobs.sink.formats import ExpectedTypes, Seen, UnexpectedTypeError
 SMALL_BYTES = 2**18
 MOST_BYTES = 4 * 2**20
 _PACKED = 8
-"""Estimated ratio of a compressed file's text to its size."""
+"""The estimated ratio of the size of the text to the size of the compressed file."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FileGroupReader:
-    """A `Reader` of the rows of several files, of which `file` is the first; `counts` are the numbers of
-    their rows.
+    """Reads the rows of several files. `file` is the first file; `counts` are the numbers of rows of all
+    files.
 
-    It raises UnexpectedTypeError for any error: only reading file by file gives the place of an error.
+    It raises UnexpectedTypeError for any error, because only reading file by file shows the place of an
+    error.
     """
 
     file: SourceFile
@@ -61,7 +62,7 @@ class FileGroupReader:
         yield rows
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """Not known here."""
+        """Return None for each row: this reader does not know the lines."""
         return (None for _ in rows)
 
 
@@ -69,7 +70,8 @@ Piece: TypeAlias = FileGroupReader | SourceFile
 
 
 def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
-    """The files in their order, in groups that can be parsed as one file. Raises DataError."""
+    """Yield the files in their order; files that can be parsed as one file are in one group. Raises
+    DataError."""
     if not is_read_as_ascii(source.encoding):
         yield from files
         return
@@ -98,7 +100,7 @@ def is_small(file: SourceFile) -> bool:
 
 
 def text_bytes(file: SourceFile) -> int:
-    """The length of its text, estimated if it is compressed."""
+    """Return the length of the file's text in bytes. For a compressed file it is an estimate."""
     return file.size_bytes * (1 if file.compression == Compression.NONE else _PACKED)
 
 
@@ -115,7 +117,7 @@ def _bundle(files: Sequence[SourceFile], bodies: Sequence[bytes], source: Source
 
 
 def _text(file: SourceFile) -> bytes | None:
-    """The file's bytes; None if it was changed since it was hashed, or if it is large."""
+    """Return the file's bytes; None if the file is large, or if it was changed since it was hashed."""
     if file.compression == Compression.NONE and file.fetch is None:
         try:
             data = file.path.read_bytes()
@@ -130,7 +132,8 @@ def _text(file: SourceFile) -> bytes | None:
 
 
 def _plain(file: SourceFile) -> tuple[bytes, bytes] | None:
-    """Header and rows of a file in which each line is a row; None for other files, also if it was changed."""
+    """Return header and rows of a file in which each line is a row; None for other files, and for changed
+    files."""
     if file.format != Format.CSV or not is_small(file):
         return None
     data = _text(file)

@@ -1,8 +1,7 @@
 """Parses texts as times: forms of dates with one meaning, and ambiguous forms.
 
 Every text is read in each possible way (`DateReadings`): `plain` for a form with one meaning, and one reading
-for each `Form` of the ambiguous ones. Another module decides which form a column has. Times without a zone
-are UTC.
+for each ambiguous `Form`. Another module decides which form a column has. A time without a zone is in UTC.
 """
 
 from collections.abc import Mapping
@@ -41,7 +40,7 @@ _BASIC = rf"t(?P<hour>\d{{2}})(?P<minute>\d{{2}})(?:(?P<second>\d{{2}})(?:[.,](?
 
 _PLAIN = (
     rf"^{_YEAR}(?P<before>[-/])(?P<month>\d{{1,2}})(?P<after>[-/]){_DAY}{_TIME}",
-    rf"^{_YEAR}\.(?P<month>\d{{2}})\.(?P<day>\d{{2}}){_TIME}",  # with fewer digits: perhaps version numbers
+    rf"^{_YEAR}\.(?P<month>\d{{2}})\.(?P<day>\d{{2}}){_TIME}",  # with fewer digits it may be a version number
     rf"^{_WEEKDAY}{_NAME}\.?[ -]+{_DAY}(?:st|nd|rd|th)?(?:,? +|-){_YEAR}{_TIME}",
     rf"^{_WEEKDAY}{_DAY}(?:st|nd|rd|th|\.)?(?P<before>[ /-]*){_NAME}\.?,?(?P<after>[ /-]*){_YEAR}{_TIME}",
     rf"^{_YEAR}(?P<before>[ /-]){_NAME}(?P<after>[ /-]){_DAY}{_TIME}",
@@ -51,7 +50,8 @@ _PLAIN = (
     rf"^{_YEAR}(?P<month>\d{{2}})(?P<day>\d{{2}}){_BASIC}",
 )
 _DECLARED = (rf"^{_YEAR}-(?P<ordinal>\d{{3}}){_TIME}",)
-"""Forms that other values have too: they are times only if the column is declared as times."""
+"""Forms that values of other kinds have too. Texts in these forms are times only if the column is declared as
+times."""
 _ORDERED = rf"^(?P<one>\d{{1,2}})(?P<before>[-/.])(?P<other>\d{{1,2}})(?P<after>[-/.]){_YEAR}{_TIME}"
 _SHORT = (
     r"^\d{1,2}([-/.])\d{1,2}[-/.]\d{2}(?:[ t,].*)?$",
@@ -70,7 +70,7 @@ _UNITS: Mapping[Form, tuple[int, int]] = {
     Form.MICROSECONDS: (15, 1),
     Form.NANOSECONDS: (18, 0),
 }
-"""The fewest digits of a number that is a time between 1973 and 2286 in this unit, and the unit in
+"""For each unit: the smallest number of digits of a time between 1973 and 2286, and the length of the unit in
 microseconds."""
 _LARGEST = str(2**63 - 1)
 _MOST_BYTES = 64
@@ -82,7 +82,8 @@ _LIMITS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 @dataclass(slots=True)
 class DateReading:
-    """One reading of the texts: microseconds since 1970 where `ok`; `timed`: the texts have a time of day."""
+    """One reading of the texts: microseconds since 1970 where `ok` is true. `timed` means that the texts have
+    a time of day."""
 
     micros: Numbers
     ok: Mask
@@ -91,10 +92,11 @@ class DateReading:
 
 @dataclass(slots=True)
 class DateReadings:
-    """All readings of texts without null. `declared`: the column is known to contain times.
+    """All readings of texts without null.
 
-    Each text has a plain reading, or readings by the order of its parts, or by its unit, or none. `short`
-    marks texts whose year has two digits.
+    `declared` means that the column is known to contain times. A text has a plain reading, or several
+    readings (by the order of its parts, or by its unit), or none. `short` marks texts whose year has two
+    digits.
     """
 
     texts: pa.StringArray
@@ -119,7 +121,7 @@ class DateReadings:
             self.short &= ~self.plain.ok
 
     def by(self, family: tuple[Form, ...]) -> Mask:
-        """The texts that have a reading by one of a family's forms."""
+        """Return the texts that can be read by one of a family's forms."""
         mask: Mask = np.logical_or.reduce([self.forms[form].ok for form in family])
         return mask
 
@@ -152,8 +154,10 @@ class DateReadings:
 
     @property
     def _is_date_of_digits(self) -> Mask:
-        """Numbers of 8 and 14 digits that are dates are not read as seconds: those would be times in 1970,
-        or after 2600."""
+        """Return whether a number of 8 or 14 digits is a date.
+
+        Such numbers are not read as seconds, because the seconds would be times in 1970, or after 2600.
+        """
         length = pc.binary_length(self.texts)
         return self.forms[Form.DIGITS].ok & as_mask(pc.is_in(length, pa.array([8, 14], pa.int32())))
 
@@ -173,7 +177,7 @@ def as_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
 
 @dataclass(slots=True)
 class _DateParts:
-    """The named groups that a pattern finds in each text, empty for groups that do not occur."""
+    """The named groups that a pattern finds in each text. A group that does not occur is empty."""
 
     groups: Mapping[str, pa.Array]
     there: Mask
@@ -201,7 +205,7 @@ class _DateParts:
         return result
 
     def reading(self) -> DateReading:
-        """The times whose parts are all in range."""
+        """Return the times whose parts are all in range."""
         days, ok = self._days()
         micros, in_day = self._clock()
         total = days * _DAY_MICROSECONDS + micros
@@ -259,14 +263,14 @@ class _DateParts:
         return seconds * 10**6 + self._fraction(6) - self._offset() * 60 * 10**6, ok
 
     def _is_iso_hour(self) -> Mask:
-        """Also reads times with only an hour, which ISO 8601 allows: 2024-01-01T10."""
+        """Return whether the text is a time with only an hour, which ISO 8601 allows: 2024-01-01T10."""
         if "hour" not in self.groups or "before" not in self.groups or "name" in self.groups:
             return np.zeros(len(self.there), bool)
         two = as_mask(pc.equal(pc.binary_length(self.groups["hour"]), 2))
         return two & as_mask(pc.equal(self.groups["before"], "-"))
 
     def _fraction(self, digits: int) -> Numbers:
-        """The fraction of a second in this number of digits; further digits are cut off."""
+        """Return the fraction of a second, in this number of digits. Further digits are cut off."""
         if "fraction" not in self.groups:
             return np.zeros(len(self.there), np.int64)
         cut = pc.utf8_slice_codeunits(self.groups["fraction"], 0, digits)
@@ -275,7 +279,7 @@ class _DateParts:
         return result
 
     def _offset(self) -> Numbers:
-        """Minutes ahead of UTC."""
+        """Return the offset in minutes ahead of UTC."""
         zoned = self.is_there("zone")
         if not zoned.any():
             return np.zeros(len(self.there), np.int64)
@@ -287,7 +291,7 @@ class _DateParts:
 
 
 def counted(texts: pa.StringArray, unit: Form) -> DateReading:
-    """Numbers of any size that count since 1970 in this unit."""
+    """Read numbers of any size that count since 1970 in this unit."""
     if unit == Form.DIGITS:
         return _DateParts.of(texts, _COMPACT).reading()
     parts = _DateParts.of(texts, _COUNT)
@@ -297,7 +301,8 @@ def counted(texts: pa.StringArray, unit: Form) -> DateReading:
 
 
 def _counted(parts: _DateParts, ok: Mask, factor: int) -> DateReading:
-    """Numbers since 1970 in microseconds; factor 0: nanoseconds, which are divided by 1000."""
+    """Return numbers that count since 1970, in microseconds. The factor 0 means nanoseconds, which are
+    divided by 1000."""
     digits = parts.groups["whole"]
     beyond = pc.and_(pc.greater_equal(pc.binary_length(digits), len(_LARGEST)), pc.greater(digits, _LARGEST))
     ok = ok & ~as_mask(beyond)
@@ -311,7 +316,7 @@ def _counted(parts: _DateParts, ok: Mask, factor: int) -> DateReading:
 
 
 def _month_days(months: Numbers) -> Numbers:
-    """The first day of months since 1970, in days since 1970."""
+    """Return the first day of months, in days since 1970. The months are counted since 1970."""
     days: Numbers = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
     return days
 
@@ -321,7 +326,7 @@ def _year_days(year: Numbers) -> Numbers:
 
 
 def _of_week(year: Numbers, week: Numbers, number: Numbers) -> tuple[Numbers, Mask]:
-    """ISO 8601: week 1 contains the year's first Thursday."""
+    """Return the day of a week date. In ISO 8601, week 1 contains the year's first Thursday."""
     first = _first_monday(year)
     days = first + (week - 1) * 7 + number - 1
     return days, (week >= 1) & (days < _first_monday(year + 1)) & (year >= 1)

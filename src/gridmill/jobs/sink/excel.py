@@ -1,4 +1,5 @@
-"""The Excel reader (.xlsx): the cells of one sheet in batches, each column in the types of its cells."""
+"""The Excel reader (.xlsx), which reads the cells of one sheet in batches. The cells decide the types of a
+column."""
 
 import re
 import zipfile
@@ -22,14 +23,14 @@ BATCH_ROWS = 5000
 _MERGED = re.compile(rb'<mergeCell\s+ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')
 _PIECE_BYTES = 2**20
 _WHOLE = 2**53
-"""Excel stores numbers as floats: whole numbers are exact up to this one."""
+"""Excel stores numbers as floats. Whole numbers up to this number are exact."""
 
 Row = tuple[int, list[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MergedRange:
-    """Cells that are merged: rows and columns from 1, both ends included."""
+    """Merged cells: rows and columns from 1, with both ends included."""
 
     first_row: int
     last_row: int
@@ -39,10 +40,11 @@ class _MergedRange:
 
 @dataclass(slots=True)
 class ExcelReader:
-    """One sheet of an Excel file. The first row with a value is the header; rows without values are skipped.
+    """Reads one sheet of an Excel file.
 
-    Below the header, merged cells all have the value of their first cell. A formula has the value that was
-    saved with it. A cell with an error (`#N/A`) is missing. `lost` counts both by column, for the run.
+    The first row with a value is the header. Rows without values are skipped. Below the header, all merged
+    cells have the value of their first cell. A formula has the value that was saved with it. A cell with an
+    error (`#N/A`) is missing. `lost` counts, for each column, the cells that are changed in these ways.
     """
 
     file: SourceFile
@@ -52,13 +54,14 @@ class ExcelReader:
     _header_row: int = field(default=0, init=False)
 
     def names(self) -> tuple[str, ...]:
-        """The header's columns, without columns that have neither a name nor a value. Raises DataError."""
+        """Return the header's columns. Columns that have neither a name nor a value are left out. Raises
+        DataError."""
         return tuple(self._columns().values())
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows, with types that follow from their cells."""
+        """Yield all rows. The cells decide the types of the columns."""
         names = self._columns()
         wanted = [(at, name) for at, name in names.items() if columns is None or name in columns]
         order = list(columns) if columns is not None else [name for _, name in wanted]
@@ -81,7 +84,7 @@ class ExcelReader:
             yield from pick((number for number, _ in self._rows(sheet)), rows)
 
     def _columns(self) -> dict[int, str]:
-        """Names by the numbers of their columns, from 0."""
+        """Return the names of the columns by their numbers, from 0."""
         if self._names is None:
             self._names = self._read_columns()
         return self._names
@@ -219,7 +222,7 @@ def _column_number(letters: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MergedCopy:
-    """A cell with the value of the first cell of its merged range."""
+    """A cell that has the value of the first cell of its merged range."""
 
     value: Any
     data_type: str
@@ -234,7 +237,7 @@ class _MergedCells:
         self._open: list[tuple[_MergedRange, Any]] = []
 
     def filled(self, number: int, cells: Sequence[Any]) -> list[Any]:
-        """The cells of a row; rows are passed in order."""
+        """Return the cells of a row with the values of merged cells. Rows must be passed in order."""
         row = list(cells)
         while self._next < len(self._ranges) and self._ranges[self._next].first_row <= number:
             one = self._ranges[self._next]
@@ -271,7 +274,7 @@ def _value(cell: Any) -> Any:  # noqa: ANN401
 
 
 def _text(value: object) -> str:
-    """A value in a column of texts: whole numbers without a fraction, times in ISO 8601."""
+    """Return a value in a column of texts: whole numbers without a fraction, times in ISO 8601."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE:
@@ -284,7 +287,7 @@ def _text(value: object) -> str:
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """The values in their own type, or as texts if they have several types."""
+    """Return the values in their type. If they have several types, return them as texts."""
     present_values = [value for value in values if value is not None]
     kinds = {type(value) for value in present_values}
     if not present_values:
@@ -304,7 +307,7 @@ def _array(values: Sequence[Any]) -> pa.Array:
 
 
 def _times(values: Sequence[datetime | None], present: Sequence[datetime]) -> pa.Array:
-    """Dates if no cell has a time of day."""
+    """Return times; if no cell has a time of day, return dates."""
     if all(value.time() == time() for value in present):
         return pa.array([None if value is None else value.date() for value in values], pa.date32())
     return pa.array(values, pa.timestamp("us"))

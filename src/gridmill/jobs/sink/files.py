@@ -1,7 +1,7 @@
-"""The current source files of a sink, with a lasting key and a content hash, and their decompression.
+"""The current source files of a sink, with a permanent key and a content hash, and their decompression.
 
-Source files are opened as streams of plain bytes: they are decompressed while they are read, with errors that
-name the file.
+Source files are opened as streams of plain bytes. They are decompressed while they are read, and errors name
+the file.
 """
 
 import bz2
@@ -51,13 +51,14 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A source file. `key` and `content` are 16 hex digits each: the identity of the file, and the hash of
-    its content.
+    """A source file.
 
-    `name` is the name for errors and reports: relative to the pipeline's folder if the file is below it.
+    `key` (the identity of the file) and `content` (the hash of its content) are 16 hex digits each. `name` is
+    the name for errors and reports: relative to the pipeline's folder if the file is below that folder.
     `fetch` downloads a remote file to a given path, completely or not at all. `written` is the path or glob
-    pattern of the source that matches it. `changed_ns` is the time of the last change of any kind
-    (nanoseconds since 1970), 0 if unknown. `is_utf8`: it is text, and no other encoding was declared.
+    pattern of the source that matches the file. `changed_ns` is the time of the last change of any kind
+    (nanoseconds since 1970), 0 if unknown. `is_utf8` means that the file is text and no other encoding was
+    declared.
     """
 
     path: Path
@@ -88,19 +89,19 @@ class SourceFile:
 
 
 Content: TypeAlias = Callable[[FileStat, str], str]
-"""Returns the content hash of a file with this name. Raises DataError."""
+"""A function that returns the content hash of a file with this name, or raises DataError."""
 
 
 def hashed(stat: FileStat, name: str) -> str:
-    """The `Content` that reads the file."""
+    """Read the file to compute its hash (see `Content`)."""
     return content_of(Path(stat.path), name)
 
 
 def find_files(source: Source, folder: str, content: Content = hashed) -> tuple[SourceFile, ...]:
-    """The current files of the source, by name. Their content is read to compute its hash, unless each file
-    is a row.
+    """Return the current files of the source, sorted by name.
 
-    Raises InputError if a path or glob pattern matches nothing, or if a file's format cannot be detected.
+    Their content is read to compute its hash, unless each file is a row. Raises InputError if a path or glob
+    pattern matches no file, or if a file's format cannot be detected.
     """
     describe: Callable[[Source, str], Sequence[FileStat]] = find("sources", "files")
     source_files: dict[str, SourceFile] = {}
@@ -112,8 +113,10 @@ def find_files(source: Source, folder: str, content: Content = hashed) -> tuple[
 
 
 def _name(written: str, path: str, folder: str) -> str:
-    """The key of a file relative to the project's folder: it stays the same if the project is moved, so that
-    nothing is loaded again."""
+    """Return the file's path relative to the project's folder, for its key.
+
+    If the project is moved, this path stays the same, so that no file is loaded again.
+    """
     if "://" in written:
         return written
     if os.path.isabs(written):
@@ -183,8 +186,8 @@ def content_of(path: Path, name: str) -> str:
 
 
 def check_unchanged(file: SourceFile) -> None:
-    """Raise UnavailableError if the file was changed since it was hashed: the rows that were read may be
-    inconsistent."""
+    """Raise UnavailableError if the file was changed since it was hashed. In this case the rows that were
+    read may be inconsistent."""
     if file.fetch is not None:  # a downloaded copy does not change
         return
     try:
@@ -192,7 +195,7 @@ def check_unchanged(file: SourceFile) -> None:
     except OSError as error:
         raise UnavailableError("was deleted while it was loaded", place=file.name) from error
     same = (now.st_size, now.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
-    if same and file.changed_ns not in (0, now.st_ctime_ns):  # perhaps only its permissions changed
+    if same and file.changed_ns not in (0, now.st_ctime_ns):  # perhaps only its permissions were changed
         same = content_of(file.path, file.name) == file.content
     if not same:
         raise UnavailableError(
@@ -215,7 +218,8 @@ _ENCRYPTED = 1  # the flag bit of a ZIP entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedFile:
-    """`stream` returns plain bytes; `raw` is the file itself, whose position shows how much has been read."""
+    """An opened file. `stream` returns plain bytes. `raw` is the file itself; its position shows how much has
+    been read."""
 
     stream: BinaryIO
     raw: BinaryIO
@@ -223,7 +227,7 @@ class OpenedFile:
 
 @contextmanager
 def open_file(file: SourceFile) -> Iterator[OpenedFile]:
-    """The file's bytes. Raises DataError when it cannot be read or decompressed."""
+    """Open the file as plain bytes. Raises DataError if it cannot be read or decompressed."""
     with ExitStack() as stack:
         try:
             raw = stack.enter_context(file.local().open("rb"))
@@ -241,7 +245,8 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
-    """The stream; if the file begins with the byte order mark of UTF-16, its text as UTF-8."""
+    """Return the stream. If the file begins with the byte order mark of UTF-16, the stream returns its text
+    as UTF-8."""
     mark = stream.read(2)
     if mark in UTF16:
         return cast(BinaryIO, _Utf16Stream(stream, mark, file.name))
@@ -252,7 +257,7 @@ def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
 
 
 class _PeekedStream:
-    """A stream whose first bytes have been read already."""
+    """A stream from which some first bytes have been read already; it returns them again."""
 
     closed = False
 
@@ -268,26 +273,26 @@ class _PeekedStream:
         return begin + self._stream.read(size - len(begin) if size >= 0 else -1)
 
     def readable(self) -> bool:
-        """Whether it can be read: yes."""
+        """Return true: the stream can be read."""
         return True
 
     def writable(self) -> bool:
-        """Whether it can be written to: no."""
+        """Return false: the stream cannot be written."""
         return False
 
     def seekable(self) -> bool:
-        """The position in the wrapped stream."""
+        """Return false: the stream cannot change its position."""
         return False
 
     def flush(self) -> None:
-        """Does nothing, as there is nothing to write."""
+        """Do nothing, because there is nothing to write."""
 
     def close(self) -> None:
-        """Does nothing: the code that opened the file closes it."""
+        """Do nothing. The code that opened the file closes it."""
 
 
 class _Utf16Stream(_PeekedStream):
-    """UTF-16 as UTF-8. Raises DataError if the bytes are not UTF-16."""
+    """Reads UTF-16 as UTF-8. Raises DataError if the bytes are not UTF-16."""
 
     def __init__(self, stream: BinaryIO, mark: bytes, name: str) -> None:
         super().__init__(b"", stream)

@@ -1,4 +1,5 @@
-"""Files as rows (images, texts, any files): each file is one row with its bytes, loaded once.
+"""Loads files as rows (images, texts, any files): each file becomes one row with its bytes, and is loaded
+once.
 
 The position records which files are loaded, in 20 packed bytes per file. So a load reads only new files, and
 one Parquet file contains the rows of many files.
@@ -54,11 +55,10 @@ class LoadedBlob:
 def stage(
     source: Source, source_files: Sequence[SourceFile], positions: Positions, work: Path
 ) -> tuple[tuple[SourceFile, ...], Mapping[str, Any]]:
-    """The files that are not loaded yet as one Parquet file (none if there is no such file), and the
-    position after them.
+    """Write the files that are not loaded yet into one Parquet file; return it and the position after them.
 
-    A file whose content was changed becomes a new row. Raises DataError for a file that cannot be read or is
-    too large.
+    If all files are loaded, no Parquet file is written. A file whose content was changed becomes a new row.
+    Raises DataError for a file that cannot be read or is too large.
     """
     loaded = read_position(positions.get(POSITION))
     path = work / f"{uuid4().hex}.parquet"
@@ -81,7 +81,7 @@ def stage(
 
 
 def _rows(source_files: Iterable[SourceFile], blobs: dict[bytes, LoadedBlob]) -> Iterator[dict[str, Any]]:
-    """A row for each new file; adds these files to `blobs`."""
+    """Yield a row for each new file, and add these files to `blobs`."""
     for file in source_files:
         key = bytes.fromhex(file.key)
         look = f"{file.content} {file.size_bytes} {file.mtime_ns} {file.changed_ns}"
@@ -130,7 +130,7 @@ def _text(data: bytes) -> str | None:
 
 
 def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Batches limited by bytes, so that memory is bounded for files of any size."""
+    """Yield batches with a limited number of bytes, so that memory is limited for files of any size."""
     batch: list[dict[str, Any]] = []
     size = 0
     for row in rows:
@@ -151,6 +151,6 @@ def read_position(written: Mapping[str, Any] | None) -> dict[bytes, LoadedBlob]:
 
 
 def write_position(blobs: Mapping[bytes, LoadedBlob]) -> dict[str, Any]:
-    """The position as JSON; `count` is for readers."""
+    """Return the position as JSON. `count` is additional information for users."""
     packed = b"".join(key + one.seen + one.content for key, one in sorted(blobs.items()))
     return {"files": base64.b64encode(zlib.compress(packed)).decode(), "count": len(blobs)}

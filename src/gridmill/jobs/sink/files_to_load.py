@@ -1,5 +1,5 @@
-"""Decides which source files to load and which rows they replace, from the loaded files and the present
-ones."""
+"""Decides which source files to load and which rows they replace, from the loaded files and the existing
+files."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -11,13 +11,13 @@ from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import SourceFile
 
 Positions: TypeAlias = Mapping[str, Any]
-"""The position from which each source is read next, by the source's key: JSON values that only the source's
-own reader understands."""
+"""The position at which the next load of each source starts, by the source's key. The values are JSON that
+only the source's own reader understands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFile:
-    """A data file of the table and the source file (`key`, `content`) whose rows it contains."""
+    """A data file of the table and a source file (`key`, `content`) whose rows it contains."""
 
     path: str
     size_bytes: int
@@ -25,7 +25,8 @@ class LoadedFile:
     key: str = ""
     content: str = ""
     start: int = 0
-    """The number of its first row in the data file, which may contain rows of several source files."""
+    """The number of the source file's first row in the data file, because a data file may contain rows of
+    several source files."""
     modified_ms: int = 0
     """When the source file was last modified, in milliseconds since 1970; 0 if unknown."""
     rejects: bool = False
@@ -33,15 +34,18 @@ class LoadedFile:
 
     @property
     def foreign(self) -> bool:
-        """True if another program wrote the data file."""
+        """Whether another program wrote the data file."""
         return not self.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """The plan: `load` these files; `remove` these from the table in the same commit, and store `positions`
-    in it. With `anew` the table gets a new schema from these files and keeps nothing; if fewer than `least`
-    rows are loaded, rows would be lost."""
+    """A plan for a load: `load` these files; in the same commit, `remove` these files from the table and
+    store `positions`.
+
+    With `anew` all rows of the table are replaced by these files, and the files decide its schema. If fewer
+    than `least` rows are loaded, rows would be lost.
+    """
 
     load: tuple[SourceFile, ...] = ()
     remove: tuple[LoadedFile, ...] = ()
@@ -51,26 +55,27 @@ class LoadPlan:
     least: int = 0
     positions: Positions = field(default_factory=dict)
     copies: tuple[str, ...] = ()
-    """The files to load that have the same content as a loaded file that does not exist any more, whose rows
-    are kept."""
+    """The files to load whose content is that of a loaded file that does not exist any more. The rows of the
+    loaded file are kept."""
     partial: bool = False
-    """Whether the source returns only the rows of a time range, which may be empty."""
+    """Whether the source returns only the rows of a time range. The range may have no rows."""
     unseen: int = 0
-    """Rows of the source that no load includes."""
+    """The number of rows of the source that no load includes."""
     waiting: int = 0
-    """Files of the source that may still be incomplete (`settled`)."""
+    """The number of files of the source that may still be incomplete (see the option `settled`)."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """The path or glob pattern of the source, as declared, that matches each present file (by key)."""
+    """For each existing file (by key) the path or glob pattern of the source, as declared, that matches
+    it."""
 
 
 def decide(
     files: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions | None = None
 ) -> LoadPlan:
-    """Make the plan for the present files.
+    """Return the plan for the existing files.
 
-    A new file is added. A changed file replaces its rows, and so does a renamed one (`find_renamed`). Rows of
-    a deleted file are kept. If no loaded rows would be kept, everything is loaded again from the beginning.
-    Raises ConflictError if that is necessary but would lose rows.
+    A new file is added. A changed file replaces its rows, and so does a renamed file (see `find_renamed`).
+    Rows of a deleted file are kept. If no loaded rows would be kept, everything is loaded again from the
+    beginning. Raises ConflictError if that is necessary but would lose rows.
     """
     content_by_key = {file.key: file.content for file in files}
     same = {(entry.key, entry.content) for entry in loaded}
@@ -94,8 +99,8 @@ def decide(
 def decide_next(
     new: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions, *, anew: bool
 ) -> LoadPlan:
-    """The plan for a source that returns only new rows: load all of them, and keep the loaded rows or
-    replace them."""
+    """Return the plan for a source that returns only new rows: load all of them, and keep or replace the
+    loaded rows."""
     remove = tuple(loaded) if anew else ()
     return LoadPlan(
         load=tuple(new),
@@ -110,7 +115,8 @@ def decide_next(
 def load_anew(
     files: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions | None = None
 ) -> LoadPlan:
-    """Load everything again, replacing all rows. Raises ConflictError if that would lose rows."""
+    """Return the plan to load everything again, which replaces all rows. Raises ConflictError if rows would
+    be lost."""
     lost = _vanished(files, loaded)
     if lost:
         raise ConflictError(
@@ -130,13 +136,13 @@ def _counted(lost: Sequence[LoadedFile]) -> str:
 
 
 def find_renamed(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> frozenset[str]:
-    """The keys of loaded files that were renamed: they do not exist any more, and each exists under another
-    name.
+    """Return the keys of loaded files that were renamed.
 
-    The other name is a new or changed file with the content and the modification time of the loaded file;
-    each such file matches one loaded file. A file whose name was taken by another file was certainly moved,
-    so these are matched first. A file with the same content but another modification time is a different
-    file. So are objects in object storage and files on HTTP servers, as copying does not keep their time.
+    A loaded file was renamed if it does not exist any more, and a new or changed file has its content and its
+    modification time. Each such file matches one loaded file. If another file now has the name of the loaded
+    file, the loaded file was certainly moved, so these files are matched first. A file with the same content
+    but another modification time is a different file. Objects in object storage and files on HTTP servers are
+    always different files, because a copy does not keep the modification time.
     """
     held = {(entry.key, entry.content): entry.modified_ms for entry in loaded if entry.key}
     fresh = Counter(
@@ -165,7 +171,7 @@ def _is_outdated(entry: LoadedFile, content_by_key: Mapping[str, str], renamed: 
 
 
 def _vanished(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> tuple[LoadedFile, ...]:
-    """Data files with rows of files that the source does not have any more."""
+    """Return the data files with rows of files that the source does not have any more."""
     keys = {file.key for file in files} | find_renamed(files, loaded)
     lost = (entry for entry in loaded if entry.key not in keys)
     return tuple(entry for entry in lost if entry.rows)

@@ -1,4 +1,4 @@
-"""Detects the forms of a column's texts: every text narrows them, until one form of each family is left."""
+"""Detects the forms of a column's texts. Every text excludes forms, until one form of each family is left."""
 
 from dataclasses import field
 
@@ -22,18 +22,18 @@ from gridmill.jobs.sink.value_forms import (
 
 _ZONE = r"[T ].*(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 _LOOK_FIRST = 20
-"""The number of texts that are tried first: most columns of texts contain no times."""
+"""The number of texts that are tried first, because most columns of texts contain no times."""
 
 
 @dataclass(slots=True)
 class FormCandidates:
-    """The possible forms of a column. `declared`: its type is declared, and texts that do not have this type
-    are ignored.
+    """The possible forms of a column.
 
-    `written`: at least one text cannot be read by Arrow directly. `against` has for each excluded form the
-    text that excluded it, `opens` for each family a text that its forms read differently, and `short` a date
-    whose year has two digits. `zoned`: it has ISO 8601 times with a zone. `whole` are the decimal signs with
-    which all numbers are whole.
+    `declared` means that the column's type is declared, and texts that do not have this type are ignored.
+    `written` means that Arrow cannot read at least one text directly. `against` has for each excluded form
+    the text that excluded it. `opens` has for each family a text that the family's forms read differently.
+    `short` is a date whose year has two digits. `zoned` means that there are ISO 8601 times with a zone.
+    `whole` are the decimal signs with which all numbers are whole.
     """
 
     forms: Forms = ANY
@@ -50,13 +50,15 @@ class FormCandidates:
         return tuple(form for form in family if form in self.forms)
 
     def see_plain_numbers(self, texts: pa.ChunkedArray) -> None:
-        """Numbers that Arrow reads: most numbers with a decimal point are not numbers with a
-        decimal comma."""
+        """Exclude forms by numbers that Arrow reads.
+
+        Most numbers with a decimal point are not numbers with a decimal comma.
+        """
         if Form.COMMA in self.forms:
             self._see_numbers(texts)
 
     def see_numbers(self, texts: pa.ChunkedArray) -> bool:
-        """Whether all texts are numbers with a possible decimal sign."""
+        """Exclude forms by texts; return whether all texts are numbers with a possible decimal sign."""
         are_numbers = self._see_numbers(texts)
         self.written = self.written or are_numbers
         return are_numbers and bool(self.left(MARKS))
@@ -81,7 +83,8 @@ class FormCandidates:
         return True
 
     def see_times(self, texts: pa.ChunkedArray) -> tuple[bool, bool]:
-        """Whether all texts are times, and whether all of these are dates without a time of day."""
+        """Exclude forms by texts; return whether all texts are times, and whether all of these are dates
+        without a time of day."""
         if not self.declared and not _are_times(DateReadings(_first_few(texts), False)).all():
             return False, False
         different, _ = distinct(texts)
@@ -99,7 +102,7 @@ class FormCandidates:
         return True, not timed.any()
 
     def see_zones(self, texts: pa.ChunkedArray) -> None:
-        """ISO 8601 times; the first ones show whether they have a zone."""
+        """Note whether ISO 8601 times have a zone. The first times show this."""
         self.zoned = self.zoned or bool(pc.any(pc.match_substring_regex(_first_few(texts), _ZONE)).as_py())
 
     def _narrow_times(self, readings: DateReadings, family: tuple[Form, ...], texts: pa.StringArray) -> None:

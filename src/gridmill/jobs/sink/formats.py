@@ -18,58 +18,67 @@ Types: TypeAlias = Mapping[str, pa.DataType]
 
 
 NUMBERS = b"gridmill.numbers"
-"""Key in a column's metadata: its texts are numbers as written in the file, because no type can represent
-all of them."""
+"""The key in a column's metadata for texts that are numbers. They are texts because no type can represent all
+of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTypes:
-    """A request to read typed values. `types` are types of columns by their names in the file, in which a
-    text format may return values directly if that is faster. The values of `inferred` columns must look like
-    numbers, without leading zeros."""
+    """A request to read typed values.
+
+    `types` are the types of columns, by the columns' names in the file. A text format may return values of
+    these types directly if that is faster. The values of `inferred` columns must look like numbers without
+    leading zeros.
+    """
 
     types: Types
     inferred: frozenset[str] = frozenset()
 
 
 class UnexpectedTypeError(Exception):
-    """A value does not have the expected type: the file is read again as text."""
+    """A value does not have the expected type. The file is then read again as text."""
 
 
 class Reader(Protocol):
-    """One source file. Raw columns are text (CSV) or have the format's own types; missing values are null."""
+    """Reads one source file.
+
+    Raw columns are text (CSV) or have the format's own types. Missing values are null.
+    """
 
     file: SourceFile
 
     def names(self) -> tuple[str, ...] | None:
-        """The columns, or None if they are known only after reading the whole file. Raises DataError."""
+        """Return the columns; None if they are known only after reading the whole file. Raises DataError."""
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows in order, with bounded memory; if `columns` is given, only these columns. Raises
-        DataError.
+        """Yield all rows in order, with limited memory; with `columns`, only these columns. Raises DataError.
 
-        A batch may lack a column in which it has no value (JSON lines). With `haste` a text format may return
-        typed values if that is faster, and raises UnexpectedTypeError for a value that does not have its type
-        as written; other formats may return dictionary-encoded texts.
+        A batch may lack a column in which it has no value (JSON lines). With `haste`, a text format may
+        return typed values if that is faster. It then raises UnexpectedTypeError for a value that does not
+        have its type. Other formats may return dictionary-encoded texts.
         """
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """The line at which each row (from 0, in order) begins; None if the format has no lines.
+        """Yield the line at which each row (from 0, in order) begins; None if the format has no lines.
 
-        Reads the file again, once.
+        This reads the file again, once.
         """
 
 
 def place_of(reader: Reader, row: int) -> str:
-    """`FILE:LINE` of a row (from 0), or its number from 1 if there are no lines; reads the file again."""
+    """Return `FILE:LINE` of a row (from 0). If the format has no lines, the number of the row (from 1)
+    replaces the line.
+
+    This reads the file again.
+    """
     line = next(reader.lines(iter([row])), None)
     return f"{reader.file.name}: row {row + 1}" if line is None else f"{reader.file.name}:{line}"
 
 
 def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names unchanged. Raises DataError for duplicates (column names are not case-sensitive)."""
+    """Return the names unchanged. Raises DataError for duplicates (column names are not case-sensitive)."""
     if not names:
         raise DataError("the file has no columns", place=file.name)
     where: dict[str, list[int]] = {}
@@ -101,7 +110,7 @@ def _twice(file: SourceFile, names: Sequence[str], numbers: Sequence[int]) -> Da
 
 
 def pick(lines: Iterator[int], rows: Iterator[int]) -> Iterator[int | None]:
-    """The lines of some rows (in order), from the lines of all rows."""
+    """Yield the lines of some rows (in order), from the lines of all rows."""
     numbered = enumerate(lines)
     for row in rows:
         yield next((line for number, line in numbered if number == row), None)

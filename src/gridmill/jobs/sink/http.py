@@ -1,6 +1,6 @@
-"""Downloads files by HTTP: completely or not at all, resumed after a broken connection.
+"""Downloads files by HTTP, completely or not at all. After a broken connection the download continues.
 
-A file is not downloaded again while its ETag or its modification time is the same.
+If the ETag or the modification time of a file is unchanged, the file is not downloaded again.
 """
 
 import time
@@ -23,17 +23,18 @@ from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 from gridmill.settings import fill_in_environment
 
 ATTEMPTS = 4
-"""The number of consecutive attempts without any byte after which the download fails."""
+"""After this number of consecutive attempts without any byte, the download fails."""
 FIRST_PAUSE_SECONDS = 0.1
 
 
 class TransferInterruptedError(Exception):
-    """The connection failed, perhaps only for a moment."""
+    """The connection failed. The cause may be temporary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBody:
-    """`chunks` begin at byte `start`; `size_bytes` is the size of the whole file, None if unknown."""
+    """The body of a response. `chunks` begin at byte `start`; `size_bytes` is the size of the whole file,
+    None if unknown."""
 
     chunks: Iterator[bytes]
     start: int = 0
@@ -41,15 +42,15 @@ class HttpBody:
 
 
 Open = Callable[[int], HttpBody]
-"""Requests the bytes from a position on; the response may begin earlier. Raises TransferInterruptedError."""
+"""A function that requests the bytes from a position on. The response may begin earlier. Raises
+TransferInterruptedError."""
 
 
 def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None) -> None:
-    """Write `path`, by renaming a temporary file; with `most_bytes` only about this many first bytes, in one
-    attempt.
+    """Download to a temporary file and rename it to `path`.
 
-    Raises UnavailableError if the connection keeps breaking, StorageError, and the permanent errors of
-    `open_at`.
+    With `most_bytes`, download only about this number of first bytes, in one attempt. Raises UnavailableError
+    if the connection breaks again and again, StorageError, and the permanent errors of `open_at`.
     """
     draft = path.with_name(f"{path.name}.partial")
     with storage_errors(path), draft.open("wb") as file:
@@ -88,13 +89,13 @@ def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _HttpTry:
 
 
 TIMEOUT_SECONDS = 30.0
-"""Timeout without any byte; a whole file may take longer."""
+"""The timeout without any byte, in seconds. The download of a whole file may take longer."""
 MOST_REDIRECTS = 10
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """The file of each URL: the known file, or a new download if it has changed.
+    """Return the file of each URL: the known file, or a new download if the file was changed.
 
     Raises DataError for a file that does not exist, InputError if access is denied, UnavailableError.
     """
@@ -118,7 +119,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def _waiting(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]) -> SourceFile:
-    """A file that may still be incomplete (`settled`): its known state is kept."""
+    """Return the known state of a file that may still be incomplete (see the option `settled`)."""
     key = key_of(page.written)
     if key in request.positions:
         positions[key] = request.positions[key]
@@ -140,8 +141,10 @@ def _path(page: "HttpFile", request: SourceRequest) -> Path:
 
 
 def _sendable(value: str, name: str) -> str:
-    """The value, if HTTP can carry it. It is checked here because a later error would show the value, which
-    may be a secret."""
+    """Return the value if an HTTP header can contain it.
+
+    It is checked here because a later error would show the value, which may be a secret.
+    """
     if not (value.isascii() and value.isprintable()) or value != value.strip():
         raise InputError(
             "the value contains a line break, a space at its end, or a character that is not ASCII",
@@ -176,7 +179,8 @@ def _arrived(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]
 
 
 def _is_here(path: Path) -> None:
-    """A file that was already downloaded keeps its path."""
+    """Raise UnavailableError. It is called only if a file that was already downloaded does not exist any
+    more."""
     raise UnavailableError("was deleted from the attempt's folder", place=str(path))
 
 
@@ -207,8 +211,11 @@ class _ForcedReload:
 
 @dataclass(slots=True, kw_only=True)
 class HttpFile:
-    """One URL. `known` is the result of an earlier load; `validators` are the server's present values. A
-    file that is not settled, as its `source` declares, is not downloaded."""
+    """The file at one URL.
+
+    `known` is the result of an earlier load; `validators` are the server's present values. If the file is not
+    settled, as its `source` declares, it is not downloaded.
+    """
 
     client: httpx.Client
     written: str
@@ -218,7 +225,7 @@ class HttpFile:
     source: Source | None = None
 
     def open_at(self, start: int) -> HttpBody:
-        """The bytes from `start` on if the file is still the same, else from 0."""
+        """Return the bytes from `start` on if the file is unchanged, else from 0."""
         response = self._answer(self._conditions(start))
         if response.status_code == httpx.codes.NOT_MODIFIED and self.known:
             response.close()
@@ -247,7 +254,7 @@ class HttpFile:
         return {name: value for name, value in conditions.items() if value}
 
     def _answer(self, conditions: Mapping[str, str]) -> httpx.Response:
-        """The response after redirects; `headers` are not sent to another host than the declared one."""
+        """Return the response after redirects. `headers` are sent only to the declared host."""
         url = self._url()
         home = (url.scheme, url.host, url.port)
         for _ in range(MOST_REDIRECTS):
@@ -289,8 +296,8 @@ def _validators(response: httpx.Response) -> dict[str, str]:
 
 
 def _times(response: httpx.Response) -> tuple[int, float]:
-    """When the file was last changed (nanoseconds since 1970, 0 if the server does not report it), and the
-    server's present time."""
+    """Return when the file was last changed (nanoseconds since 1970, 0 if the server does not report it), and
+    the server's present time."""
     changed, now = (_moment(response.headers.get(name)) for name in ("last-modified", "date"))
     return int((changed or 0.0) * 1e9), now or time.time()
 

@@ -1,5 +1,7 @@
-"""The JSON Lines reader: one object per line. Arrow parses whole blocks; Python parses the few blocks that
-Arrow cannot."""
+"""The JSON Lines reader: one object per line.
+
+Arrow parses complete blocks. Python parses the few blocks that Arrow cannot parse.
+"""
 
 import json
 import re
@@ -23,27 +25,28 @@ from gridmill.jobs.sink.lossless import is_beyond
 _LONG = re.compile(rb"(?<![0-9.eE])[0-9]{16}")
 """Numbers that a float may not represent exactly."""
 LARGEST_EXACT = 2.0**53
-"""Below this number every whole number is exact as a float."""
+"""All whole numbers below this number are exact as floats."""
 BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE_BYTES = 64 * 2**20
 
 
 @dataclass(slots=True)
 class JsonLinesReader:
-    """A file of JSON objects, one per line; fields that a line lacks are missing."""
+    """Reads a file of JSON objects, one per line. If a line lacks a field, the field's value is missing."""
 
     file: SourceFile
     source: Source
     texts: frozenset[str] = frozenset()
-    """Columns of the file whose values are read as texts, with numbers as they are written."""
+    """Columns of the file whose values are read as texts, with numbers as written in the file."""
     integers: frozenset[str] = frozenset()
-    """Columns declared `integer`, in which 12.0 and true are whole numbers, whatever other lines contain."""
+    """Columns declared `integer`. In these columns 12.0 and true are whole numbers, whatever other lines
+    contain."""
     floats: frozenset[str] = frozenset()
-    """Columns declared `float`, in which true is 1."""
+    """Columns declared `float`. In these columns true is 1."""
     _times: set[str] = field(default_factory=set, init=False)
 
     def names(self) -> tuple[str, ...] | None:
-        """Known only after reading the whole file."""
+        """Return None: the columns are known only after reading the whole file."""
         return None
 
     def batches(
@@ -85,8 +88,11 @@ class JsonLinesReader:
             ) from error
 
     def _by_arrow(self, block: bytes) -> pa.Table:
-        """Convert times back to text: Arrow converts texts that look like times, but a single block cannot
-        decide whether the column contains times."""
+        """Convert times back to texts.
+
+        Arrow converts texts that look like times. But a single block cannot decide whether the column
+        contains times.
+        """
         table = _parse(block, self.texts | self._times)
         times = {item.name for item in table.schema if pa.types.is_timestamp(item.type)}
         if times:
@@ -95,7 +101,7 @@ class JsonLinesReader:
         return table
 
     def _numbered(self, objects: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """The column with the type that Arrow uses if all values of a column have one type."""
+        """Return the column with the type that Arrow uses if all values of a column have one type."""
         kinds: dict[str, tuple[type[bool | float], ...]]
         kinds = {**dict.fromkeys(self.integers, (bool, float)), **dict.fromkeys(self.floats, (bool,))}
         if not kinds:
@@ -129,19 +135,20 @@ class JsonLinesReader:
 
 
 class _NumberText(str):
-    """A number as it is written."""
+    """A number, with the text of the number in the file."""
 
     __slots__ = ()
 
 
 class _InexactFloat(float):
-    """A float that may lack the last digits of the number as written, `text`."""
+    """A float that may lack the last digits of the number in the file. `text` is the number as written in the
+    file."""
 
     text: str
 
 
 def _finite(text: str) -> float | str:
-    """The number; as text if it is too large for a float."""
+    """Return the number; as text if it is too large for a float."""
     number = float(text)
     if isinf(number):
         return text
@@ -157,7 +164,7 @@ _AS_WRITTEN: Mapping[str, Any] = {"parse_float": _NumberText, "parse_int": _Numb
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
-    """The JSON text with plain numbers again."""
+    """Return the JSON value with plain numbers instead of numbers with their texts."""
     if isinstance(value, _NumberText):
         return int(value) if value.lstrip("-").isdigit() else _finite(value)
     if isinstance(value, dict):
@@ -166,17 +173,17 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
 
 
 def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: ANN401  JSON
-    """A value of one of these types as a whole number, if it is one: decided by its digits, not by its
+    """Return a value of one of these types as a whole number, if it is one. The digits decide this, not the
     float."""
     if isinstance(value, _InexactFloat) and float in kinds:
         written = Decimal(value.text)
-        # this text does not fit the type
+        # this text cannot be read as the type
         return int(written) if written == written.to_integral_value() else value.text
     return int(value) if isinstance(value, kinds) and value % 1 == 0 else value
 
 
 def _half(block: bytes) -> int:
-    """The number of the first line (from 0) with a text that cannot be encoded as UTF-8."""
+    """Return the number of the first line (from 0) with a text that UTF-8 cannot represent."""
     for number, line in enumerate(block.split(b"\n")):
         if line.strip():
             try:
@@ -197,7 +204,7 @@ def _parse(block: bytes, texts: Set[str]) -> pa.Table:
 
 
 def _holds_large(column: pa.ChunkedArray) -> bool:
-    """Whether a float in the value, at any depth, may have been a whole number with more digits."""
+    """Return whether a float in the value, at any depth, may have lost digits of a whole number."""
     if pa.types.is_floating(column.type):
         return is_beyond(column)
     if not pa.types.is_nested(column.type):
@@ -223,8 +230,10 @@ def _from_objects(objects: Sequence[Mapping[str, Any]], texts: Set[str]) -> pa.T
 
 
 def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
-    """The values in their own type, or as text if they have several types or no type can represent all
-    digits."""
+    """Return the values in their type.
+
+    If they have several types, or if no type can represent all digits, return texts.
+    """
     try:
         array = pa.array(values)
         return pa.field(name, array.type), array

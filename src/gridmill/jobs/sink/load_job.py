@@ -35,10 +35,11 @@ from gridmill.jobs.sink.value_forms import Form, Forms
 from gridmill.jobs.sink.write import WriteContext, WrittenFile, kept_rows, rows_of
 
 LOADER = 1
-"""Part of every declaration's fingerprint; increased when the same declaration begins to load other rows."""
+"""A number that is part of every declaration's fingerprint. It is increased when the same declaration begins
+to load other rows."""
 _READ_ANEW = ("mysql", "mariadb")
-"""Databases whose tables must all be loaded again, because earlier versions read times in the server's time
-zone."""
+"""Databases whose tables must all be loaded again, because earlier versions of Gridmill read times in the
+server's time zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class LoadResult:
 
 
 def rejects_uri(context: JobContext) -> str:
-    """The table of rejects beside the sink's, below the storage root."""
+    """Return the table of rejects, in the folder of the sink's table, as a path below the storage root."""
     return f"{context.order.table_uri.rpartition('/')[0]}/rejects"
 
 
@@ -69,7 +70,8 @@ def declared_rules(spec: SinkSpec) -> int:
     for name in ("path", "headers", "endpoint", "settled_seconds"):
         del declared["source"][name]
     for name in ("decimal", "sheet"):
-        if declared["source"][name] is None:  # keeps the fingerprints from before this field existed
+        # so that fingerprints from before this field existed stay the same
+        if declared["source"][name] is None:
             del declared["source"][name]
     for name in ("metrics", "drift_threshold", "outages", "retain", "parts"):
         del declared[name]
@@ -87,8 +89,8 @@ def declared_rules(spec: SinkSpec) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvedColumns:
-    """The new columns of a table and the `forms` of their texts; the columns in `without_type` have no value
-    even then."""
+    """The new columns of a table, and the `forms` of their texts. The columns in `without_type` have no value
+    even after the change."""
 
     schema: pa.Schema
     without_type: tuple[str, ...]
@@ -97,8 +99,8 @@ class EvolvedColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadState:
-    """The context of a load: the table and its rejects as they were when opened, and the files that parts
-    have written."""
+    """The state of a load: the table and its rejects at the time when they were opened, and the files that
+    parts have written."""
 
     context: JobContext
     spec: SinkSpec
@@ -109,12 +111,12 @@ class LoadState:
 
     @property
     def anew(self) -> bool:
-        """Whether the table was loaded by another declaration, or does not exist."""
+        """Whether all rows must be loaded: the table was loaded by another declaration, or does not exist."""
         return self.table.rules != self.rules
 
     @property
     def loaded(self) -> tuple[LoadedFile, ...]:
-        """The data files of loaded and of rejected rows."""
+        """The data files of loaded rows and of rejected rows."""
         return (*self.table.loaded, *self.rejected)
 
     @property
@@ -123,7 +125,7 @@ class LoadState:
         return tuple(replace(entry, rejects=True) for entry in self.rejects.loaded)
 
     def look(self, content: Content) -> SourceFiles:
-        """The files and the position that the source has now."""
+        """Return the present files and the present position of the source."""
         layout = ColumnMapping(spec=self.spec)
         request = SourceRequest(
             source=self.spec.source,
@@ -153,8 +155,8 @@ class LoadState:
         return replace(plan, origins={file.key: file.written for file in files if file.written})
 
     def _standing(self, arrivals: SourceFiles) -> list[SourceFile]:
-        """Files that are not settled, in the state in which they were loaded. Raises UnavailableError if
-        they must be loaded again."""
+        """Return the files that are not settled, in the state in which they were loaded. Raises
+        UnavailableError if they must be loaded again."""
         content_by_key = {entry.key: entry.content for entry in self.loaded}
         unchanged = [
             replace(file, content=content_by_key[file.key])
@@ -171,9 +173,9 @@ class LoadState:
         return unchanged
 
     def evolved(self, plan: LoadPlan) -> EvolvedColumns | None:
-        """The table's columns as the new files require them; None if the columns must not change.
+        """Return the table's columns as the new files require them; None if the columns must not change.
 
-        Raises DataError for a file that lacks a column, and if existing rows would lose digits.
+        Raises DataError if a file lacks a column, or if existing rows would lose digits.
         """
         loading = self.loading(plan)
         untold = set(loading.without_type)
@@ -191,15 +193,17 @@ class LoadState:
         return None if same else EvolvedColumns(schema=schema, without_type=left, forms=loading.forms)
 
     def found_forms(self, plan: LoadPlan) -> Mapping[str, Forms]:
-        """The forms of the texts in the files of a new table, decided from all values of the columns whose
-        types are declared. Raises DataError."""
+        """Return the forms of the texts in the files of a new table.
+
+        They are decided from all values of the columns whose types are declared. Raises DataError.
+        """
         loading = self.loading(plan)
         loading.find_forms(plan.load)
         return loading.forms
 
     @property
     def _forms(self) -> dict[str, Forms]:
-        """The forms of the texts in files for the existing table."""
+        """Return the forms of the texts in files for the existing table."""
         return {} if self.anew else kept_forms(self.table.note)
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> LoadContext:
@@ -220,10 +224,10 @@ class LoadState:
     def execute(
         self, plan: LoadPlan, evolved: EvolvedColumns | None = None, forms: Mapping[str, Forms] | None = None
     ) -> LoadResult:
-        """Load the planned files in one commit, with the columns into which the table evolves. `forms` are
-        those of the texts of all files.
+        """Load the planned files in one commit. If the table's columns must change, they are changed.
 
-        Raises DataError, InputError, ConcurrentCommitError, StorageError.
+        `forms` are those of the texts of all files. Raises DataError, InputError, ConcurrentCommitError,
+        StorageError.
         """
         if not plan.load and not plan.remove and self.table.delta is not None:
             return LoadResult(version=self.table.delta.version(), plan=plan)
@@ -238,8 +242,10 @@ class LoadState:
 
     @property
     def may_expect_types(self) -> bool:
-        """Whether no row can be rejected: rejected rows are stored as they were read, which takes other
-        code."""
+        """Whether no row can be rejected.
+
+        Rejected rows are stored as they were read. That needs another way of reading.
+        """
         return not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL
 
     def _execute(
@@ -329,7 +335,7 @@ class LoadState:
 
     def _committed(self, noted: LoadRecord, rejects: list[ParquetPart], folder: Path) -> LoadResult:
         plan, sieve, table = noted.plan, noted.sieve, self.table
-        check_times(self.spec, noted.schema)  # only now: the new files may add the column
+        check_times(self.spec, noted.schema)  # not earlier, because the new files may add the column
         lost = sieve.rejected if plan.partial else self.loaded or sieve.rejected or noted.untold
         if plan.anew and noted.rows == 0 and lost:
             raise _nothing_left(plan, noted)
@@ -360,7 +366,7 @@ class LoadState:
         )
 
     def _is_another(self, noted: LoadRecord) -> bool:
-        """Whether a table without rows would get other columns, or has another declaration."""
+        """Return whether a table without rows would get other columns, or has another declaration."""
         return noted.plan.anew and (noted.schema != self.table.schema or self.table.rules != self.rules)
 
     def _commit(self, plan: LoadPlan, noted: LoadRecord, mark: CommitMetadata, folder: Path) -> int:
@@ -379,8 +385,8 @@ def kept_forms(note: Mapping[str, Any]) -> dict[str, Forms]:
 
 
 def first_columns(loading: LoadContext, plan: LoadPlan) -> pa.Schema:
-    """The forms for a table that is loaded from these files for the first time, or again. Raises
-    DataError."""
+    """Return the forms for a table that is loaded from these files completely: for the first time, or again.
+    Raises DataError."""
     return (loading.first_schema(plan.load) if loading.expect_types else None) or loading.schema(plan.load)
 
 
@@ -421,14 +427,14 @@ def _nothing_left(plan: LoadPlan, noted: LoadRecord) -> DataError:
 
 
 def clear(folder: Path, context: JobContext) -> None:
-    """Delete the files that an attempt left beside the table."""
+    """Delete the files that an attempt did not remove from the table's folder."""
     rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # the folder is not empty, or does not exist
         context.output.rmdir()
 
 
 def open_bench(context: JobContext, spec: SinkSpec, table: SinkTable) -> LoadState:
-    """The context of a load into this table. Raises StorageError."""
+    """Return the state of a load into this table. Raises StorageError."""
     spec = spec.with_times()
     rules = declared_rules(spec)
     return LoadState(

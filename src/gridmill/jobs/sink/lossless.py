@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 EXACT = 2**53
-"""Whole numbers up to this one are exact as floats; of larger numbers only some are."""
+"""Whole numbers up to this number are exact as floats. Only some of the larger whole numbers are exact."""
 _DIGITS = 15
-"""A float keeps this many digits of any number, and at most 17."""
+"""A float keeps at least this number of digits of any number, and at most 17."""
 _WHOLE = r"^[+-]?[0-9]+$"
 _KEY = r"^([+-]?0([0-9]+|[xX][0-9a-fA-F]+)|\+[0-9]{7,})$"
 _NANOSECONDS = r"\.\d{6}\d*[1-9]"
@@ -19,13 +19,17 @@ _DAY_MICROSECONDS = 24 * 3600 * 10**6
 
 
 def has_keys(texts: pa.ChunkedArray) -> bool:
-    """Whether one of the texts is a whole number that begins with a zero, as ZIP codes can, or with `+`
-    before at least seven digits, as telephone numbers do."""
+    """Return whether one of the texts is a whole number that looks like a key.
+
+    Such numbers begin with a zero, as ZIP codes can, or have `+` before at least seven digits, as telephone
+    numbers do.
+    """
     return bool(pc.any(is_key(texts)).as_py())
 
 
 def is_key(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """For each text whether it is such a number, or a number like `0x1f`, which Arrow reads."""
+    """Return for each text whether it looks like a key (see `has_keys`), or is a number like `0x1f`, which
+    Arrow reads."""
     return pc.match_substring_regex(texts, _KEY)
 
 
@@ -38,7 +42,7 @@ def inexact_rows(column: pa.ChunkedArray) -> Iterator[int]:
 
 
 def _large(column: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
-    """Rows and values of whole numbers beyond 2^53, and of some other numbers."""
+    """Return rows and values of whole numbers larger than 2^53. Some other numbers are included."""
     kind = column.type
     if pa.types.is_integer(kind):
         ends = pc.min_max(column)
@@ -64,7 +68,7 @@ def _picked(column: pa.ChunkedArray, mask: pa.ChunkedArray) -> Iterator[tuple[in
 
 
 def is_beyond(column: pa.ChunkedArray) -> bool:
-    """Whether a float is so large that it may have been a whole number with more digits."""
+    """Return whether a float is so large that it may have lost digits of a whole number."""
     ends = pc.min_max(pc.abs(column))
     most = ends["max"].as_py()
     return most is not None and most >= EXACT
@@ -96,6 +100,6 @@ def count_cut(column: pa.ChunkedArray) -> int:
 
 
 def in_day(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """For each time (in microseconds) whether it is not midnight."""
+    """Return for each time (in microseconds) whether it is not midnight."""
     numbers = pc.fill_null(column.cast(pa.int64()), 0).to_numpy()
     return pa.chunked_array([pa.array(numbers % _DAY_MICROSECONDS != 0)])

@@ -1,10 +1,9 @@
 """Maintenance of a sink's table: compacts small data files and removes rows that are too old.
 
-A data file that holds rows of several source files records this in its own metadata, in the order of its
-rows, so that the record of what is loaded stays with the data. A source file whose rows are all too old keeps
-an empty data file, so that it is not loaded again. Files of earlier versions remain in place.
-
-`check_times` checks the time columns that a sink's outages and retention use.
+If a data file holds rows of several source files, its own metadata records them, in the order of its rows. So
+the record of the loaded source files stays with the data. A source file whose rows are all too old keeps an
+empty data file, so that it is not loaded again. Files of earlier versions are kept. `check_times` checks the
+time columns that a sink's outages and retention use.
 """
 
 from collections import deque
@@ -37,10 +36,11 @@ from gridmill.jobs.sink.table import (
 
 SMALL_BYTES = 16 * 2**20
 MOST_SMALL = 32
-"""Small files are compacted in groups of this many: a row is written again once each time its file grows
+"""Small files are compacted in groups of this number. So a row is written again only when its file grows
 32-fold."""
 YOUNG_SECONDS = 24 * 3600.0
-"""Unused data files younger than this are kept, because another attempt may be about to commit them."""
+"""Unused data files younger than this number of seconds are kept, because another attempt may be about to
+commit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def by_path(loaded: Sequence[LoadedFile]) -> dict[str, list[LoadedFile]]:
 
 
 def small_groups(loaded: Sequence[LoadedFile]) -> list[CompactionGroup]:
-    """The small files to combine; none while they are few. A pure decision."""
+    """Return the small files to combine; nothing while they are few. This function has no side effects."""
     files = by_path([entry for entry in loaded if not entry.foreign])
     small = {
         path: pieces
@@ -83,10 +83,11 @@ def small_groups(loaded: Sequence[LoadedFile]) -> list[CompactionGroup]:
 
 
 def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> int | None:
-    """Compact and trim in one commit; returns the new version, or None if there is nothing to do.
+    """Compact the table and remove old rows in one commit; return the new version, or None if there is
+    nothing to do.
 
-    If another attempt changes the table at the same time, its change is kept and maintenance is left to the
-    next load.
+    If another attempt changes the table at the same time, its change is kept and the next load repeats the
+    maintenance.
     """
     loaded = table.loaded
     groups = small_groups(loaded)
@@ -115,7 +116,7 @@ class RetentionCutoff:
     cutoff: datetime
 
     def keep_mask(self, table: pa.Table) -> pa.ChunkedArray:
-        """For each row whether it is kept."""
+        """Return for each row whether it is kept."""
         times = table[self.column].cast(pa.timestamp("us", "UTC"))
         young = pc.greater_equal(times, pa.scalar(self.cutoff, pa.timestamp("us", "UTC")))
         return pc.fill_null(young, True)
@@ -163,7 +164,7 @@ def write_group(
 
 
 def _counts(path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | None) -> list[int]:
-    """The number of rows that are kept of each piece of one data file."""
+    """Return for each piece of one data file the number of rows that are kept."""
     as_before = [piece.rows for piece in pieces]
     if trim is None:
         return as_before
@@ -181,8 +182,10 @@ def _counts(path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | No
 def _rows(
     path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | None, column: str | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of the pieces of one data file, which is read once for all its pieces; with `column`, only
-    this column, if the file has it."""
+    """Yield the rows of the pieces of one data file. The file is read once for all its pieces.
+
+    With `column`, only this column is read, if the file has it.
+    """
     stretches, at = _stretches(pieces), 0
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(columns=None if column is None else [column]):
@@ -201,8 +204,7 @@ def _rows(
 
 
 def _stretches(pieces: Sequence[LoadedFile]) -> deque[tuple[int, int]]:
-    """The rows of pieces of one data file, from one piece to another, in as few contiguous ranges as
-    possible."""
+    """Return the ranges of rows of these pieces of one data file. Adjacent pieces share one range."""
     result: deque[tuple[int, int]] = deque()
     for piece in sorted((one for one in pieces if one.rows), key=lambda one: one.start):
         begins, ends = piece.start, piece.start + piece.rows
@@ -213,8 +215,10 @@ def _stretches(pieces: Sequence[LoadedFile]) -> deque[tuple[int, int]]:
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in the types of the schema. Whole numbers that a float cannot represent were
-    excluded before."""
+    """Convert the rows to the types of the schema.
+
+    Whole numbers that a float cannot represent have been excluded before.
+    """
     filled = {name for name in rows.column_names if rows[name].null_count < rows.num_rows}
     columns = [
         rows[item.name].cast(item.type, safe=False)
@@ -232,12 +236,15 @@ def _empty(path: Path, schema: pa.Schema) -> ParquetPart:
 
 
 def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
-    """Delete data files that belong neither to one of these versions nor to the newest; returns their
-    number. Recent files are kept: another attempt may be about to commit them."""
+    """Delete data files that belong neither to one of these versions nor to the newest version; return their
+    number.
+
+    Recent files are kept, because another attempt may be about to commit them.
+    """
     old = (path for path in folder.glob("*.parquet") if now - path.stat().st_mtime > YOUNG_SECONDS)
     unused = {path.name for path in old}
     for version in chain((None,), versions):
-        if not unused:  # usually after the newest version: saves opening the others
+        if not unused:  # usually true after the newest version, so that the other versions are not opened
             return 0
         unused -= {entry.path for entry in open_sink_table(folder, version).loaded}
     for name in unused:
@@ -246,7 +253,8 @@ def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
 
 
 def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[ParquetPart]:
-    """The rest of data files of which the plan removes only a part."""
+    """If the plan removes only a part of a data file, write the other rows to a new file. Return all new
+    files."""
     if plan.anew or not plan.remove:
         return []
     gone = set(plan.remove)
@@ -260,7 +268,8 @@ def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[ParquetPart]:
 
 
 def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
-    """A whole number in the kept rows of a column that a float cannot represent exactly."""
+    """Return a whole number of the column, in the kept rows, that a float cannot represent exactly; None if
+    there is none."""
     if table.schema.field(name).type != pa.int64():
         return None
     gone = set(plan.remove)
@@ -276,7 +285,8 @@ def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
 
 
 def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[ParquetPart]:
-    """The kept rows of the table, in files with wider types; each file still records its source files."""
+    """Write the kept rows of the table to files with wider types. Each file still records its source
+    files."""
     gone = set(plan.remove)
     kept = {
         path: tuple(piece for piece in pieces if piece not in gone)

@@ -1,13 +1,11 @@
-"""Metrics and drift of a load, measured by one query beside the writer and on a small sample.
+"""Metrics and drift of a load, measured by one query that runs beside the writer, and on a small sample.
 
 Drift measures how much the distribution of a column's values changed since the previous load: the population
-stability index (PSI).
-
-PSI is the sum of (p - q) ln(p / q) over bins, where p and q are the shares in both loads (N. Siddiqi, Credit
-Risk Scorecards, 2006, ch. 8; it is Jeffreys' divergence). Below 0.1 is usually read as stable, above 0.25 as
-shifted. Without any drift, PSI / (1/n + 1/m) is approximately chi-square with one degree of freedom less than
-the number of bins (B. Yurdakul and J. Naranjo, Statistical properties of the population stability index,
-2020): small loads differ by chance, and no warning is given for them.
+stability index (PSI). PSI is the sum of (p - q) ln(p / q) over bins, where p and q are the shares in both
+loads (N. Siddiqi, Credit Risk Scorecards, 2006, ch. 8; it is Jeffreys' divergence). A PSI below 0.1 is
+usually called stable, above 0.25 shifted. Without any drift, PSI / (1/n + 1/m) is approximately chi-square
+with one degree of freedom less than the number of bins (B. Yurdakul and J. Naranjo, Statistical properties of
+the population stability index, 2020). Small loads differ by chance, and there is no warning for them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,14 +33,14 @@ from gridmill.jobs.sink.column_stats import ColumnTally, Facts, extremes
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4
-"""Batches between the writer and the query: the limit by which the faster one may be ahead."""
+"""The number of batches between the writer and the query: the faster of them may be ahead by this number."""
 _PATIENCE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
 class RowSample:
-    """A sample of every n-th row, at most twice SAMPLE_ROWS; the order of the rows alone decides which rows
-    it has."""
+    """A sample of every n-th row, at most twice SAMPLE_ROWS. Only the order of the rows decides which rows
+    are in the sample."""
 
     step: int = 1
     _next: int = 0
@@ -64,7 +62,7 @@ class RowSample:
     def _thin(self) -> None:
         halved = self.rows()
         self._kept = [halved.take(np.arange(0, halved.num_rows, 2))]
-        # The next sampled row is one whole new step after the last kept row.
+        # The next sampled row comes one whole new step after the last kept row.
         self._next += self.step if halved.num_rows % 2 else 0
         self._rows, self.step = self._kept[0].num_rows, self.step * 2
 
@@ -74,8 +72,11 @@ class RowSample:
 
 
 def _texts(rows: pa.RecordBatch, *, once: bool = False) -> pa.RecordBatch:
-    """Dictionary-encoded texts as plain texts; with `once` each distinct text only once and missing
-    otherwise, which is faster to count."""
+    """Return dictionary-encoded texts as plain texts.
+
+    With `once`, each distinct text occurs only once, and the other values are missing, because such a column
+    is faster to count.
+    """
     for at, item in enumerate(rows.schema):
         if pa.types.is_dictionary(item.type):
             column = _once(rows[at]) if once else rows[at].cast(item.type.value_type)
@@ -98,8 +99,10 @@ def _set() -> Event:
 
 @dataclass(slots=True)
 class LoadMetrics:
-    """Measures the rows of one load as they pass, while it runs. `own` are the sink's own metrics, SQL over
-    all rows; their `values` are available after all rows have passed."""
+    """Measures the rows of one load while they are written.
+
+    `own` are the sink's own metrics, SQL over all rows. Their `values` are available after the last row.
+    """
 
     context: JobContext
     schema: pa.Schema
@@ -113,7 +116,7 @@ class LoadMetrics:
     _error: BaseException | None = None
 
     def passing(self, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """The same batches."""
+        """Yield the same batches, and measure their rows."""
         for batch in batches:
             if batch.num_rows:
                 self._put(batch)
@@ -150,7 +153,7 @@ class LoadMetrics:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A context in which passing rows are measured; the results are available after it."""
+        """A context in which `passing` measures rows. The results are available after the context."""
         self._done.clear()
         thread = Thread(target=self._work, name="measure", daemon=True)
         thread.start()
@@ -174,13 +177,17 @@ class LoadMetrics:
             return
 
     def again(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Measure other rows instead of those that passed."""
+        """Measure other rows instead of the rows that were measured before."""
         self.sample, self.tally = RowSample(), ColumnTally()
         self._measure(batches)
 
     def columns(self, paths: Iterable[Path]) -> Facts:
-        """The statistics of each column except nested ones, for the rows that passed and are in these files:
-        nulls, distinct, min and max except for bytes, and mean and std for numbers. JSON values."""
+        """Return the statistics of each column except nested columns, for the measured rows, which are in
+        these files.
+
+        The statistics are JSON values: nulls and distinct; min and max except for bytes; mean and std for
+        numbers.
+        """
         ends = extremes(paths, self.schema)
         return {name: self._facts(name, ends.get(name, (None, None))) for name in self.distinct}
 
@@ -194,7 +201,7 @@ class LoadMetrics:
 def measure(
     context: JobContext, rows: pa.RecordBatchReader, own: Mapping[str, str]
 ) -> tuple[Mapping[str, int], Mapping[str, Any]]:
-    """The number of distinct values (approximate: HyperLogLog) per column; and the sink's own metrics.
+    """Return the number of distinct values per column (approximate: HyperLogLog), and the sink's own metrics.
 
     Raises InputError for an own metric that is not an SQL aggregate.
     """
@@ -227,7 +234,7 @@ def _no_metric(own: Mapping[str, str], error: duckdb.Error) -> InputError:
 
 
 def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]) -> None:
-    """Compute the sink's own metrics on no rows. Raises InputError with the wrong one."""
+    """Compute the sink's own metrics on no rows. Raises InputError with the name of the metric that fails."""
     for name, sql in own.items():
         with open_engine(context, {"loaded": schema.empty_table()}) as engine:
             check_syntax(engine, sql, f"sink.metrics.{name}")
@@ -241,19 +248,19 @@ def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]
 
 BINS = 10
 VALUES = 20
-"""Bins of a text column: its most frequent values; all others share one bin."""
+"""The number of bins of a text column: its most frequent values. All other values share one bin."""
 _KEY_SHARE = 0.5
-"""A column of texts or whole numbers with more distinct values than this share of the rows is treated as a
+"""If a column of texts or whole numbers has more distinct values than this share of the rows, it counts as a
 key: its values are new in every load."""
 _SIGMAS = 3.0
 
 Histogram = Mapping[str, Any]
-"""`edges` (for numbers) or `values` (for text), and `counts`: one per bin, then the number of missing
-values."""
+"""`edges` (for numbers) or `values` (for text), and `counts`: one count per bin, and as the last count the
+number of missing values."""
 
 
 def histograms(sample: pa.Table) -> dict[str, Histogram]:
-    """The histogram of every column that can drift: no times, no keys, no nested columns."""
+    """Return the histogram of every column that can drift. Times, keys and nested columns cannot."""
     by_column = {name: _histogram(sample[name]) for name in sample.column_names}
     return {name: histogram for name, histogram in by_column.items() if histogram is not None}
 
@@ -305,8 +312,8 @@ def _of_numbers(column: pa.ChunkedArray) -> Histogram | None:
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """NaN and infinities count as missing: JSON, in which the edges of bins are stored, cannot represent
-    them."""
+    """Return the numbers of a column. NaN and infinity count as missing, because JSON cannot represent them
+    as edges of bins."""
     values: npt.NDArray[Any] = column.drop_null().to_numpy()
     result: npt.NDArray[Any] = values[np.isfinite(values)]
     return result
@@ -320,8 +327,10 @@ def _by_edge(column: pa.ChunkedArray, edges: Sequence[Any]) -> list[int]:
 
 
 def drifts(before: Mapping[str, Histogram], sample: pa.Table) -> dict[str, float]:
-    """The PSI of every column of the previous load against a sample of this load; 0 for columns whose
-    difference chance can explain."""
+    """Return the PSI of every column of the previous load against a sample of this load.
+
+    If chance can explain the difference of a column, its PSI is 0.
+    """
     result: dict[str, float] = {}
     for name, histogram in before.items():
         if name not in sample.column_names or not sample.num_rows:
@@ -350,6 +359,6 @@ def _psi(before: Sequence[int], now: Sequence[int]) -> float:
 
 
 def _shares(counts: Sequence[int]) -> list[float]:
-    """Half a row is added to each bin, so that none is empty."""
+    """Return the share of each bin. Half a row is added to each bin, so that no bin is empty."""
     total = sum(counts) + len(counts) / 2
     return [(count + 0.5) / total for count in counts]

@@ -1,5 +1,5 @@
-"""Object storage (S3, Google) as a source: objects are listed by prefix, compared by ETag, and downloaded if
-new."""
+"""Object storage (S3, Google) as a source: lists objects by prefix, compares their ETags, and downloads new
+objects."""
 
 import hashlib
 import re
@@ -26,12 +26,12 @@ from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 _WILD = re.compile(r"[*?\[]")
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
-"""Timeouts that allow a large object to take long as long as bytes arrive."""
+"""Timeouts for the time without any byte. The download of a large object may take longer."""
 _CHUNK_BYTES = 2**20
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """The objects that match the paths now, each once.
+    """Return the objects that match the paths now, each once.
 
     Raises DataError if there is none, InputError if access is denied, UnavailableError.
     """
@@ -53,7 +53,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """One object as it was listed."""
+    """One object, as the listing describes it."""
 
     store: S3Store | GCSStore
     beginning: str
@@ -64,7 +64,7 @@ class StoredObject:
 
     @property
     def name(self) -> str:
-        """The object's URL as written in a pipeline."""
+        """The object's URL in the form that a pipeline uses."""
         return f"{self.beginning}{self.path}"
 
     def described(self, request: SourceRequest) -> SourceFile:
@@ -81,7 +81,8 @@ class StoredObject:
         return replace(file, changed_ns=self.changed_ns)
 
     def fetch(self, path: Path, most_bytes: int | None = None) -> None:
-        """Download the listed version of the object. Raises UnavailableError if it has changed since."""
+        """Download the listed version of the object. Raises UnavailableError if the object was changed since
+        it was listed."""
         download(self._open_at, path, self.name, most_bytes)
 
     def _open_at(self, start: int) -> HttpBody:

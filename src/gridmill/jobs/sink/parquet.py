@@ -1,4 +1,4 @@
-"""The Parquet reader: the file's own types, batch by batch."""
+"""The Parquet reader, which reads the file's own types, batch by batch."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from gridmill.jobs.sink.formats import ExpectedTypes, Seen, Types, check_names
 
 BATCH_ROWS = 65_536
 _CODED_BYTES = 4
-"""Average bytes of a text, below which a dictionary index saves no memory."""
+"""If texts have fewer bytes than this on average, dictionary encoding saves no memory."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,8 @@ class ParquetReader:
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows. Texts, also those in `haste`, remain dictionary-encoded if the file stores them so."""
+        """Yield all rows. If the file stores texts dictionary-encoded, they stay so, even the texts in
+        `haste`."""
         done = 0
         with self._opened(haste.types if haste else None) as parquet:
             total = max(1, parquet.metadata.num_rows)
@@ -50,7 +51,7 @@ class ParquetReader:
                 yield pa.Table.from_batches([batch])
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """Parquet files have no lines."""
+        """Return None for each row: Parquet files have no lines."""
         return (None for _ in rows)
 
     @contextmanager
@@ -75,7 +76,7 @@ class ParquetReader:
 
 
 def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
-    """The text columns, also by `types`, that the file stores dictionary-encoded throughout."""
+    """Return the text columns, also by `types`, that are dictionary-encoded in the whole file."""
     metadata = parquet.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return [
@@ -87,7 +88,8 @@ def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
 
 
 def _is_coded(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
-    """Whether they are smaller than plain texts can be, each of which takes 4 bytes besides its own."""
+    """Return whether the dictionary-encoded texts are smaller than plain texts, which need 4 additional bytes
+    each."""
     size = sum(chunk.total_uncompressed_size for chunk in chunks)
     small: bool = size < _CODED_BYTES * sum(chunk.num_values for chunk in chunks)
     return small and all(chunk.has_dictionary_page for chunk in chunks)

@@ -1,8 +1,8 @@
-"""Data files that the parts of a sink job wrote from source files, offered to the attempt that commits.
+"""Data files that the parts of a sink job wrote from source files, for the attempt that commits.
 
-That attempt decides what to load as if there were no parts. It uses a part's file only if the part read the
-same content, by the same rules, into the same columns; otherwise it reads the source file itself. So changes
-between the two do not matter.
+That attempt decides which files to load as if there were no parts. It uses a part's file only if the part
+read the same content, by the same rules, into the same columns. Otherwise it reads the source file itself. So
+it does not matter if the source changes between the part and the attempt.
 """
 
 import json
@@ -29,9 +29,13 @@ TOLD_FILE = ".told.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
-    """A source file (`key`, `content`, its size, its modification time and its last change) as a part wrote
-    it: the data files of its good `rows` and of its rejected rows, below the part's folder. `rows` were read;
-    `reasons` count the reasons of `rejected` rows, `lost` the values that were not kept completely."""
+    """A source file (`key`, `content`, its size, its modification time and its last change) that a part has
+    read.
+
+    It has the data files of the good rows and of the rejected rows, as paths below the part's folder. `rows`
+    is the number of rows that were read. `reasons` counts the reasons of `rejected` rows, `lost` the values
+    that were not kept completely.
+    """
 
     key: str
     content: str
@@ -49,9 +53,12 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
-    """The output of one part: by which `rules` and into which columns, and against which versions of the
-    sinks that foreign keys reference. `inferred`: the columns are those that a table of only the part's files
-    would get."""
+    """The output of one part.
+
+    It records the `rules` and the columns that the part used, and the versions of the sinks that foreign keys
+    reference. `inferred` means that the part itself inferred the columns: a table of only the part's files
+    would have them.
+    """
 
     rules: int
     references: tuple[str, ...]
@@ -61,7 +68,7 @@ class PartResult:
 
 
 def write_part_result(folder: Path, part_result: PartResult) -> None:
-    """Write this record beside the files. Raises StorageError."""
+    """Write this record into the folder of the files. Raises StorageError."""
     with storage_errors(folder):
         (folder / TOLD_FILE).write_bytes(encode(part_result))
 
@@ -80,7 +87,7 @@ class TableColumns:
 
     @classmethod
     def of(cls, text: str) -> "TableColumns":
-        """The columns and forms from the text that `text` returns."""
+        """Parse the text that `text` returns."""
         schema, forms = json.loads(text)
         return cls(
             schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),
@@ -95,14 +102,14 @@ def referred(context: JobContext, spec: SinkSpec) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPartFile:
-    """A source file as the part in `folder` wrote it."""
+    """A source file that the part in `folder` has read."""
 
     folder: Path
     result: PartResult
     file: PartFile
 
     def take(self, file: SourceFile, folder: Path) -> WrittenFile:
-        """Link its data files into `folder` too, under names of this attempt. Raises StorageError."""
+        """Link the data files into `folder` too, under names of this attempt. Raises StorageError."""
         with storage_errors(folder):
             parts = list(self._linked(self.file.files, file, folder))
             rejects = list(self._linked(self.file.rejects, file, folder / "rejects"))
@@ -130,17 +137,18 @@ class PartFileIndex:
     _contents: Mapping[tuple[str, int, int, int], str] = field(default_factory=dict)
 
     def content(self, stat: FileStat, name: str) -> str:
-        """The content hash of a file, as a part computed it, if the file still has the same times
-        and size."""
+        """Return the content hash that a part computed for a file, if the file still has the same times and
+        size."""
         content = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns, stat.ctime_ns))
         return content or hashed(stat, name)
 
     def columns(self, files: Sequence[SourceFile]) -> TableColumns | None:
-        """The columns of a new table from these files; None if this attempt must detect them itself: a part
-        has not read all of its files, or parts have read them differently.
+        """Return the columns of a new table from these files; None if this attempt must detect the columns
+        itself.
 
-        A column gets the first type with which all its values can be read. If the parts agree on it, it is
-        the type that all files together would give.
+        It must do so if a part has not read all of its files, or if parts have read them differently. The
+        type of a column is the first type with which all its values can be read. If the parts agree on a
+        type, all files together would give the same type.
         """
         offered = [self.of.get((file.key, file.content)) for file in files]
         column_texts = {
@@ -153,7 +161,8 @@ class PartFileIndex:
     def take(
         self, file: SourceFile, columns: TableColumns, folder: Path
     ) -> tuple[PartFile, WrittenFile] | None:
-        """The file's rows in these columns, with their data files in `folder`; None if no part wrote them.
+        """Return the file's rows in these columns, with their data files in `folder`; None if no part wrote
+        them.
 
         Raises StorageError.
         """
@@ -164,8 +173,8 @@ class PartFileIndex:
 
 
 def open_part_files(context: JobContext, spec: SinkSpec, rules: int) -> PartFileIndex:
-    """The files of parts that loaded by the same rules, against the same tables; nothing if there
-    are none."""
+    """Open the files of parts that used the same rules and the same tables. The index is empty if there are
+    none."""
     folders = [context.below_root(uri) for uri in context.order.parts]
     finished_folders = [folder for folder in folders if (folder / TOLD_FILE).exists()]
     results = [(folder, decode((folder / TOLD_FILE).read_bytes(), PartResult)) for folder in finished_folders]

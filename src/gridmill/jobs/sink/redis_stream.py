@@ -1,4 +1,4 @@
-"""A Redis stream as a sink's source: the entries after the position, as lines of JSON."""
+"""A Redis stream as a sink's source: reads the entries after the position as lines of JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class StreamEntry:
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """The entries after the position, at most `max_rows`, written to local files.
+    """Write the entries after the position, at most `max_rows`, to local files.
 
     Raises InputError for a wrong URL or stream, DataError for entries that cannot be read, UnavailableError
     if the server does not answer.
@@ -69,8 +69,10 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> SourceFile:
-    """The columns that every entry has or that the declaration names, so that an empty stream still gives a
-    table."""
+    """Return a file without rows, with the columns that every entry has or that the declaration names.
+
+    With this file, an empty stream still gives a table.
+    """
     named = [pa.field(name, pa.null()) for name in request.names if name not in _EVERY.names]
     schema = pa.schema([*_EVERY, *named])
     path = request.work / f"{uuid4().hex}.parquet"
@@ -82,9 +84,10 @@ def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> Sour
 
 
 def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[StreamEntry]:
-    """The existing entries and, with `wait`, those that arrive in this time; at most `max_rows`."""
+    """Return the existing entries, at most `max_rows`. With `wait`, also return entries that arrive in this
+    time."""
     until, left = monotonic() + source.wait_seconds, source.max_rows
-    # redis-py makes a dict, which loses repeated fields
+    # redis-py would make a dict, which loses repeated fields
     server.set_response_callback("XRANGE", lambda found, **_: found)
     while left > 0:
         count = min(left, BATCH_ROWS)
@@ -124,7 +127,8 @@ def _number(identity: str) -> tuple[int, int]:
 
 
 def _line(entry: StreamEntry, source: StreamSource) -> str:
-    """The entry as a JSON object: its fields as text, or the object in the field that contains JSON."""
+    """Return the entry as a JSON object: its fields as text, or the object in the field that contains
+    JSON."""
     place = f"{source.key} entry {entry.id}"
     values: dict[str, Any] = {"entry_id": entry.id, ENTRY_TIME: _time(entry.id, place).isoformat()}
     fields = _texts_of(entry, place)
@@ -140,7 +144,8 @@ def _line(entry: StreamEntry, source: StreamSource) -> str:
 
 
 def _texts_of(entry: StreamEntry, place: str) -> dict[str, Any]:
-    """The entry's fields. Redis allows a field several times, but only one value could be loaded."""
+    """Return the entry's fields. Raises DataError for a repeated field: Redis allows it, but only one value
+    could be loaded."""
     try:
         texts = [(name.decode(), value.decode()) for name, value in entry.fields]
     except UnicodeDecodeError as error:
@@ -153,7 +158,7 @@ def _texts_of(entry: StreamEntry, place: str) -> dict[str, Any]:
 
 
 def _time(identity: str, place: str) -> datetime:
-    """When the entry was added, to the millisecond."""
+    """Return the time when the entry was added, to the millisecond."""
     try:
         return _ORIGIN + timedelta(milliseconds=_number(identity)[0])
     except OverflowError as error:

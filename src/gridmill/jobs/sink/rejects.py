@@ -1,8 +1,9 @@
-"""A sink's rejected rows: a Delta table beside it, at the version that the sink's own commit names.
+"""A sink's rejected rows: a second Delta table in the sink's folder.
 
-The two tables cannot change in one commit. So rejects are committed first, and count only after the sink's
-commit refers to their version. Rows that a killed attempt has committed do not count, and the next change to
-the table of rejects removes them. `misfit` builds the message for a value that does not fit its column.
+Two tables cannot be changed in one commit. So rejects are committed first. They count only after the sink's
+own commit, which names the version of the rejects' table. If an attempt is killed between the commits, its
+rejected rows do not count, and the next change of the rejects' table removes them. `misfit` builds the
+message for a value that does not fit its column.
 """
 
 import time
@@ -41,12 +42,12 @@ REJECTS = pa.schema(
         ("record", pa.string()),
     ]
 )
-"""Source file; row in it (from 1) and the line where the row begins (text formats); reason; the read values
-as JSON."""
+"""The columns: source file; row in it (from 1); the line where the row begins (text formats); reason; the
+read values as JSON."""
 
 
 def placed(file: SourceFile, reader: Reader, spools: Iterable[RejectSpool]) -> Iterator[pa.Table]:
-    """Spooled rows with their place in the file."""
+    """Yield spooled rows with their place in the file."""
     for spool in spools:
         lines = reader.lines(iter(spool.rows))
         for batch in spool.batches():
@@ -64,7 +65,7 @@ def placed(file: SourceFile, reader: Reader, spools: Iterable[RejectSpool]) -> I
 
 
 def at_version(path: Path, version: int | None) -> SinkTable:
-    """The rejects to which the sink's commit refers. Raises StorageError."""
+    """Open the rejects at the version that the sink's commit names. Raises StorageError."""
     return SinkTable(path=path, delta=None) if version is None else open_sink_table(path, version)
 
 
@@ -84,10 +85,10 @@ def commit_rejects(
     parts: Sequence[ParquetPart],
     times: Times,
 ) -> int | None:
-    """A version with the files of `before` except the outdated ones, and with the parts; None if the table
-    was never needed.
+    """Commit the files of `before`, except outdated files, and the new parts; return the version.
 
-    Raises ConcurrentCommitError if another attempt committed first, StorageError.
+    Return None if the table was never needed. Raises ConcurrentCommitError if another attempt committed
+    first, StorageError.
     """
     gone = {entry.path for entry in outdated}
     kept = {entry.path: entry for entry in before if entry.path not in gone}
@@ -173,7 +174,7 @@ def misfit(item: pa.Field, error: MisfitError, place: str, rules: TextRules) -> 
 
 
 def _cure(item: pa.Field, value: object, rules: TextRules) -> str:
-    """The declaration to use if the value is right and only its form is unknown."""
+    """Return the declaration to use if the value is correct but its form is unknown."""
     text = str(value).strip()
     if pa.types.is_temporal(item.type) and rules.time_format is None:
         return _NUMERIC if text.replace(".", "", 1).lstrip("-").isdigit() else _TIMES
@@ -183,8 +184,8 @@ def _cure(item: pa.Field, value: object, rules: TextRules) -> str:
 
 
 def no_wider(name: str, number: int, place: str) -> DataError:
-    """The error for a value with a fraction in a column whose rows have a number that a float cannot
-    represent."""
+    """Return the error for a fraction in a column of whole numbers, if one of these numbers is too large for
+    a float."""
     message = (
         f"column {name!r} has a fraction here, but the table has {number}, which a float cannot "
         "represent exactly"
@@ -193,6 +194,6 @@ def no_wider(name: str, number: int, place: str) -> DataError:
 
 
 def shown(value: object) -> str:
-    """A value of a file, cut if it is long."""
+    """Return a value of a file as text, shortened if it is long."""
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
