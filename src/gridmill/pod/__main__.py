@@ -25,10 +25,8 @@ _LOCK_PATIENCE_SECONDS = 0.3
 
 
 def main(path: Path, lock: int | None = None) -> int:
-    """0 at the pod's end, and when it lives or lived already; 2 for an order that cannot be used.
-
-    `lock` is its lock where a site has taken it.
-    """
+    """Returns the exit code: 0 when the pod has ended or another process runs it, 2 for an order that cannot
+    be used. `lock` is the descriptor of the pod's lock, if the site has already taken it."""
     if lock is None:
         lock = acquire_lock(path, patience_seconds=_LOCK_PATIENCE_SECONDS)
     if lock is None or was_started(path) or has_ended(path):
@@ -47,7 +45,8 @@ def main(path: Path, lock: int | None = None) -> int:
 
 
 def _leave_session() -> None:
-    """A pod outlives the terminal it was started from. (A group's leader must stay where it is.)"""
+    """A pod must survive the terminal that started it. (The leader of a process group cannot start a
+    session.)"""
     try:
         os.setsid()
     except PermissionError:

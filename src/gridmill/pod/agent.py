@@ -1,6 +1,6 @@
 """The pod's main loop: receives messages of the control node, watches the jobs and sends events.
 
-Sends the journal to the control node over any link, and receives the control node's messages.
+It sends the journal to the control node over any link.
 """
 
 import gc
@@ -53,12 +53,12 @@ from gridmill.version import __version__
 FIRST_BACK_OFF_SECONDS = 0.05
 LONGEST_BACK_OFF_SECONDS = 1.0
 _POLL_SECONDS = 0.25
-_LISTEN_SECONDS = 2.0  # a link keeps itself alive when it is asked what came
+_LISTEN_SECONDS = 2.0  # `receive` also sends the heartbeats of the link
 
 
 class ControlLink:
-    """The pod's link to the control node. `welcomed` is true from Welcome to the link's end;
-    `disconnected_since` says since when it is not."""
+    """The pod's link to the control node. `welcomed` is true from Welcome until the link ends;
+    `disconnected_since` is the time since which it is not."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class ControlLink:
         self._readable = False
 
     def due(self) -> float:
-        """When `turn` has something to do next (monotonic seconds)."""
+        """The time when `turn` has something to do next (monotonic seconds)."""
         return self._next_listen if self._open else self._next_try
 
     def turn(self, now: float) -> Sequence[ToPod]:
-        """Connect or listen; what the control node said, but for Welcome."""
+        """Connects or reads the link. Returns the messages of the control node, without Welcome."""
         if not self._open:
             if now < self._next_try or not self._connect(now):
                 return ()
@@ -102,7 +102,7 @@ class ControlLink:
         return others
 
     def _has_closed(self) -> bool:
-        """With its last words, maybe: then its descriptor is another's as soon as these are obeyed."""
+        """The link may close after its last messages, and its descriptor may then belong to another file."""
         return self._watched is not None and self._link.fileno() is None
 
     def _connect(self, now: float) -> bool:
@@ -155,7 +155,7 @@ class ControlLink:
         self._back_off = min(self._back_off * 2, LONGEST_BACK_OFF_SECONDS)
 
     def deliver(self, now: float) -> None:
-        """Send what is journalled and not yet sent, as far as the link takes it."""
+        """Sends journalled events that are not sent yet, as far as the link accepts them."""
         if not self._open:
             return
         if self._link.pending() and not self._link.flush():
@@ -170,7 +170,7 @@ class ControlLink:
         self._watch_writable()
 
     def _watch_writable(self) -> None:
-        """Wake when the link takes more, while it has something to take."""
+        """Watches whether the link can be written to, while something waits to be sent."""
         if self._watched is None:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.pending() else 0)
@@ -178,7 +178,7 @@ class ControlLink:
             self._selector.modify(self._watched, events, self._ready)
 
     def close(self) -> None:
-        """Close the link."""
+        """Closes the link."""
         self._link.close()
 
 
@@ -186,7 +186,8 @@ _LOG = logging.getLogger(__name__)
 _RECONNECT_SECONDS, _LINE_SECONDS = 10.0, 120.0
 _LONGEST_WAIT_SECONDS = 1.0
 _GATHER_SECONDS = 0.004
-"""If a job writes much, its pipe fills for so long: each turn costs as much for 8 KiB as for 200."""
+"""The pipe of a job that writes much is left to fill for this time, because a turn costs as much for 8 KiB as
+for 200."""
 _FAREWELL_SECONDS = 1.0
 
 
@@ -201,10 +202,10 @@ def should_end(
 ) -> bool:
     """Whether a pod with no running job ends by itself.
 
-    `idle` and `lonely` are the seconds since its last job ended and since it last had a control node. It
-    ends after `keep_seconds` of both, unless it holds results that nobody has taken yet: those it keeps
-    for `orphan_seconds`. A control node that restarts has _RECONNECT_SECONDS to come back, one at the other
-    end of a line that may be cut (its pods have leases) _LINE_SECONDS.
+    `idle` and `lonely` are the seconds since the last job ended and since the last contact with a control
+    node. The pod ends after `keep_seconds` of both. If it holds results that no control node has committed,
+    it waits `orphan_seconds`. A control node that restarts has _RECONNECT_SECONDS to connect. If the line may
+    be cut (the pod has a lease), it has _LINE_SECONDS.
     """
     both = min(idle, lonely)
     patience = _RECONNECT_SECONDS if lease_seconds is None else min(_LINE_SECONDS, lease_seconds)
@@ -214,8 +215,11 @@ def should_end(
 
 
 def is_given_up(*, lonely: float, lease_seconds: float | None) -> bool:
-    """Whether a pod ends with its jobs: who asked for them has taken them for lost since then, and may run
-    them again elsewhere. `lonely` as in `should_end`; without a lease never."""
+    """Whether a pod ends together with its jobs because its lease is over.
+
+    After the lease the control node counts the jobs as lost and may run them elsewhere. `lonely` is as in
+    `should_end`. A pod without a lease never ends for this reason.
+    """
     return lease_seconds is not None and lonely >= lease_seconds
 
 
@@ -245,7 +249,8 @@ class Agent:
         self._wake_up()
 
     def _make_zygote_client(self) -> ZygoteClient | None:
-        """None for commands, with GPUs, on macOS (whose libraries do not survive a fork), or on request."""
+        """Makes the zygote of the pod. Returns None for commands, for pods with GPUs, on macOS (its libraries
+        do not survive a fork), and if it is switched off."""
         order = self._order
         unwanted = order.type == JobKind.COMMAND or order.capacity.gpus or not self._settings.zygote
         if unwanted or sys.platform != "linux":
@@ -256,13 +261,14 @@ class Agent:
         )
 
     def _make_spares(self) -> PreforkPool | None:
-        """For commands, but not on macOS, where a fork should execute at once."""
+        """Makes preforked processes for commands. Returns None on macOS, where a forked process must execute
+        at once."""
         if self._order.type != JobKind.COMMAND or sys.platform != "linux":
             return None
         return PreforkPool(self._limits, lambda launch: become_command(launch, self._folder.home))
 
     def _make_small(self) -> SmallSpares | None:
-        """The same for simple commands."""
+        """Makes preforked processes for simple commands, or returns None as `_make_spares`."""
         return SmallSpares(self._limits) if self._prefork_pool is not None and can_fork_small() else None
 
     def _make_starter(self) -> ProcessStarter:
@@ -320,7 +326,7 @@ class Agent:
         return len([state for state in self._supervisor.attempts().values() if state == "running"]) == 1
 
     def _wake_up(self) -> None:
-        """Signals wake the selector; what they mean is noted by their handlers."""
+        """Signals wake the selector. Their handlers only record them."""
         self._bell, ring = socket.socketpair()
         self._ring = ring
         for end in (self._bell, ring):
@@ -345,7 +351,7 @@ class Agent:
             return
 
     def hold(self, lifeline: int) -> None:
-        """End when the other end of that pipe is closed."""
+        """Ends the pod when the other end of that pipe is closed."""
 
         def cut() -> None:
             self._selector.unregister(lifeline)
@@ -355,7 +361,7 @@ class Agent:
         self._selector.register(lifeline, selectors.EVENT_READ, cut)
 
     def run(self) -> None:
-        """Until the end."""
+        """Runs the loop until the pod has ended."""
         while not self._turn():
             pass
         self._close()
@@ -384,7 +390,7 @@ class Agent:
         return self._has_ended(now)
 
     def _catch_up(self) -> None:
-        """What nobody waits for: tidying up, and a process for the next command."""
+        """Does work for which no job waits: cleans up, and forks a process for the next command."""
         self._supervisor.tidy()
         if self._prefork_pool is not None and self._prefork_pool.wanted and self._ending is None:
             self._prefork_pool.refill()
@@ -400,7 +406,7 @@ class Agent:
         return min(max(0.0, due - time.monotonic()), _LONGEST_WAIT_SECONDS)
 
     def _reap(self) -> None:
-        """Every child that has ended: attempts' processes, zygotes, adopted orphans."""
+        """Reaps each child that has ended: processes of attempts, zygotes, adopted orphans."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -446,7 +452,7 @@ class Agent:
                 return
 
     def _end(self, reason: str) -> None:
-        """Stop everything; `_has_ended` says when all is gone."""
+        """Stops all attempts; `_has_ended` returns True when they have ended."""
         if self._ending is None:
             _LOG.info("pod_ending reason=%r", reason)
             self._ending = reason
@@ -481,13 +487,14 @@ class Agent:
             self._end("it was not used for a while")
 
     def _has_flushed(self, now: float) -> bool:
-        """A moment for the last events to be taken, if there is somebody to take them."""
+        """Waits a moment until the control node has committed the last events, if it is connected."""
         self._end_by = min(self._end_by, now + _FAREWELL_SECONDS)
         taken = self._journal.acknowledged == self._journal.last
         return taken or not self._control_link.welcomed or now >= self._end_by
 
     def _close(self) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends: told to, it would seem to have failed
+        # not stopped with the attempts: a zygote that is told to end would look like one that failed
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._control_link.close()
         if self._zygote_client is not None:
             self._zygote_client.close()
@@ -504,11 +511,13 @@ class Agent:
 
 
 def serve(order: PodOrder, folder: PodFolder, settings: Settings, lifeline: int | None = None) -> None:
-    """Be the pod of that order until it ends; with a `lifeline` at the latest when that does."""
+    """Runs the pod of that order until it ends. With a `lifeline` it ends at the latest when that pipe is
+    closed."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     launch.adopt_orphans()
     gc.collect()
-    gc.freeze()  # what was imported stays: looking for garbage there copies its pages in each fork
+    # the garbage collector would write to pages of imported modules, and so copy them in each fork
+    gc.freeze()
     agent = Agent(order, folder, settings)
     if lifeline is not None:
         agent.hold(lifeline)

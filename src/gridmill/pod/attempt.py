@@ -38,7 +38,7 @@ PROGRESS_SECONDS = 0.1
 
 
 class LineBuffer:
-    """Gathers whole lines. A line longer than FLUSH_BYTES is cut; bytes that are no UTF-8 are replaced."""
+    """Gathers whole lines. A line longer than FLUSH_BYTES is cut; bytes that are not UTF-8 are replaced."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
@@ -55,7 +55,7 @@ class LineBuffer:
         return [line.decode("utf-8", "replace") for line in (*lines, *cut)]
 
     def end(self) -> list[str]:
-        """What is left at the end of the stream."""
+        """The unfinished line at the end of the stream."""
         rest, self._partial = bytes(self._partial), bytearray()
         return [rest.decode("utf-8", "replace")] if rest else []
 
@@ -80,17 +80,17 @@ def _boundary(line: bytes, cut: int) -> int:
 class LogStream:
     """Gathers lines into texts: a text is due FLUSH_SECONDS after its first line, or when it is large.
 
-    Lines are not looked at one by one: jobs may write millions in a second. Of a line longer than TEXT_BYTES
-    a text is a part. Bytes that are no UTF-8 are replaced, each sequence by U+FFFD.
+    It does not look at single lines, because jobs may write millions in a second. A line longer than
+    TEXT_BYTES is split into several texts. Each sequence of bytes that is not UTF-8 is replaced with U+FFFD.
     """
 
     def __init__(self) -> None:
         self.due: float | None = None
         self._data = bytearray()
-        self._whole = 0  # so many bytes are whole lines
+        self._whole = 0  # up to here the bytes are whole lines
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take bytes; `due` says when a text is to be taken."""
+        """Adds bytes; `due` is the time when a text is to be taken."""
         newline = data.rfind(b"\n")
         if newline >= 0:
             self._whole = len(self._data) + newline + 1
@@ -101,7 +101,7 @@ class LogStream:
             self.due = now
 
     def end(self, now: float) -> None:
-        """The stream has ended: its last, unfinished line is a line."""
+        """Marks the end of the stream, so that the last, unfinished line counts as a line."""
         self._whole = len(self._data)
         if self._data:
             self.due = now
@@ -119,7 +119,7 @@ class LogStream:
         return texts
 
     def _cut(self, data: bytes, begin: int) -> int:
-        """Where the text that begins there ends."""
+        """The end of the text that starts at this position."""
         if begin < self._whole <= begin + TEXT_BYTES:
             return self._whole
         newline = data.rfind(b"\n", begin, begin + TEXT_BYTES)
@@ -127,9 +127,10 @@ class LogStream:
 
 
 def parse_event(line: str) -> tuple[EventType, dict[str, Any]] | None:
-    """A job's report (`{"type": "progress"|"metric"|"log", ...}`); None for a blank line.
+    """Converts a job's report (`{"type": "progress"|"metric"|"log", ...}`) into an event; None for a blank
+    line.
 
-    What is no report becomes a log text of stream `pod`, and so does a metric that is not finite.
+    A line that is not a report becomes a log text of stream `pod`, and so does a metric that is not finite.
     """
     if not line.strip():
         return None
@@ -180,30 +181,30 @@ _REPORTS = {"progress": _progress, "metric": _metric, "log": _text}
 
 READ_BYTES = MIB
 _PIPE_BYTES = MIB
-"""The pipe of a job that writes much: then it need not wait for the pod each 64 KiB."""
+"""The pipe size for a job that writes much, so that the job does not wait for the pod after each 64 KiB."""
 LOUD_BYTES = 8 * KIB
-"""A job writes much if a single read gives so much."""
+"""A job writes much if one read returns this many bytes."""
 _DRAIN_READS = 64
 NEWS_SECONDS = 0.3
-"""If all processes of a pod are killed from outside, its jobs and the pod end in any order within this
-time."""
+"""If another program kills all processes of a pod, its jobs and the pod end in any order within this time."""
 
 Emit: TypeAlias = Callable[[EventType, Mapping[str, Any]], None]
 """Receives an event of the attempt."""
 
 
 class AttemptStage(Enum):
-    """What the pod waits for."""
+    """The step for which the pod waits."""
 
-    QUEUED = "queued"  # its process is to be forked by a zygote that is not ready
+    QUEUED = "queued"  # a zygote that is not ready yet has to fork its process
     RUNNING = "running"  # its process lives
-    ENDING = "ending"  # its process is gone; leftovers and unread output may not be
+    ENDING = "ending"  # its process has ended; its other processes or its output may not be finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
-    """How its process ended: wait()'s status (None: cannot be told), and what wait() told of it and of the
-    children that it waited for: CPU seconds, those of them in the kernel, bytes from and to disks."""
+    """The end of the attempt's process: the status of wait() (None: unknown), and the use that wait() reports
+    for it and its waited-for children: CPU seconds, those spent in the kernel, bytes read from and written to
+    disks."""
 
     status: int | None
     cpu_seconds: float = 0.0
@@ -215,7 +216,7 @@ class ProcessExit:
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """The pod's ends of the pipes are in `outputs` until they reach their end."""
+    """A running attempt. The pod's ends of the pipes are in `outputs` until they reach their end."""
 
     order: AttemptOrder
     folder: Path
@@ -244,20 +245,21 @@ class Attempt:
     collection: OutputCollection | None = None
 
     def begin(self, now: float) -> None:
-        """Its process exists: time and timeout count from here, not from the wait for a warm process."""
+        """Marks the process as started. The attempt's time and timeout count from here, so waiting for a warm
+        process does not count."""
         if self.deadline is not None:
             self.deadline += now - self.began
         self.began = now
 
     @property
     def leaves_files(self) -> bool:
-        """Whether it is a command that has ended well: what it left in its output folder is kept."""
+        """Whether it is a command that ended with success, so that its output folder is stored."""
         well = self.exit is not None and self.exit.status == 0 and self.meter.shortage is None
         return well and self.order.job.kind == JobKind.COMMAND
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for its log about the files that it left."""
+        """Lines for the attempt's log about the files in its output folder."""
         collected = self.collection.collected() if self.collection is not None else None
         if collected is None:
             return ()
@@ -270,12 +272,13 @@ class Attempt:
         return collected.notes
 
     def may_be_cut(self, now: float) -> bool:
-        """Whether somebody else told it to end: it waits a moment for news that the pod is to end too."""
+        """Whether another program may have ended it: the pod waits a moment in case a signal tells the pod to
+        end too."""
         terminated = self.exit is not None and was_terminated(self.exit.status)
         return terminated and not self.cut and self.kill_at is None and now < self.ended + NEWS_SECONDS
 
     def due(self) -> float:
-        """When it wants attention next (monotonic seconds)."""
+        """The time when it needs attention next (monotonic seconds)."""
         if self.stage == AttemptStage.ENDING:
             return self.look_again
         times = (self.deadline, self.kill_at, self.meter.due if self.pid else None, self.reader.due)
@@ -283,7 +286,7 @@ class Attempt:
 
 
 class OutputReader:
-    """The pod's ends of a job's pipes. What comes through becomes events."""
+    """The pod's ends of a job's pipes. It turns their content into events."""
 
     def __init__(self, descriptors: Mapping[str, int], emit: Emit) -> None:
         self.open = dict(descriptors)
@@ -300,14 +303,14 @@ class OutputReader:
 
     @property
     def due(self) -> float | None:
-        """When gathered logs and progress are to be passed on."""
+        """The time when gathered log texts and progress are sent."""
         times = [log.due for log in self._logs.values() if log.due is not None]
         if self._progress is not None and self._progress_due is not None:
             times.append(self._progress_due)
         return min(times, default=None)
 
     def read(self, name: str, now: float) -> bool:
-        """Read once; False when that pipe has nothing now, or has ended and is closed."""
+        """Reads once. Returns False when that pipe is empty for now, or has ended and is closed."""
         try:
             data = os.read(self.open[name], READ_BYTES)
         except BlockingIOError:
@@ -317,19 +320,19 @@ class OutputReader:
             return False
         if len(data) >= LOUD_BYTES:
             self._widen(name)
-            self.loud = len(data) < READ_BYTES  # if there may be more, it is read at once
+            self.loud = len(data) < READ_BYTES  # a full read means that more is probably waiting
         self._take(name, data, now)
         return True
 
     def _widen(self, name: str) -> None:
-        """Enlarge the pipe, once. It stays as it is where the user's pipes have too much memory already."""
+        """Enlarges the pipe, once. The kernel refuses it if the user's pipes already use too much memory."""
         if name not in self._widened:
             self._widened.add(name)
             with suppress(OSError):
                 fcntl.fcntl(self.open[name], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def drain(self, now: float) -> bool:
-        """Read what is there; False when there is so much that others must come first."""
+        """Reads the pipe. Returns False if it stops early to let other pipes be read first."""
         for name in tuple(self.open):
             for _ in range(_DRAIN_READS):
                 if not self.read(name, now):
@@ -345,7 +348,7 @@ class OutputReader:
             return
         self._logs[name].feed(data, now)
         if self._quiet and self._logs[name].due is not None:
-            self._quiet = False  # somebody may wait for the first line
+            self._quiet = False  # a user may wait for the first line
             self._pass_on(name)
 
     def _report(self, line: str, now: float) -> None:
@@ -360,7 +363,7 @@ class OutputReader:
             self._progress_due = now
 
     def tick(self, now: float) -> None:
-        """Pass on what is due."""
+        """Sends events that are due."""
         for name, log in self._logs.items():
             if log.due is not None and log.due <= now:
                 self._pass_on(name)
@@ -380,7 +383,7 @@ class OutputReader:
             self._progress = None
 
     def end(self, now: float) -> None:
-        """Close what is open and pass on everything gathered, unfinished lines included."""
+        """Closes the open pipes and sends everything gathered, including unfinished lines."""
         for descriptor in self.open.values():
             os.close(descriptor)
         self.open.clear()

@@ -1,9 +1,9 @@
 """Control groups: one folder per pod and one below it per attempt, for limits, accounting and kills.
 
-Version 2 is used if it is delegated to this user, version 1 if this user may write to it. Which hierarchy
-serves which purpose is determined once: memory limits by v2's memory controller or v1's; the members of an
-attempt, and killing them all at once, by v2 (also a v2 mount without controllers) or v1's freezer; CPU
-seconds by v2's cpu.stat or v1's cpuacct; the pod's share of CPUs by v2's cpu.max or v1's quota.
+Version 2 is used if it is delegated to this user, version 1 if this user may write to it. The hierarchy for
+each purpose is chosen once. Memory limits use the memory controller of v2 or v1. Finding and killing the
+members of an attempt uses v2 (also a v2 mount without controllers) or the freezer of v1. CPU seconds come
+from cpu.stat of v2 or cpuacct of v1. The pod's share of CPUs uses cpu.max of v2 or the quota of v1.
 """
 
 import os
@@ -25,20 +25,21 @@ _READ_BYTES = 16 * KIB
 _PERIOD_US = 100_000
 _SMALLEST_QUOTA_US = 10_000
 _REACHED = 0.98
-"""The smallest share of its limit that a group has used when a page was refused: pages are charged in
-batches."""
+"""When the kernel refuses a page, a group has used at least this share of its limit, because the kernel
+charges pages in batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchies:
-    """The folder of this process in each hierarchy that matters, by controller; `unified` is v2's."""
+    """The folder of this process in each hierarchy that is used, by controller; `unified` is the one of
+    v2."""
 
     unified: Path | None = None
     v1: dict[str, Path]
 
 
 def read_hierarchies(mountinfo: str, membership: str) -> Hierarchies:
-    """From the texts of /proc/self/mountinfo and /proc/self/cgroup."""
+    """Reads the folders from the texts of /proc/self/mountinfo and /proc/self/cgroup."""
     own = {}
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -66,7 +67,7 @@ def _inside(point: Path, root: str, own: str) -> Path:
 
 
 def own_hierarchies() -> Hierarchies:
-    """Where this process is. Without cgroups: nowhere."""
+    """The groups of this process, or none on a machine without cgroups."""
     try:
         return read_hierarchies(
             Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
@@ -77,8 +78,8 @@ def own_hierarchies() -> Hierarchies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUse:
-    """What the processes of a group need: anonymous and shared memory and swap; and files in the page cache,
-    which the kernel takes back when memory is short."""
+    """The memory of a group in bytes: what its processes need (anonymous and shared memory and swap), and
+    files in the page cache, which the kernel takes back when memory is short."""
 
     used_bytes: int
     cached_bytes: int
@@ -87,11 +88,9 @@ class GroupUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptGroup:
-    """An attempt's folders: `memory` limits and measures, `tracker` knows its processes.
-
-    `also` are folders of the pod that its processes join (CPU quota). `events` tell of its memory group, and
-    of its pod's, that they had no more; `pod` is the pod's memory group.
-    """
+    """The folders of an attempt. `memory` limits and measures; `tracker` knows its processes. Its processes
+    also join the folders `also` of the pod (CPU quota). `events` counts how often the memory group and the
+    pod's group reached their limit; `pod` is the pod's memory group."""
 
     memory: Path | None
     tracker: Path | None
@@ -102,7 +101,7 @@ class AttemptGroup:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Its own folders, each once."""
+        """Its own folders, without repetition."""
         candidates = (self.memory, self.tracker, self.cpuacct)
         return tuple(dict.fromkeys(folder for folder in candidates if folder is not None))
 
@@ -113,11 +112,11 @@ class AttemptGroup:
 
     @property
     def limits_memory(self) -> bool:
-        """Whether the kernel holds the memory limit."""
+        """Whether the kernel enforces the memory limit."""
         return self.memory is not None
 
     def limit(self, memory_bytes: int) -> bool:
-        """Hold it to so much memory (0: no limit); False where the kernel refuses."""
+        """Sets the memory limit in bytes (0: none). Returns False if the kernel refuses it."""
         try:
             if self.memory is not None:
                 _limit_memory(self.memory, memory_bytes, ends_together=True)
@@ -130,14 +129,14 @@ class AttemptGroup:
         return _pids(self.folders[0])
 
     def kill(self) -> bool:
-        """SIGKILL to all its processes; True when there was none."""
+        """Sends SIGKILL to all its processes. Returns True when there were none."""
         if not self.pids():
             return True
         kill_all(self.tracker or self.folders[0])
         return False
 
     def use(self) -> GroupUse | None:
-        """Its memory now; None when no cgroup measures it."""
+        """Its present memory; None if no cgroup measures it."""
         if self.memory is None:
             return None
         figures = _figures(f"{self.memory}/memory.stat")
@@ -151,41 +150,44 @@ class AttemptGroup:
         return GroupUse(used_bytes=used, cached_bytes=cached, shared_bytes=shared)
 
     def highest_bytes(self) -> int:
-        """The kernel's own peak, page cache included: it misses nothing between samples."""
+        """The kernel's own peak, page cache included. It also covers the time between samples."""
         return 0 if self.memory is None else _peak(self.memory)
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel killed for memory."""
+        """The number of its processes that the kernel killed because of memory."""
         if self.memory is None:
             return 0
         events = _figures(f"{self.memory}/memory.events") or _figures(f"{self.memory}/memory.oom_control")
         return events.get("oom_kill", 0)
 
     def watch(self) -> None:
-        """Count from now on how often it has no more memory."""
+        """Starts to count how often it reaches its memory limit."""
         if self.events is not None:
             self.events.watch()
 
     def reached_limit(self) -> bool:
-        """Whether it had no more memory at its own limit, not at that of a group above or of the machine.
-        Where version 1 sends no events, by its highest use, which counts files that could be let go."""
+        """Whether it ran out of memory at its own limit, not at the limit of a group above or of the machine.
+
+        If version 1 sends no events, the highest use decides. It includes files that the kernel could have
+        dropped.
+        """
         if self.memory is None:
             return False
         own = self.events.own() if self.events is not None else None
         return was_full(self.memory) if own is None else own > 0
 
     def pod_reached_limit(self) -> bool:
-        """Whether its pod had no more memory meanwhile, at the pod's own limit."""
+        """Whether its pod ran out of memory at the pod's own limit since `watch`."""
         if self.pod is None or self.events is None or not self.events.above():
             return False
         return is_version_2(self.pod) or was_full(self.pod)
 
     def cpu_seconds(self) -> float | None:
-        """CPU seconds of all its processes, those gone included; None when no cgroup counts them."""
+        """CPU seconds of all its processes, also of ended ones; None if no cgroup counts them."""
         return self._counted("cpuacct.usage", "usage_usec")
 
     def system_seconds(self) -> float | None:
-        """Those of them that the kernel worked; None when no cgroup tells."""
+        """The CPU seconds spent in the kernel; None if no cgroup counts them."""
         return self._counted("cpuacct.usage_sys", "system_usec")
 
     def _counted(self, v1: str, v2: str) -> float | None:
@@ -196,14 +198,14 @@ class AttemptGroup:
         return next((figures[v2] / 1e6 for figures in counts if v2 in figures), None)
 
     def remove(self) -> bool:
-        """Remove its folders; False while the kernel still holds one."""
+        """Removes its folders. Returns False while the kernel still holds one."""
         if self.events is not None:
             self.events.close()
         return _remove_all(self.folders)
 
 
 def was_full(folder: Path) -> bool:
-    """Whether a version 1 group ever used all of its limit, files included."""
+    """Whether a version 1 group ever reached its limit, files included."""
     limit = _read(f"{folder}/memory.limit_in_bytes").strip()
     return bool(limit) and _peak(folder) >= int(limit) * _REACHED
 
@@ -234,7 +236,8 @@ class PodGroups:
 
     @classmethod
     def make(cls, pod_folder: Path, capacity: Amounts) -> "PodGroups | None":
-        """The groups this machine permits, recorded in the pod's folder; None when there are none."""
+        """Makes the groups that this machine permits and records them in the pod's folder. Returns None if it
+        permits none."""
         name = f"gridmill-{pod_folder.name}-{zlib.crc32(str(pod_folder).encode()):08x}"
         hierarchies = own_hierarchies()
         made = _make_v2(hierarchies, name, capacity, pod_folder) or _make_v1(
@@ -253,7 +256,7 @@ class PodGroups:
         return tuple(dict.fromkeys(folder for folder in candidates if folder is not None))
 
     def attempt(self, attempt_id: str, memory_bytes: int) -> AttemptGroup | None:
-        """A group for an attempt (0 bytes: no limit); None when it cannot be made."""
+        """Makes a group for an attempt (0 bytes: no limit). Returns None if it cannot be made."""
         self.sweep()
         memory = self._memory and self._memory / attempt_id
         group = AttemptGroup(
@@ -275,24 +278,24 @@ class PodGroups:
         return group
 
     def release(self, group: AttemptGroup) -> None:
-        """Remove an attempt's folders, now or as soon as the kernel lets go of them."""
+        """Removes an attempt's folders, now or as soon as the kernel releases them."""
         if not group.remove():
             self._waiting.append(group)
 
     def sweep(self) -> None:
-        """Remove what `release` could not yet."""
+        """Removes the folders that `release` could not remove yet."""
         if self._waiting:
             self._waiting = [group for group in self._waiting if not group.remove()]
 
     def remove(self) -> None:
-        """Remove everything; whatever still runs inside is killed."""
+        """Removes all groups and kills all processes in them."""
         self._events.close()
         for folder in self._folders:
             destroy(folder)
 
 
 def _make_v2(hierarchies: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
-    """A group with the memory controller below the nearest folder that hands it down."""
+    """Makes a group with the memory controller below the nearest folder that delegates it."""
     if hierarchies.unified is None:
         return None
     for parent in (hierarchies.unified, *hierarchies.unified.parents):
@@ -308,7 +311,7 @@ def _make_v2(hierarchies: Hierarchies, name: str, capacity: Amounts, record: Pat
 
 
 def _hand_down(folder: Path) -> bool:
-    """Let folders below have the controllers; False when memory is not among them."""
+    """Enables the controllers for the folders below. Returns False if memory is not among them."""
     for controller in ("memory", "cpu"):
         _write(f"{folder}/cgroup.subtree_control", f"+{controller}")
     return "memory" in _read(f"{folder}/cgroup.subtree_control").split()
@@ -339,7 +342,7 @@ def _create_in(parent: Path | None, name: str, record: Path) -> Path | None:
 
 
 def _create(folder: Path, pod_folder: Path) -> Path | None:
-    """Make a cgroup folder, after recording that it may be there."""
+    """Makes a cgroup folder. Its path is recorded first, so that the cleanup after a kill finds it."""
     with (pod_folder / RECORD).open("a") as file:
         file.write(f"{folder}\n")
     try:
@@ -350,7 +353,7 @@ def _create(folder: Path, pod_folder: Path) -> Path | None:
 
 
 def _can_join(groups: PodGroups) -> bool:
-    """Try it with a child: joining can be forbidden where making folders is not."""
+    """Tests the group with a child process: joining can be forbidden where making folders is allowed."""
     probe = groups.attempt("probe", 0)
     if probe is None:
         return False
@@ -363,8 +366,9 @@ def _can_join(groups: PodGroups) -> bool:
 
 
 def _limit_memory(folder: Path, memory_bytes: int, *, ends_together: bool = False) -> None:
-    """With `ends_together` the kernel kills all processes of the group when it kills one for memory. Version
-    1 cannot: there the pod sees it in the group's counter, and kills the others."""
+    """Prepares a memory group. With `ends_together` the kernel kills all processes of the group when it kills
+    one because of memory. Version 1 cannot do this: there the pod sees the kill in the group's counter and
+    kills the others."""
     if not memory_bytes:
         return
     if _write(f"{folder}/memory.max", str(memory_bytes)):
@@ -376,7 +380,7 @@ def _limit_memory(folder: Path, memory_bytes: int, *, ends_together: bool = Fals
 
 
 def _needs_quota(cpus: float) -> bool:
-    """False where the pod may have all CPUs anyway."""
+    """Sets the pod's share of CPUs. Returns False if the pod may use all CPUs anyway."""
     return 0 < cpus < (os.cpu_count() or 1)
 
 
@@ -391,7 +395,8 @@ def _limit_cpus(folder: Path, cpus: float) -> None:
 
 
 def kill_all(folder: Path) -> None:
-    """SIGKILL to every process in it: at once where the kernel can, else frozen first so that none forks."""
+    """Sends SIGKILL to every process in it. If the kernel cannot kill the group at once, the group is frozen
+    first so that no process forks."""
     if _write(f"{folder}/cgroup.kill", "1"):
         return
     frozen = _write(f"{folder}/freezer.state", "FROZEN")
@@ -401,7 +406,8 @@ def kill_all(folder: Path) -> None:
 
 
 def destroy(folder: Path, patience_seconds: float = 2.0) -> bool:
-    """Kill what is in it and below, and remove it; False when it is still there. Gone is fine."""
+    """Kills the processes in it and below and removes it. Returns False if it still exists. A group that does
+    not exist is fine."""
     until = time.monotonic() + patience_seconds
     while folder.is_dir():
         below = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
@@ -417,7 +423,7 @@ def destroy(folder: Path, patience_seconds: float = 2.0) -> bool:
 
 
 def _remove_all(folders: Iterable[Path]) -> bool:
-    """Try every one of them."""
+    """Tries all of them, even after a failure."""
     results = [_remove(folder) for folder in folders]
     return all(results)
 
@@ -443,7 +449,8 @@ def _figures(path: str | Path) -> dict[str, int]:
 
 
 def _read(path: str | Path) -> str:
-    """Its text; empty where it is not there. Each job needs several: no layers of an open file."""
+    """The text of the file; empty if it does not exist. Each job needs several, so it avoids the layers of
+    `open`."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -460,7 +467,7 @@ def _read(path: str | Path) -> str:
 
 
 def _write(path: str | Path, text: str) -> bool:
-    """False where the kernel does not take it; never makes a file."""
+    """Writes to an existing file. Returns False if the kernel refuses it."""
     try:
         _write_or_raise(path, text)
     except OSError:

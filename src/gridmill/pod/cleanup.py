@@ -36,7 +36,8 @@ _PATIENCE_SECONDS = 5.0
 
 
 def sweep(folder: PodFolder) -> bool:
-    """End every process its jobs left, remove their folders and its cgroups; True when nothing is left."""
+    """Ends every process that its jobs left, removes their folders and its cgroups. Returns True when nothing
+    is left."""
     until = time.monotonic() + _PATIENCE_SECONDS
     clean = _end_processes(folder, until)
     removed = [destroy(path) for path in _cgroups(folder)]
@@ -88,7 +89,8 @@ def sweep_attempts(folder: PodFolder) -> None:
 
 
 def main(path: Path) -> int:
-    """0 when the pod has ended and nothing is left of it, 1 when it lives or something cannot be ended."""
+    """Returns 0 when the pod has ended and nothing of it is left, 1 when it lives or something cannot be
+    ended."""
     lock = acquire_lock(path, patience_seconds=0.0)
     if lock is None:
         return 1
@@ -105,7 +107,7 @@ def main(path: Path) -> int:
 
 
 def _why_it_died(path: Path) -> str:
-    """In words that follow `it`."""
+    """The reason for the pod's end, in words that follow `it`."""
     try:
         if (path / "pid").stat().st_mtime < _boot_time():
             return "ended because its machine was switched off or restarted"
@@ -115,7 +117,7 @@ def _why_it_died(path: Path) -> str:
 
 
 def _boot_time() -> float:
-    """When this machine was started (Unix time); 0 where it cannot be told."""
+    """The time when this machine was started (Unix time); 0 if it is unknown."""
     try:
         lines = (processes.PROC / "stat").read_text().splitlines()
     except OSError:
@@ -124,7 +126,8 @@ def _boot_time() -> float:
 
 
 class CleanupProcess:
-    """`pid` is that process's while it works (0: none); the pod's loop says when it has `ended`."""
+    """Removes the folders of an attempt. `pid` is the process that does it (0: none); the pod's loop calls
+    `ended` when that process ends."""
 
     def __init__(self, trash: Path, empties: EmptyFolders) -> None:
         self.pid = 0
@@ -132,7 +135,7 @@ class CleanupProcess:
         self._child: subprocess.Popen[bytes] | None = None
 
     def remove(self, folder: Path) -> None:
-        """Remove the folder; gone is fine. A process may still be in it."""
+        """Removes the folder, which a process may still use. It may be missing."""
         if has_few_files(folder):
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -142,7 +145,8 @@ class CleanupProcess:
             self._work()
 
     def remove_tree(self, folder: Path) -> None:
-        """Delete a folder of another file system; if it is large, a process does it that nobody waits for."""
+        """Deletes a folder on another file system. A separate process deletes a large one, so that no job
+        waits."""
         if has_few_files(folder):
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -152,12 +156,13 @@ class CleanupProcess:
         child.returncode = 0  # the pod's loop reaps it
 
     def clear(self, folder: Path, role: str) -> None:
-        """Remove the folder, which no process uses any more, and keep folders that are emptied."""
+        """Removes the folder, which no process uses any more, and keeps emptied folders for the next
+        attempts."""
         if not self._empties.clear(folder, role, FEW):
             self.remove(folder)
 
     def drop_empty(self, folder: Path, *, keep: bool) -> None:
-        """Remove the output folder that nothing was written into, and keep it where no process uses it."""
+        """Removes an empty output folder. If no process uses it, it is kept for the next attempts."""
         if keep:
             self._empties.keep(folder, OUTPUT)
             return
@@ -165,7 +170,7 @@ class CleanupProcess:
             folder.rmdir()
 
     def remove_large(self, folder: Path) -> None:
-        """The same, unless it is small: then it goes later, with the folder that it is in."""
+        """The same, but a small folder is deleted later together with the folder that contains it."""
         if not is_small(folder):
             self.remove(folder)
 
@@ -178,7 +183,7 @@ class CleanupProcess:
         self.pid = self._child.pid
 
     def ended(self) -> None:
-        """Its process was reaped: go on with what came in between."""
+        """Continues after its process was reaped."""
         if self._child is not None:
             self._child.returncode = 0
         self.pid = 0

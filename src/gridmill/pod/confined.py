@@ -41,7 +41,7 @@ _PROBE, _WRITES = "probe", 2
 
 
 def main(words: list[str]) -> int:
-    """The pod's exit status; 70 where it could not be started."""
+    """Runs the command and returns the pod's exit status; 70 if it could not be started."""
     try:
         if words[0] == "--probe":
             sys.stdout.buffer.write(encode(probe(int(words[1]))))
@@ -55,7 +55,8 @@ def main(words: list[str]) -> int:
 
 
 def run(confinement: Confinement, become: Callable[[], int] | None = None) -> int:
-    """Start it, wait for it, and remove what it leaves. `become` is called in place of its command."""
+    """Starts the pod, waits for it, and removes all that it leaves. `become` is called in place of its
+    command."""
     hierarchies = own_hierarchies()
     machine = read_machine(hierarchies)
     planned = plan_groups(hierarchies, confinement, machine) if confinement.groups else ()
@@ -73,7 +74,7 @@ def run(confinement: Confinement, become: Callable[[], int] | None = None) -> in
 
 
 def _note(record: Path, confinement: Confinement, groups: TenantGroups | None) -> None:
-    """Before anything is made: what is made can be found."""
+    """Writes the record before anything is made, so that a cleanup finds everything."""
     noted = ConfinedPod(
         pid=os.getpid(),
         started=processes.started(os.getpid()),
@@ -86,7 +87,8 @@ def _note(record: Path, confinement: Confinement, groups: TenantGroups | None) -
 
 
 def clear(record: Path) -> bool:
-    """End and remove what a record names, and the record; whether all is gone. May be repeated."""
+    """Ends and removes everything that a record names, and the record. Returns whether nothing is left. May
+    be repeated."""
     try:
         noted = decode(record.read_bytes(), ConfinedPod)
     except FileNotFoundError:
@@ -123,7 +125,7 @@ def _fork(
 
 
 def _make_scratch(scratch: Path, user: int) -> None:
-    """Empty folders, which a pod that was killed before it began may have left."""
+    """Removes empty folders that a pod may have left if it was killed before it started."""
     scratch.mkdir(mode=0o700, exist_ok=True)
     for place in _PRIVATE:
         folder = scratch / place.strip("/").replace("/", "-")
@@ -164,7 +166,7 @@ def _be_the_pod(
 
 
 def _confine(confinement: Confinement, groups: TenantGroups | None, machine: Machine) -> None:
-    """All limits hold before the first instruction of the tenant's."""
+    """Sets all limits before the tenant's first instruction."""
     os.setsid()
     if groups is not None:
         groups.enter()
@@ -186,13 +188,13 @@ def _confine(confinement: Confinement, groups: TenantGroups | None, machine: Mac
 
 
 def _private_folders(scratch: Path) -> list[tuple[str, str]]:
-    """The folders of scratch, and in which places they are: each once, where one is a link to the other."""
+    """The private folders and the paths that they replace, without paths that are links to others."""
     places = {os.path.realpath(place): place for place in reversed(_PRIVATE) if os.path.isdir(place)}
     return [(str(scratch / place.strip("/").replace("/", "-")), real) for real, place in places.items()]
 
 
 def _limit(machine: Machine) -> None:
-    """Limits that hold for the tenant's user without control groups too, and core files of no size."""
+    """Sets limits for the tenant's user that also hold without control groups, and disables core files."""
     most = tenants_processes(machine.processes)
     files = _file_limit(machine)
     for kind, limit in (
@@ -220,7 +222,7 @@ def _oom_score(text: str) -> None:
 
 
 def probe(user: int) -> Isolation:
-    """What this machine permits for a pod of that user: tried, not concluded."""
+    """Tests what this machine permits for a pod of that user."""
     if not is_supported():
         return Isolation(problem="Gridmill does not run as root on Linux")
     with tempfile.TemporaryDirectory(prefix="gridmill-probe-") as made:
@@ -231,7 +233,8 @@ def probe(user: int) -> Isolation:
         grouped, groups_problem = -1, "no control groups for memory, processes and CPUs"
         if planned:
             grouped, groups_problem = _tried(replace(alone, namespaces=False), _joins_own)
-        separated, files_problem = _tried(replace(alone, groups=False), _looks_around)  # once: it is for good
+        # only once: separating files cannot be undone
+        separated, files_problem = _tried(replace(alone, groups=False), _looks_around)
     version = "v2" if planned and planned[-1].folder.name == "agent" else "v1"
     return Isolation(
         groups=version if grouped == 0 else "",
@@ -257,7 +260,8 @@ def _probe_of(place: Path, user: int) -> Confinement:
 
 
 def _tried(confinement: Confinement, check: Callable[[], int]) -> tuple[int, str]:
-    """How a check ends in a process that is confined so, and why it could not be made, if so."""
+    """Runs a check in a confined process. Returns its exit status, and the reason if the process could not be
+    made."""
     try:
         status = run(confinement, check)
     except (GridmillError, OSError) as error:
@@ -266,7 +270,7 @@ def _tried(confinement: Confinement, check: Callable[[], int]) -> tuple[int, str
 
 
 def _joins_own() -> int:
-    """Whether the user may make groups below that of its pod, and enter them."""
+    """Whether the user may make groups below the group of its pod, and join them."""
     own = own_hierarchies()
     for folder in dict.fromkeys((*own.v1.values(), own.unified)):
         if folder is not None and folder.name in (_PROBE, "agent"):
@@ -277,7 +281,7 @@ def _joins_own() -> int:
 
 
 def _looks_around() -> int:
-    """Whether processes and /tmp are its own, and the machine's files cannot be written."""
+    """Whether processes and /tmp are private and the machine's files cannot be written."""
     if os.getpid() != 1 or os.listdir("/tmp"):
         return 1
     return 0 if os.statvfs("/").f_flag & os.ST_RDONLY else _WRITES

@@ -19,7 +19,7 @@ from gridmill.domain.storage_uri import below
 from gridmill.domain.usage import DiskSpace
 
 LOOK_SECONDS = 0.25
-"""How often the free space is asked for."""
+"""The time between two looks at the free space."""
 _JUST_SECONDS = 1.0
 _STEP_ENTRIES = 1000
 _LAST_ENTRIES = 20_000
@@ -31,13 +31,13 @@ RAISE_HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLimits:
-    """The most that the files of one attempt may use; 0: no limit."""
+    """The limits for the files of one attempt; 0 means no limit."""
 
     size_bytes: int = 0
     files: int = 0
 
     def within(self, other: "DiskLimits") -> "DiskLimits":
-        """The smaller of each."""
+        """The smaller of both limits, for each field."""
         return DiskLimits(
             size_bytes=_smaller(self.size_bytes, other.size_bytes), files=_smaller(self.files, other.files)
         )
@@ -49,8 +49,9 @@ def _smaller(one: int, other: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class AttemptDisk:
-    """What an attempt writes in its folder and below the root. `spaces` are those of its disks when it began,
-    `ended_for` is why the guard ended it, `shortage` which disk was short at `short_at` (monotonic)."""
+    """The files that an attempt writes in its folder and below the root. `spaces` are its disks at its start,
+    `ended_for` is the reason if the guard ended it, `shortage` describes a disk that was short at `short_at`
+    (monotonic)."""
 
     order: AttemptOrder
     folder: Path
@@ -64,7 +65,7 @@ class AttemptDisk:
 
     @property
     def meter(self) -> FolderMeter:
-        """Made when it is first needed: most attempts are never measured."""
+        """The meter, made when it is first needed: most attempts are never measured."""
         if self._meter is None:
             uris = (self.order.output_uri, self.order.checkpoint_uri)
             written = [below(self.order.root, uri) for uri in uris if uri]
@@ -73,7 +74,7 @@ class AttemptDisk:
 
 
 class PodDiskGuard:
-    """The guard of one pod. `due` is when it wants to look (monotonic seconds)."""
+    """The guard of one pod. `due` is the time of its next look (monotonic seconds)."""
 
     def __init__(self, home: Path, limits: DiskLimits, reserve_bytes: int | None) -> None:
         self._home, self._limits, self._reserve_bytes = home, limits, reserve_bytes
@@ -88,7 +89,7 @@ class PodDiskGuard:
         )
 
     def _spaces(self, root: str, now: float) -> tuple[DiskSpace, ...]:
-        """Of home and root, as they were a moment ago at most."""
+        """The space of home and root, at most a moment old."""
         then, spaces = self._known.get(root, (float("-inf"), ()))
         if now - then >= LOOK_SECONDS:
             places = {"home": self._home, "storage root": Path(root)}
@@ -98,14 +99,14 @@ class PodDiskGuard:
         return spaces
 
     def _space(self, place: str, path: Path) -> DiskSpace | None:
-        """None where the root is away."""
+        """The space, or None if the root cannot be reached."""
         try:
             return space_of(place, path, self._reserve_bytes)
         except OSError:
             return None
 
     def look(self, disks: Iterable[AttemptDisk], now: float) -> list[AttemptDisk]:
-        """Those that must be ended, with their outcomes. Marks those whose disk is short."""
+        """The attempts to end, with their outcomes. Also marks attempts whose disk is short."""
         if now < self.due:
             return []
         self.due = now + LOOK_SECONDS
@@ -130,7 +131,7 @@ class PodDiskGuard:
         return over
 
     def _shortest(self, disk: AttemptDisk, now: float) -> DiskSpace | None:
-        """The disk that has least for its reserve; None: none is short."""
+        """The disk that is shortest of its reserve; None if none is short."""
         short = [space for space in self._spaces(disk.order.root, now) if space.is_short]
         if not short:
             return None
@@ -139,8 +140,10 @@ class PodDiskGuard:
         return worst
 
     def explained(self, disk: AttemptDisk, outcome: AttemptOutcome, now: float) -> AttemptOutcome:
-        """The outcome of an attempt that failed, with the full disk that may be why. It is tried again as if
-        it had been lost, unless it filled the disk itself."""
+        """The outcome of a failed attempt, extended by the full disk that may be the reason.
+
+        The attempt is retried like a lost one, unless it filled the disk itself.
+        """
         unclear = outcome.cause in (Cause.EXIT, Cause.STORAGE, Cause.OUTPUT, Cause.INTERNAL)
         if outcome.state != AttemptState.FAILED or not unclear:
             return outcome
@@ -182,13 +185,13 @@ def _is_critical(space: DiskSpace) -> bool:
 
 
 def _is_large(use: FolderUse, space: DiskSpace) -> bool:
-    """Whether the disk would not be short of so much without it."""
+    """Whether the disk would be much less short without this attempt."""
     by_files = space.lacks_files and use.files >= max(1, space.reserve_files // 2)
     return by_files or (bool(space.lacking_bytes) and use.size_bytes >= max(1, space.reserve_bytes // 2))
 
 
 def _has_filled(use: FolderUse, disk: AttemptDisk, space: DiskSpace | None) -> bool:
-    """Whether it has taken more than half of what was free when it began."""
+    """Whether it used more than half of the space that was free at its start."""
     found = [one for one in disk.spaces if space is None or one.path == space.path]
     return any(
         2 * use.size_bytes > one.free_bytes or (one.files > 0 and 2 * use.files > one.free_files)

@@ -1,7 +1,8 @@
-"""Keeps emptied folders of ended attempts for the next attempts: to remove one takes ext4 some milliseconds.
+"""Keeps emptied folders of ended attempts for later attempts, because ext4 needs some milliseconds to remove
+one.
 
-A folder is kept only where it is as the pod made it: empty, with the same owner, permissions and attributes.
-It is given out again in the same role, so that what it inherited from the folder above is the same too.
+A folder is kept only if it is as the pod made it: empty, with the same owner, permissions and attributes. It
+is reused only in the same role, so that attributes inherited from the folder above are the same too.
 """
 
 import os
@@ -13,16 +14,16 @@ from pathlib import Path
 from gridmill.domain.frozen import dataclass
 
 ATTEMPT, INNER, OUTPUT = "attempt", "inner", "output"
-"""The roles of folders: an attempt's own, those in it, and where a command leaves its files."""
+"""The roles of folders: the folder of an attempt, folders in it, and the output folder of a command."""
 _MOST = 64
-"""More than the attempts of a busy pod have at a time; further folders are removed."""
+"""More than the attempts of a busy pod need at the same time; further folders are removed."""
 _LABELS = frozenset({"security.selinux"})
 """Attributes that the system sets on every file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What a folder has besides its name and its entries."""
+    """The properties of a folder besides its name and its entries."""
 
     mode: int
     owner: int
@@ -32,7 +33,8 @@ class _Look:
 
 
 class EmptyFolders:
-    """Owned by the pod; `place` is on the file system of the attempts' folders, and the pod's alone."""
+    """Emptied folders of one pod. `place` is on the file system of the attempts' folders and belongs to the
+    pod alone."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -41,7 +43,7 @@ class EmptyFolders:
         self._usual: dict[str, _Look] = {}
 
     def make(self, path: str | Path, role: str, *, mode: int = 0o777) -> None:
-        """A new folder at `path`. Raises FileExistsError where something is there, OSError."""
+        """Makes a new folder at `path`. Raises FileExistsError if the path exists, OSError."""
         free = self._free.get(role)
         if not free:
             os.mkdir(path, mode)
@@ -52,13 +54,15 @@ class EmptyFolders:
         kept = free.pop()
         try:
             os.rename(kept, path)
-        except OSError:  # another file system, or somebody has made it meanwhile
+        except OSError:  # another file system, or another process has made it
             _remove(kept)
             os.mkdir(path, mode)
 
     def clear(self, folder: Path, role: str, most: int) -> bool:
-        """Remove the folder with all that is below it, where that is at most so many entries; gone is fine.
-        False where some of it is left. Folders below have the role `INNER`."""
+        """Removes the folder and its content if it has at most `entries` entries. A missing folder is fine.
+
+        Returns False if something is left. Folders below have the role `INNER`.
+        """
         try:
             return self._clear(str(folder), role, most) >= 0
         except FileNotFoundError:
@@ -67,7 +71,7 @@ class EmptyFolders:
             return False
 
     def _clear(self, folder: str, role: str, most: int) -> int:
-        """How many more may be removed; negative when it was too much."""
+        """Returns how many more entries may be removed; negative if there were too many."""
         if os.path.islink(folder):
             raise NotADirectoryError(folder)
         with os.scandir(folder) as found:
@@ -85,7 +89,7 @@ class EmptyFolders:
         return most
 
     def keep(self, folder: str | Path, role: str) -> None:
-        """Remove the folder if it is empty, and keep it for `make`."""
+        """Removes the folder if it is empty, and keeps it for `make`."""
         usual, free = self._usual.get(role), self._free.setdefault(role, [])
         try:
             if len(free) < _MOST and usual == _look(folder) and not os.listdir(folder):
@@ -104,7 +108,7 @@ class EmptyFolders:
         return kept
 
     def close(self) -> None:
-        """Remove what is kept."""
+        """Removes the kept folders."""
         self._free.clear()
         shutil.rmtree(self._place, ignore_errors=True)
 

@@ -27,24 +27,25 @@ _SMALL_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFolder:
-    """`path` is the pod's own folder, `home` where attempts and caches are."""
+    """The paths of a pod. `path` is the pod's own folder; `home` contains attempts and caches."""
 
     path: Path
     home: Path
 
     @property
     def starts(self) -> Path:
-        """One line per attempt that was started: `attempt_id pid start-time` (pid 0: forked elsewhere)."""
+        """The file with one line for each started attempt: `attempt_id pid start-time` (pid 0: forked by
+        another process)."""
         return self.path / "attempts"
 
     @property
     def emptied(self) -> Path:
-        """Folders of ended attempts, for the next ones."""
+        """The folder for emptied folders of ended attempts."""
         return self.path / "emptied"
 
     @property
     def trash(self) -> Path:
-        """What is to be removed when there is time."""
+        """The folder for files that are deleted later."""
         return self.path / "trash"
 
     def attempt(self, attempt_id: str) -> Path:
@@ -53,7 +54,8 @@ class PodFolder:
 
 
 def create_attempt_folder(folder: Path, order: AttemptOrder, empties: EmptyFolders) -> None:
-    """Make it, without its order. Raises FileExistsError when the attempt was started before, OSError."""
+    """Makes the attempt's folder, without its order. Raises FileExistsError if the attempt was started
+    before, OSError."""
     if not folder.parent.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
     empties.make(folder, ATTEMPT, mode=0o700)
@@ -62,12 +64,13 @@ def create_attempt_folder(folder: Path, order: AttemptOrder, empties: EmptyFolde
         empties.make(f"{folder}/work/tmp", INNER)
         empties.make(f"{folder}/work/{CODE}", INNER)
         _make_no_files(order, folder / "work", empties)
-        with contextlib.suppress(OSError, GridmillError):  # its process tries again, and says what is wrong
+        # the attempt's process tries again and reports the error
+        with contextlib.suppress(OSError, GridmillError):
             create_output(order, empties)
 
 
 def write_order(folder: Path, order: AttemptOrder) -> None:
-    """Write the order, once, for the process that reads it. Raises OSError."""
+    """Writes the order, once, for the process that reads it. Raises OSError."""
     path = folder / "order.json"
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -76,7 +79,7 @@ def write_order(folder: Path, order: AttemptOrder) -> None:
 
 
 def _make_no_files(order: AttemptOrder, work: Path, empties: EmptyFolders) -> None:
-    """The empty folders of needed jobs that left nothing."""
+    """The empty folders that stand for needed jobs without files."""
     if not order.job.needs:
         return
     place = work / NO_FILES
@@ -88,16 +91,19 @@ def _make_no_files(order: AttemptOrder, work: Path, empties: EmptyFolders) -> No
 
 
 def existing_output(order: AttemptOrder) -> Path | None:
-    """The output folder of an attempt that has not begun, where something has that name. It is of another
-    attempt, which a store that was lost had given the same id. The ranks of a gang share theirs."""
-    with contextlib.suppress(GridmillError):  # its process says what is wrong
+    """The path of the output folder of an attempt that has not started, if this path exists.
+
+    It belongs to another attempt, to which a lost store had given the same id. The ranks of a gang share
+    their output folder.
+    """
+    with contextlib.suppress(GridmillError):  # the attempt's process reports the error
         folder = below(order.root, order.output_uri)
         return folder if order.gang is None and os.path.lexists(folder) else None
     return None
 
 
 def create_output(order: AttemptOrder, empties: EmptyFolders) -> None:
-    """Make the folder for a command's files, unless it is one of several that share it. Raises OSError,
+    """Makes the output folder of a command, unless several attempts share it. Raises OSError,
     UnsafePathError."""
     if order.gang is not None or order.part is not None:
         return
@@ -109,7 +115,7 @@ def create_output(order: AttemptOrder, empties: EmptyFolders) -> None:
 
 
 def own_outcome(folder: Path) -> AttemptOutcome | None:
-    """What the job's own process wrote about its end, if it did."""
+    """The outcome that the job's own process wrote, if it did."""
     try:
         return decode((folder / "outcome.json").read_bytes(), AttemptOutcome)
     except (OSError, InputError):
@@ -130,22 +136,26 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def has_few_files(folder: Path) -> bool:
-    """True when removing it takes no time worth speaking of."""
+    """Whether removing it takes negligible time."""
     return len(list(islice(_files(folder), FEW))) < FEW
 
 
 def is_small(folder: Path) -> bool:
-    """True when few files are in it, and little in these."""
+    """Whether the folder has few, small files."""
     sizes = [size for _, size in islice(_files(folder), FEW)]
     return len(sizes) < FEW and sum(sizes) < _SMALL_BYTES
 
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
-"""Variable with the descriptor by which a site passes the lock, already taken, to the pod that it starts."""
+"""The environment variable with the descriptor of the lock that a site has taken for the pod that it
+starts."""
 
 
 def acquire_lock(path: Path, *, patience_seconds: float) -> int | None:
-    """The lock's descriptor; None when the pod lives. Who only looks holds it for moments: hence patience."""
+    """The descriptor of the lock; None if the pod lives.
+
+    Observers hold the lock for moments, therefore it tries for a while.
+    """
     descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + patience_seconds
     while True:
@@ -160,16 +170,17 @@ def acquire_lock(path: Path, *, patience_seconds: float) -> int | None:
 
 
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
-"""Variable with the reading end of a pipe: when no process has its other end any more, the pod ends."""
+"""The environment variable with the reading end of a pipe. The pod ends when no process has the other end
+open."""
 
 
 def inherited_lock() -> int | None:
-    """The descriptor a site handed over; None when there is none."""
+    """The descriptor that a site passed to this process; None if there is none."""
     return _inherited(LOCK_FD)
 
 
 def inherited_lifeline() -> int | None:
-    """The pipe of a site whose pods end with it; None when there is none."""
+    """The pipe of a site whose pods end with the site; None if there is none."""
     return _inherited(LIFELINE_FD)
 
 
@@ -182,7 +193,7 @@ def _inherited(name: str) -> int | None:
 
 
 def was_started(path: Path) -> bool:
-    """Whether the pod ever ran: then it never runs again."""
+    """Whether the pod was ever started. Such a pod never starts again."""
     return (path / "pid").exists()
 
 
@@ -197,5 +208,6 @@ def has_ended(path: Path) -> bool:
 
 
 def mark_ended(path: Path, why: str = "") -> None:
-    """Write `ended`: nothing of the pod is left, and it never comes back. `why`: it did not end by itself."""
+    """Writes the mark `ended`: nothing of the pod is left, and it never starts again. `why` is the reason if
+    it did not end by itself."""
     (path / "ended").write_text(why)

@@ -1,10 +1,11 @@
 """The small process that forks the processes of commands for a pod: `python -I -S forker.py FD POD`.
 
-It imports nothing of Gridmill: to fork it takes a third of the time that it takes to fork the pod. FD is a
-SOCK_SEQPACKET socket. Each message names the cgroups to enter (files, NUL between them) and brings the socket
-of a new process. That is a child of the pod (CLONE_PARENT), whose number is POD. It enters the cgroups, says
-its number and an address, and waits for its command: a text that is read to that address, with pointers that
-are right there (`HEADER`). A page that a new process writes to costs it 5 microseconds: it makes no objects.
+It imports nothing of Gridmill, because forking it takes a third of the time of forking the pod. FD is a
+SOCK_SEQPACKET socket, POD the process number of the pod. Each message names the cgroups to enter (files, NUL
+between them) and brings the socket of a new process. That process is a child of the pod (CLONE_PARENT). It
+enters the cgroups, sends its number and an address, and waits for its command: a text that it reads to that
+address, with valid pointers (`HEADER`). Each page that a new process writes to costs 5 microseconds, so it
+makes no objects.
 """
 
 import ctypes
@@ -20,29 +21,29 @@ from _socket import MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, SocketType
 from contextlib import suppress
 
 HEADER = struct.Struct("<16q")
-"""Pointers to the name of the file for the error number, the folder, the arguments and the environment (both
-ended by a null pointer), where the CPUs are (an offset), how many these are, how many programs to try, and
-pointers to those."""
+"""The header of a command: pointers to the path of the file for the error number, the folder, the arguments
+and the environment (both end with a null pointer), the offset and number of CPUs, the number of programs to
+try, and pointers to these."""
 PROGRAMS = 9
-"""At most so many programs are tried."""
+"""The largest number of programs to try."""
 HELLO = struct.Struct("<2q")
 """The number of a new process, and the address of its text."""
 REGION_BYTES = 128 * 1024
-"""The largest text."""
+"""The largest text in bytes."""
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
-"""The system call `clone`, by machine."""
+"""The number of the system call `clone`, by machine."""
 _CLONE_PARENT = 0x00008000
 _PR_SET_PDEATHSIG = 1
 _PIPES = struct.Struct("=3i")
 _REQUEST_BYTES = 16 * 1024
 _ANCILLARY_BYTES = 64
-_HIGH = 10  # above the descriptors of a command
+_HIGH = 10  # higher than the descriptors of a command
 _FIRST_TO_GO = b"500"
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 
 
 class Forker:
-    """Serves the link until the pod closes it, or ends."""
+    """Serves the link until the pod closes it or ends."""
 
     def __init__(self, link: SocketType, pod: int) -> None:
         self._link, self._pod = link, pod
@@ -53,7 +54,7 @@ class Forker:
         self._clone = CLONE_NUMBERS[os.uname().machine]
 
     def serve(self) -> None:
-        """Fork what is asked for."""
+        """Forks the requested process."""
         self.die_with_pod()
         while True:
             data, found, _, _ = self._link.recvmsg(_REQUEST_BYTES, _ANCILLARY_BYTES, MSG_CMSG_CLOEXEC)
@@ -72,7 +73,7 @@ class Forker:
             own.close()
 
     def die_with_pod(self) -> None:
-        """Be killed when the pod dies."""
+        """Asks the kernel to kill this process when the pod dies."""
         self._libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != self._pod:
             os._exit(1)
@@ -89,7 +90,8 @@ class Forker:
             self._become(found[0][2])
 
     def _become(self, pipes: bytes) -> None:
-        """Execute the command; what prevents that is written to a file of the attempt."""
+        """Executes the command. If it cannot be executed, the error number is written to a file of the
+        attempt."""
         trouble, folder, argv, environment, cpus, count, programs, *tried = HEADER.unpack_from(self._region)
         for target, source in enumerate(_PIPES.unpack(pipes), 1):
             os.dup2(source, target, inheritable=True)
@@ -101,13 +103,13 @@ class Forker:
         else:
             for program in tried[:programs]:
                 self._libc.execve(program, argv, environment)
-                if number in (0, errno.ENOENT, errno.ENOTDIR):  # as execvp() has it
+                if number in (0, errno.ENOENT, errno.ENOTDIR):  # the same order of errors as execvp()
                     number = ctypes.get_errno()
         _write(ctypes.string_at(trouble), str(number).encode(), os.O_CREAT)
 
 
 def _libc() -> ctypes.PyDLL:
-    """It keeps the interpreter's lock, so that a new process has it."""
+    """A system call that keeps the interpreter's lock, so that a new process has it."""
     libc = ctypes.PyDLL(None, use_errno=True)
     libc.syscall.argtypes, libc.syscall.restype = [ctypes.c_long] * 6, ctypes.c_long
     libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -124,11 +126,11 @@ def _write(path: str | bytes, data: bytes, flags: int = 0) -> None:
 
 
 def main(descriptor: int, pod: int) -> None:
-    """Be as the new processes have to be, and serve."""
+    """Prepares this process like the new processes and serves."""
     link = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     os.close(descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(0, 3)  # taken, so that no pipe comes in its place
+    os.dup2(0, 3)  # occupies the number, so that no pipe gets it
     for number in _RESET:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -18,17 +18,20 @@ from gridmill.transfer.contents import place_of, read_manifest
 from gridmill.transfer.tree_writer import hand_files, hand_tree
 
 NO_FILES = "no-files"
-"""Folder below the work folder, with an empty folder for each needed job that left no files."""
+"""The folder below the work folder with an empty folder for each needed job without files."""
 INPUTS = "inputs"
 """Folder below the work folder with the inputs that are copied or linked for the attempt."""
 MOST_FILES = 20_000
-"""An output with more files is passed in place: linking them takes seconds."""
+"""An output with more files is passed in place, because linking the files takes seconds."""
 _LOG = "_delta_log/"
 
 
 def input_folders(order: AttemptOrder, work: Path) -> dict[str, Path]:
-    """The folder of each job that the command needs, by the job's name. A job that left no files has an empty
-    folder below `work`, which is the attempt's own: no input is ever the storage root, or unset."""
+    """The folder of each job that the command needs, by the job's name.
+
+    A job without files gets an empty folder below `work`, which belongs to the attempt: an input is never the
+    storage root and never unset.
+    """
     inputs = {entry.name: entry.artifact for entry in order.inputs}
     return {
         name: _folder(order, work, name, inputs.get(name))
@@ -37,7 +40,7 @@ def input_folders(order: AttemptOrder, work: Path) -> dict[str, Path]:
 
 
 def _folder(order: AttemptOrder, work: Path, name: str, version: Artifact | None) -> Path:
-    flat = name.replace("/", ".")  # `weather/rows` is not below `weather`
+    flat = name.replace("/", ".")  # with the slash: `weather/rows` is not below `weather`
     if version is None or not version.output.uri:
         return work / NO_FILES / flat
     if version.kind != ArtifactKind.SINK and version.output.details.get("files", 0) > MOST_FILES:
@@ -46,7 +49,7 @@ def _folder(order: AttemptOrder, work: Path, name: str, version: Artifact | None
 
 
 def _own_place(order: AttemptOrder, work: Path) -> Path:
-    """On the disk of the versions, so that a file can have a second name there."""
+    """The folder for inputs on the disk of the versions, so that hard links are possible."""
     with suppress(OSError):
         if os.stat(work).st_dev != os.stat(order.root).st_dev:
             return below(order.root, handed_uri(order.attempt_id))
@@ -54,17 +57,17 @@ def _own_place(order: AttemptOrder, work: Path) -> Path:
 
 
 def handed_uri(attempt_id: str) -> str:
-    """What is handed to an attempt, below the storage root."""
+    """The path of the attempt's inputs below the storage root."""
     return f"{HANDED}/{attempt_id}"
 
 
 def take_back(order: AttemptOrder) -> None:
-    """Remove what was handed to an attempt that has ended, outside its work folder; nothing there is fine."""
+    """Removes the inputs that an ended attempt got outside of its work folder. They may be missing."""
     shutil.rmtree(below(order.root, handed_uri(order.attempt_id)), ignore_errors=True)
 
 
 def hand_over(order: AttemptOrder, work: Path) -> None:
-    """Make the folders that are the attempt's own. Raises InputError, StorageError."""
+    """Makes the input folders of the attempt. Raises InputError, StorageError."""
     folders = input_folders(order, work)
     try:
         for folder in folders.values():
@@ -87,7 +90,8 @@ def _hand(root: str, version: Artifact, folder: Path) -> None:
 
 
 def _hand_table(root: str, version: Artifact, folder: Path) -> None:
-    """The version's data files where these are just its rows; else its rows are written."""
+    """The version's data files if these are exactly its rows. Otherwise its rows are written to a new
+    folder."""
     files = _data_files(root, version) if version.output.details.get("plain") else None
     if files is None:
         _write_rows(root, version, folder)
@@ -95,7 +99,7 @@ def _hand_table(root: str, version: Artifact, folder: Path) -> None:
 
 
 def _data_files(root: str, version: Artifact) -> list[str] | None:
-    """By its manifest, which a farm does not have; None where nothing tells."""
+    """The number of rows by its manifest, which a farm does not have; None if it is unknown."""
     folder = below(root, version.output.uri)
     if lies_alone(version.output.uri):
         return [entry.path for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
@@ -109,7 +113,7 @@ def _data_files(root: str, version: Artifact) -> list[str] | None:
 
 
 def _write_rows(root: str, version: Artifact, folder: Path) -> None:
-    """By a process of its own: what reads tables is never loaded here."""
+    """Writes the rows with a separate process, because this process never loads table libraries."""
     request = encode({"root": root, "output": version.output, "folder": str(folder)})
     argv = [sys.executable, "-P", "-m", "gridmill.jobs.export_sink"]
     done = subprocess.run(argv, input=request, capture_output=True, check=False)

@@ -53,19 +53,20 @@ class Journal:
         self._unwritten = bytearray()
         self._tail: deque[_JournalEntry] = deque()
         self._tail_bytes = 0
-        self._cursor: tuple[int, int, int] = (0, 0, 0)  # segment's first, offset there, number before it
+        # first number of the segment, offset there, number before it
+        self._cursor: tuple[int, int, int] = (0, 0, 0)
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
     def full(self) -> bool:
-        """True while jobs must not be read: too much is unacknowledged, or the disk takes nothing."""
+        """True while jobs must not be read: too many events are uncommitted, or the disk accepts none."""
         kept = sum(segment.size for segment in self._segments) + len(self._unwritten)
         return kept >= self._cap or len(self._unwritten) >= self._segment_bytes
 
     def append(
         self, attempt_id: str, token: str, time: float, kind: EventType, body: Mapping[str, Any]
     ) -> PodEvent:
-        """Number an event and keep it; `flush` brings it to disk."""
+        """Gives an event its number and keeps it; `flush` writes it to disk."""
         self.last += 1
         event = PodEvent(
             number=self.last, attempt_id=attempt_id, token=token, time=time, type=kind, body=body
@@ -77,7 +78,7 @@ class Journal:
         return event
 
     def flush(self) -> None:
-        """Write what was appended; what the disk refuses is tried again by the next flush."""
+        """Writes appended events. Events that the disk refuses are tried again by the next flush."""
         if self._unwritten:
             try:
                 self._write()
@@ -108,12 +109,12 @@ class Journal:
             self._file = None
 
     def acknowledge(self, number: int) -> None:
-        """Forget everything up to `number`; a lower one than before changes nothing."""
+        """Deletes everything up to `number`; a lower number than before changes nothing."""
         self.acknowledged = max(self.acknowledged, min(number, self.last))
         while self._tail and self._tail[0].event.number <= self.acknowledged:
             self._tail_bytes -= self._tail.popleft().size
         if self.acknowledged == self.last and self._segments:
-            stuck = bool(self._unwritten)  # what the disk refused is not needed any more
+            stuck = bool(self._unwritten)  # events that the disk refused are not needed any more
             self._unwritten.clear()
             if stuck or self._segments[-1].size >= _WORTH_DROPPING:
                 self._close_segment()
@@ -168,12 +169,12 @@ class Journal:
                     yield event, length
 
     def close(self) -> None:
-        """Close the file; what is on disk stays."""
+        """Closes the file. Its content stays on disk."""
         self._close_segment()
 
 
 def read_journal(folder: Path) -> Iterator[PodEvent]:
-    """The events a pod left behind, in order; a torn last line is left out."""
+    """The events that a pod left, in order, without an incomplete last line."""
     for path in sorted(folder.glob("*.jsonl")):
         for event, _ in _parse(path, 0):
             yield event

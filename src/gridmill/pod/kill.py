@@ -1,7 +1,7 @@
 """Finds every process of an attempt, however it was started, and kills all of them.
 
-With a cgroup its members are known. Without, they are the tree below the attempt's process, its process
-group, and orphans: the pod adopts processes that lose their parent, and finds the attempt by session and
+With a cgroup the members are known. Without one they are the tree below the attempt's process, its process
+group, and orphans: the pod adopts processes that lose their parent, and assigns them by session and
 environment.
 """
 
@@ -14,17 +14,19 @@ from gridmill.pod.attempt import Attempt
 
 
 class OrphanKiller:
-    """`is_ours` says which of the pod's children are no orphans (attempts' own processes, zygotes)."""
+    """The processes of one attempt. `is_ours` returns which children of the pod are not orphans (processes of
+    attempts, zygotes)."""
 
     def __init__(self, is_ours: Callable[[int], bool], is_alone: Callable[[], bool]) -> None:
         self._is_ours, self._is_alone = is_ours, is_alone
 
     def started(self, pid: int) -> int:
-        """When it started, in ticks since boot: with its pid, its name for ever."""
+        """The start of the process in ticks since boot. Together with the pid it is unique."""
         return processes.started(pid)
 
     def terminate(self, attempt: Attempt) -> None:
-        """SIGTERM to all its processes; those that were stopped (SIGSTOP) go on, to hear of it."""
+        """Sends SIGTERM to all its processes. Stopped processes (SIGSTOP) are continued so that they receive
+        it."""
         if not attempt.pid:
             return
         pids = attempt.group.pids() if attempt.group else self.tree(attempt)
@@ -32,7 +34,7 @@ class OrphanKiller:
         processes.send(pids or [attempt.pid], signal.SIGCONT)
 
     def kill(self, attempt: Attempt, now: float) -> bool:
-        """SIGKILL to all its processes; True when there was none left (zombies aside)."""
+        """Sends SIGKILL to all its processes. Returns True when none was left (except zombies)."""
         if attempt.group is not None:
             return attempt.group.kill()
         if attempt.pid == 0:
@@ -50,8 +52,8 @@ class OrphanKiller:
         return processes.tree([attempt.pid, *self._orphans(attempt)])
 
     def _orphans(self, attempt: Attempt) -> list[int]:
-        """Children of the pod that the attempt's processes left. One that tells nothing of its origin is
-        taken for the only attempt's there is."""
+        """Children of the pod that the attempt's processes left. A child of unknown origin is assigned if the
+        pod has only this attempt."""
         marker = f"GRIDMILL_ATTEMPT={attempt.order.attempt_id}"
         mine = []
         for pid in processes.children(os.getpid()):
@@ -66,5 +68,6 @@ class OrphanKiller:
 
 
 def kill_group_before_reaping(pid: int) -> None:
-    """SIGKILL to the process group of a process that is a zombie: while it is one, its number is its own."""
+    """Sends SIGKILL to the process group of a zombie. While it is a zombie, no other process can get its
+    number."""
     processes.send_group(pid, signal.SIGKILL)

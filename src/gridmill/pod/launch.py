@@ -26,15 +26,15 @@ EVENTS_FD = 3
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_FIRST_TO_GO = b"500"  # when the whole machine runs out of memory: jobs before pods and control nodes
+_FIRST_TO_GO = b"500"  # if the machine runs out of memory, the kernel ends jobs before pods and control nodes
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is to be started. `joins` are the cgroup.procs files of the cgroups to enter; `affinity` the CPUs
-    to keep to (empty: all). `folder` is the attempt's. A zygote imports `imports` before it forks."""
+    """A process to start. `joins` are the cgroup.procs files of the cgroups to enter; `affinity` are its CPUs
+    (empty: all). `folder` is the attempt's. A zygote imports `imports` before it forks."""
 
     attempt_id: str
     folder: str
@@ -53,13 +53,13 @@ class Pipes:
     events: int = field(default=-1)
 
     def close(self) -> None:
-        """Close the job's ends, once the job has them."""
+        """Closes the job's ends, after the job has them."""
         for descriptor in (self.out, self.err, self.events):
             os.close(descriptor)
 
 
 def make_pipes() -> tuple[Pipes, dict[str, int]]:
-    """The job's ends, and the pod's by name. Raises OSError."""
+    """Opens the pipes: the job's ends, and the pod's ends by name. Raises OSError."""
     made: list[int] = []
     try:
         for _ in range(3):
@@ -73,12 +73,12 @@ def make_pipes() -> tuple[Pipes, dict[str, int]]:
 
 
 def send(link: socket.socket, launch: Launch, pipes: Pipes) -> None:
-    """To a process that forks or becomes the job, over a SOCK_SEQPACKET. Raises OSError."""
+    """Sends the launch over a SOCK_SEQPACKET to a process that forks or becomes the job. Raises OSError."""
     socket.send_fds(link, [encode(launch)], [pipes.out, pipes.err, pipes.events])
 
 
 def receive(link: socket.socket) -> tuple[Launch, Pipes] | None:
-    """What was sent; None when the other end was closed."""
+    """Receives a launch; None if the other end is closed."""
     data, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, _PIPES)
     if not data:
         return None
@@ -87,7 +87,8 @@ def receive(link: socket.socket) -> tuple[Launch, Pipes] | None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what the jobs' processes leave behind, so that it can be found and reaped."""
+    """Makes this process the parent of processes that the jobs' processes leave, so that it can find and reap
+    them."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -133,15 +134,17 @@ def _flush() -> None:
 
 
 def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
-    """Be a process of the attempt: own session, its descriptors, its cgroups, no inherited handlers."""
+    """Turns this process into a process of the attempt: own session, its descriptors, its cgroups, no
+    inherited handlers."""
     os.setsid()
-    _wire(pipes)  # first: what goes wrong from here on is in the job's log
+    _wire(pipes)  # first, so that later errors appear in the job's log
     settle(launch.joins, parent)
     _set_process_attributes(launch)
 
 
 def settle(joins: tuple[str, ...], parent: int) -> None:
-    """Enter the cgroups, reset what was inherited, die with the parent, be the first to go without memory."""
+    """Enters the cgroups, resets inherited settings, dies with the parent, and is the first to be killed
+    without memory."""
     for procs in joins:
         _write(procs, b"0")
     _reset_signals()
@@ -151,7 +154,7 @@ def settle(joins: tuple[str, ...], parent: int) -> None:
 
 
 def apply_launch(launch: Launch, pipes: Pipes) -> None:
-    """The rest of `enter`, for a process that has settled before its launch was known."""
+    """The rest of `enter`, for a process that settled before its launch was known."""
     _wire(pipes)
     _set_process_attributes(launch)
 
@@ -179,7 +182,8 @@ def _reset_signals() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent dies, so that no attempt runs that nobody watches."""
+    """Asks the kernel to kill this process when the parent dies, so that no attempt runs without
+    supervision."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:
@@ -187,7 +191,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def _wire(pipes: Pipes) -> None:
-    """Descriptors 0 to 3 as the job is to find them, and no others."""
+    """Sets descriptors 0 to 3 for the job and closes all others."""
     null = os.open(os.devnull, os.O_RDONLY)
     sources = [_above(descriptor) for descriptor in (null, pipes.out, pipes.err, pipes.events)]
     for target, source in enumerate(sources):
@@ -196,7 +200,7 @@ def _wire(pipes: Pipes) -> None:
 
 
 def _above(descriptor: int) -> int:
-    """The descriptor, moved out of the way of 0 to 3."""
+    """Moves the descriptor to a number above 0 to 3."""
     while descriptor <= EVENTS_FD:
         descriptor = os.dup(descriptor)
     return descriptor
@@ -213,14 +217,16 @@ VARIABLES = (
 )
 _SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _SPINS = {"GOMP_SPINCOUNT": "30000"}
-"""How often a thread of libgomp (PyTorch, scikit-learn, XGBoost) checks for more work before it sleeps: about
-0.1 ms long; the library's own 300,000 are a millisecond. If other processes use the CPUs too, that time is
-taken from the thread that is waited for: a small LSTM took 24 s instead of 2, and equally long with either
-value on CPUs of its own (libgomp's manual, "GOMP_SPINCOUNT")."""
+"""How often a thread of libgomp (PyTorch, scikit-learn, XGBoost) checks for more work before it sleeps: this
+value takes about 0.1 ms; the default of 300,000 takes a millisecond.
+
+If other processes use the CPUs too, spinning takes time from the thread that works: a small LSTM took 24 s
+instead of 2 s. On free CPUs both values take the same time (libgomp's manual, "GOMP_SPINCOUNT").
+"""
 
 
 def thread_environment(cpus: float, base: Mapping[str, str]) -> Mapping[str, str]:
-    """One thread per whole CPU, at least one; those that wait do not keep others from working, unless the
-    machine's own environment says how they are to wait."""
+    """The thread settings: one thread per whole CPU, at least one. Waiting threads sleep early, unless the
+    environment of the machine sets how they wait."""
     spins = {name: base[name] for name in _SAID if name in base} or _SPINS
     return dict.fromkeys(VARIABLES, str(max(1, int(cpus)))) | spins

@@ -1,7 +1,7 @@
-"""Counts how often a cgroup ran out of memory at its own limit, as the kernel says it.
+"""Counts how often a cgroup ran out of memory at its own limit, from events of the kernel.
 
-Version 2 counts it in memory.events. Version 1 signals an eventfd of the group that is at its limit, and of
-each group below it: the events of a group that the group above it did not get are those of its own limit.
+Version 2 counts it in memory.events. Version 1 signals an eventfd of the group at its limit and of each group
+below it. Therefore events of a group that the group above did not get are those of its own limit.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class LimitEvents:
-    """The events of one group, and of the group `above` it, from `watch` on. `close` it in the end."""
+    """The events of one group, and of the group `above` it, since `watch`. Call `close` at the end."""
 
     def __init__(self, folder: Path | None, above: "LimitEvents | None" = None) -> None:
         self.folder = folder
@@ -20,25 +20,26 @@ class LimitEvents:
         self._event = -1
 
     def watch(self) -> None:
-        """Count from now on. Not done for groups of jobs that end at once: it takes 40 microseconds."""
+        """Starts to count. It takes 40 microseconds, so it is not done for groups of jobs that end at
+        once."""
         if self._event < 0 and self.folder is not None:
             self._event = _subscribe(f"{self.folder}")
             self._above_before = self._above.total() if self._above is not None else 0
 
     def own(self) -> int | None:
-        """How often it had no more memory at its own limit; None where version 1 does not tell."""
+        """How often it ran out of memory at its own limit; None if version 1 does not report it."""
         counted = _counted(self.folder, "memory.events")
         if counted is not None or self._event < 0:
             return counted
         return self.total() - self.above()
 
     def above(self) -> int:
-        """How often the group above had none: in version 2 at its own limit, in version 1 also at one further
-        up."""
+        """How often the group above ran out of memory: in version 2 at its own limit, in version 1 also at a
+        limit further up."""
         return 0 if self._above is None else self._above.total() - self._above_before
 
     def total(self) -> int:
-        """All that were counted here."""
+        """All events counted here."""
         counted = _counted(self.folder, "memory.events.local")
         if counted is not None:
             return counted
@@ -48,14 +49,14 @@ class LimitEvents:
         return self._count
 
     def close(self) -> None:
-        """Let go of the eventfd."""
+        """Closes the eventfd."""
         if self._event >= 0:
             os.close(self._event)
             self._event = -1
 
 
 def _counted(folder: Path | None, name: str) -> int | None:
-    """The count of `oom` in a file of version 2; None where there is no such file."""
+    """The count of `oom` in a file of version 2; None if the file does not exist."""
     if folder is None:
         return None
     try:
@@ -67,7 +68,7 @@ def _counted(folder: Path | None, name: str) -> int | None:
 
 
 def _subscribe(folder: str) -> int:
-    """An eventfd for the group's events; -1 where there are none (version 2, no permission, no Linux)."""
+    """An eventfd for the group's events; -1 if there are none (version 2, no permission, not Linux)."""
     event = -1
     try:
         counter = os.open(f"{folder}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)

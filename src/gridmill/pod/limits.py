@@ -31,16 +31,16 @@ SLOW_SECONDS = 0.5
 _QUICK_FOR_SECONDS = 3.0
 _FEW_SAMPLES = 3
 _UNSEEN, _UNSEEN_BYTES = 0.25, 8 * MIB
-"""A peak between two samples is at most so much above the highest sample, as a share of it and in bytes: more
-would be files that were written and removed in between."""
+"""A peak between two samples is at most this much above the highest sample, as a share of it and in bytes. A
+larger difference would be files that were written and removed in between."""
 _NEARLY_ALL, _HALF = 0.8, 0.5
 
 
 class AttemptMeter:
-    """One attempt's memory and CPU use, and its time for the disk. `group` is its cgroup, if it has one.
+    """The memory, CPU and disk use of one attempt.
 
-    `disk_seconds` adds up how long each of its processes was seen standing still for a disk (state D).
-    `shortage` says that one of its processes was killed for memory, or has to be.
+    `group` is its cgroup, if it has one. `disk_seconds` is the time for which its processes waited for a disk
+    (state D). `shortage` is set if one of its processes was killed because of memory, or has to be.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class AttemptMeter:
         now: float,
         alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`alone` tells whether it is the only attempt of its pod."""
+        """`alone` returns whether it is the only attempt of its pod."""
         self.peak_bytes = 0
         self.due = now + FIRST_SECONDS
         self._limit = limit_bytes
@@ -68,17 +68,20 @@ class AttemptMeter:
 
     @property
     def _counts(self) -> bool:
-        """True when its cgroup counts those of its processes that were killed for memory."""
+        """True if its cgroup counts those of its processes that were killed because of memory."""
         return self._group is not None and self._group.limits_memory
 
     @property
     def guards(self) -> bool:
-        """True when nothing but this meter holds the limit."""
+        """True if only this meter enforces the limit."""
         return self._limit > 0 and not self._counts
 
     def sample(self, pids: Iterable[int], now: float) -> bool:
-        """Measure; True when the attempt must be killed, as it is over its limit or has lost a process to
-        memory. The memory of `pids` is read only where no cgroup measures."""
+        """Takes a sample. Returns True if the attempt must be killed: it is above its limit or lost a process
+        because of memory.
+
+        The memory of `pids` is read only if no cgroup measures it.
+        """
         pids = tuple(pids)
         self.disk_seconds += sum(map(waits_for_disk, pids)) * (now - self._seen)
         self._seen = now
@@ -87,17 +90,18 @@ class AttemptMeter:
         pause = _pause(now - self._began)
         self.due = now + (pause if self._group is None else min(pause, QUICK_SECONDS))
         if self.guards and used > self._limit // 2:
-            soon = used + (used - before) > self._limit  # as much more as since the last sample is too much
+            # another growth as large as since the last sample would exceed the limit
+            soon = used + (used - before) > self._limit
             self.due = now + (FIRST_SECONDS if soon else QUICK_SECONDS)
         if self.guards and used > self._limit:
             self.shortage = self.shortage or MemoryShortage.ATTEMPT
         self._look_for_kills(pids)
         if self._samples == 1 and self.shortage is None and self._group is not None:
-            self._group.watch()  # not before: of a kill that it does not see, the highest use tells
+            self._group.watch()  # only now: the highest use explains a kill that the counters do not show
         return self.shortage is not None
 
     def _measure(self, pids: Iterable[int]) -> int:
-        """Take its use now into the peak."""
+        """Adds its present use to the peak."""
         measured = self._group.use() if self._group else None
         if measured is None:
             self._used = self._memory.bytes_of(pids)
@@ -110,7 +114,8 @@ class AttemptMeter:
         return self._used
 
     def ended(self, pid: int, status: int | None) -> None:
-        """Its first process has ended so: look a last time whether one was killed for memory."""
+        """Called after its first process ended with this status. Checks a last time whether a process was
+        killed because of memory."""
         self._pids -= {pid}
         self._look_for_kills((), killed=was_killed(status))
         if self.shortage is None and not self._counts and was_killed(status):
@@ -137,7 +142,7 @@ class AttemptMeter:
         return self._memory.left_behind()
 
     def finish(self) -> None:
-        """Take the last figures before the cgroup is removed."""
+        """Takes the last measurements before the cgroup is removed."""
         if self._group is None or not self._counts:
             return
         if self.shortage is MemoryShortage.ATTEMPT:
@@ -150,7 +155,7 @@ class AttemptMeter:
             self.peak_bytes = max(self.peak_bytes, min(most, self._group.highest_bytes() - self._cached))
 
     def cpu_seconds(self, fallback: float) -> float:
-        """The cgroup's, else what wait() told of the attempt's process and its children."""
+        """The CPU seconds by the cgroup, or else by wait() for the attempt's process and its children."""
         counted = self._group.cpu_seconds() if self._group else None
         return fallback if counted is None else counted
 
@@ -169,8 +174,12 @@ def _shortage_of(group: AttemptGroup) -> MemoryShortage | None:
 
 
 def shortage_in(outer: OuterGroup | None, limit: int, used: int, *, alone: bool) -> MemoryShortage:
-    """Who was short when the kernel killed a process in the group that holds the pod, of an attempt with that
-    limit that used so much when it was last seen. Its own guard may not have seen it grow."""
+    """Decides which memory limit was exceeded when the kernel killed a process in the group that contains the
+    pod.
+
+    The attempt has that limit and used that much at its last sample. Its own guard may have missed its
+    growth.
+    """
     if outer is None or outer.was_full is False:
         return MemoryShortage.MACHINE
     alone = alone or not limit or limit >= outer.limit_bytes * _NEARLY_ALL
@@ -182,20 +191,20 @@ def _kills_outside() -> tuple[int, int]:
 
 
 def _pause(age: float) -> float:
-    """Seconds to the next sample: short lives are sampled densely, long ones cheaply."""
+    """Seconds to the next sample: short attempts are sampled often, long ones rarely."""
     if age > _QUICK_FOR_SECONDS:
         return SLOW_SECONDS
     return min(max(FIRST_SECONDS, age * 0.3), QUICK_SECONDS)
 
 
 def waits_for_disk(pid: int) -> bool:
-    """Whether the process stands still for a disk just now."""
+    """Whether the process waits for a disk at this moment."""
     status = stat(pid)
     return status is not None and status.state == "D"
 
 
 class PodLimits:
-    """What a pod's attempts are held to. Without cgroups CPUs are shared out by affinity."""
+    """Enforces the limits of a pod's attempts. Without cgroups, CPUs are shared by affinity."""
 
     def __init__(self, groups: PodGroups | None, salt: str) -> None:
         self._groups = groups
@@ -203,18 +212,18 @@ class PodLimits:
         self._next_cpu = zlib.crc32(salt.encode())
 
     def group(self, attempt_id: str, given: Amounts) -> AttemptGroup | None:
-        """A cgroup for the attempt, or None where the machine permits none."""
+        """A cgroup for the attempt, or None if the machine permits none."""
         return self._groups.attempt(attempt_id, given.memory_bytes) if self._groups else None
 
     def hold(self, group: AttemptGroup | None, given: Amounts) -> bool:
-        """Give a group that was made ahead its limit; False where the kernel refuses."""
+        """Sets the limit of a group that was made ahead. Returns False if the kernel refuses it."""
         return group is None or group.limit(given.memory_bytes)
 
     def affinity(
         self, given: Amounts, group: AttemptGroup | None, *, declared: bool = False
     ) -> tuple[int, ...]:
-        """The CPUs to keep to; empty where all may be used, or the pod's cgroup shares CPUs out among jobs
-        that have not `declared` how many they want."""
+        """The CPUs of the attempt; empty if it may use all, or if the pod's cgroup shares CPUs among jobs
+        without a `declared` number."""
         count = max(1, round(given.cpus + 0.499))
         if (group is not None and not declared) or count >= len(self._cpus) or not given.cpus:
             return ()
@@ -222,7 +231,7 @@ class PodLimits:
         return tuple(self._cpus[(first + index) % len(self._cpus)] for index in range(count))
 
     def release(self, group: AttemptGroup) -> None:
-        """Remove an attempt's cgroup, now or as soon as the kernel lets go of it."""
+        """Removes an attempt's cgroup, now or as soon as the kernel releases it."""
         if self._groups is not None:
             self._groups.release(group)
 

@@ -1,8 +1,9 @@
-"""Measures the memory of processes as a cgroup would count it, where no cgroup does.
+"""Measures the memory of processes as a cgroup would count it, if there is no cgroup.
 
-Counted are anonymous memory (pages that forked processes share, once), swap, and shared memory: files in
-tmpfs (`/dev/shm`) and memfds, open, mapped or left by their names, each once and only by what was added since
-the attempt began. Pages of files on disks are not: the kernel takes them back when memory is short.
+It counts anonymous memory (pages that forked processes share count once), swap, and shared memory: files in
+tmpfs (`/dev/shm`) and memfds, whether open, mapped or only named. Each file counts once, and only by its
+growth since the attempt started. Pages of files on disks do not count, because the kernel takes them back
+when memory is short.
 """
 
 import os
@@ -17,9 +18,9 @@ from gridmill.domain.frozen import dataclass
 
 SHARED_MEMORY = "/dev/shm"
 _CLOCK_SECONDS = 0.05
-"""Times of files may be so much behind the clock."""
+"""Modification times may be this much behind the clock."""
 _MOST_FILES = 1000
-"""Shared files of one attempt that are looked at."""
+"""The largest number of shared files of one attempt that are measured."""
 _BLOCK = 512
 
 _File = tuple[int, int]
@@ -28,7 +29,7 @@ _File = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """What the kernel says of one process, in bytes."""
+    """The values that the kernel reports for one process, in bytes."""
 
     private: int = 0
     shared: int = 0
@@ -36,7 +37,7 @@ class _Parts:
 
 @dataclass(slots=True, kw_only=True)
 class _SharedFile:
-    """A file in memory: where it was seen, and what it had when the attempt began."""
+    """A file in memory: its path, and its size when the attempt started."""
 
     path: str
     before: int
@@ -44,7 +45,7 @@ class _SharedFile:
 
 
 class MemoryUse:
-    """The memory of one attempt. `began` is its wall clock time; files that changed later are its own."""
+    """The memory of one attempt. `began` is its wall clock time; files that changed later belong to it."""
 
     def __init__(self, began: float | None = None) -> None:
         self._began = (time.time() if began is None else began) - _CLOCK_SECONDS
@@ -52,7 +53,7 @@ class MemoryUse:
         self._present = _files_there()
 
     def look(self, pids: Iterable[int]) -> None:
-        """Take note of the files in memory that these processes use."""
+        """Records the files in memory that these processes use."""
         for pid in pids:
             self._see(_open_files(pid))
             for key, path in _mapped_files(pid):
@@ -63,7 +64,7 @@ class MemoryUse:
         return key in self._files
 
     def bytes_of(self, pids: Iterable[int]) -> int:
-        """Bytes that the processes use now. Processes that are gone are fine."""
+        """The bytes that the processes use now. Processes that have ended are fine."""
         pids = tuple(pids)
         parts = {pid: _parts(pid) for pid in pids}
         seen: set[_File] = set()
@@ -78,8 +79,8 @@ class MemoryUse:
         return sum(part.private for part in parts.values()) + mapped + kept
 
     def left_behind(self) -> dict[_File, str]:
-        """Files in /dev/shm that the attempt made, and that are still there: its processes used them, and
-        they were not there before it began. By device and inode: their paths."""
+        """The device and inode of files in /dev/shm that the attempt made and that still exist: its processes
+        used them, and they did not exist before it started. Their paths are the values."""
         return {
             key: file.path
             for key, file in self._files.items()
@@ -89,7 +90,7 @@ class MemoryUse:
         }
 
     def _see(self, found: Iterable[tuple[_File, os.stat_result, str]]) -> set[_File]:
-        """Take note of files that are open."""
+        """Records files that are open."""
         seen = set()
         for key, status, path in found:
             seen.add(key)
@@ -106,7 +107,7 @@ class MemoryUse:
             self._files[key] = _SharedFile(path=path, before=before, size=size)
 
     def _note_path(self, key: _File, path: str) -> bool:
-        """Take note of a mapped file; False where its name tells nothing."""
+        """Records a mapped file. Returns False if its name does not identify it."""
         status = _status(path) if path.startswith("/") and not path.endswith(" (deleted)") else None
         if status is None or (status.st_dev, status.st_ino) != key:
             return False
@@ -114,7 +115,7 @@ class MemoryUse:
         return True
 
     def _mapped(self, pid: int, seen: set[_File]) -> int:
-        """Shared memory that the process maps and that is in no file of a known name."""
+        """Shared memory that the process maps without a file of a known name."""
         total = 0
         for key, path, bytes_ in _shared_maps(pid):
             if key not in seen and self._note_path(key, path):
@@ -124,7 +125,7 @@ class MemoryUse:
         return total
 
     def _update_unseen(self, seen: set[_File]) -> None:
-        """A file that nobody has open or maps takes its memory until its name is removed."""
+        """The memory of a file that no process has open or maps. It is used until the name is removed."""
         for key in [key for key in self._files if key not in seen]:
             status = _status(self._files[key].path)
             if status is None or (status.st_dev, status.st_ino) != key:
@@ -139,7 +140,7 @@ def _is_ours(key: _File, path: str) -> bool:
 
 
 def _files_there() -> frozenset[_File]:
-    """What /dev/shm holds now."""
+    """The content of /dev/shm now."""
     try:
         status = os.stat(SHARED_MEMORY)
     except OSError:
@@ -149,7 +150,7 @@ def _files_there() -> frozenset[_File]:
 
 @lru_cache(maxsize=1)
 def _files_in(device: int, _changed_ns: int) -> frozenset[_File]:
-    """The same as it was when the folder was changed last."""
+    """Returns the cached content while the folder has not changed."""
     try:
         with os.scandir(SHARED_MEMORY) as entries:
             return frozenset((device, entry.inode()) for entry in entries)
@@ -158,7 +159,7 @@ def _files_in(device: int, _changed_ns: int) -> frozenset[_File]:
 
 
 def remove_left(left: Mapping[_File, str]) -> int:
-    """Remove these files, but for those that a living process uses; how many bytes that freed."""
+    """Removes these files, except those that a living process uses. Returns the bytes that became free."""
     if not left:
         return 0
     freed, used = 0, _used_by_anyone(frozenset(left))
@@ -172,7 +173,8 @@ def remove_left(left: Mapping[_File, str]) -> int:
 
 
 def _used_by_anyone(keys: frozenset[_File]) -> set[_File]:
-    """Those that are open or mapped. Looks at all processes: only for the few jobs that leave some."""
+    """The files that are open or mapped. It looks at all processes, so it is used only for the few jobs that
+    leave files."""
     used: set[_File] = set()
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -189,7 +191,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _parts(pid: int) -> _Parts:
-    """By the summary of its mappings, else by its status, which counts shared pages for each process."""
+    """By the summary of its mappings, or else by its status, which counts shared pages for each process."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             return read_rollup(file.read())
@@ -203,8 +205,11 @@ def _parts(pid: int) -> _Parts:
 
 
 def read_rollup(text: bytes) -> _Parts:
-    """From the text of smaps_rollup. Linux before 5.4 does not tell anonymous pages from others: there it is
-    at most the anonymous pages, and at most the share of all pages."""
+    """Reads the text of smaps_rollup.
+
+    Linux before 5.4 does not separate anonymous pages from others. The result is then at most the anonymous
+    pages, and at most the share of all pages.
+    """
     figures = _figures(text)
     swap = figures.get("SwapPss", 0)
     if "Pss_Anon" in figures:

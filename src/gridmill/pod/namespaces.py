@@ -38,26 +38,30 @@ def _check(result: int, what: str) -> None:
 
 
 def separate_processes() -> None:
-    """The next child begins a namespace of processes. Raises OSError."""
+    """Makes the next child the first process of a new namespace of processes. Raises OSError."""
     _check(_libc().unshare(_NEW_PROCESSES), "unshare")
 
 
 def gain_nothing() -> None:
-    """No program that this process executes has more rights than it: set-user-ID bits have no effect."""
+    """Makes set-user-ID bits ineffective: no program that this process executes gets more rights."""
     _check(_libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
 
 def end_with_parent() -> None:
-    """Be killed when the parent ends; to be asked for after the user was changed, which undoes it."""
+    """Asks the kernel to kill this process when the parent ends. Changing the user cancels this, so it must
+    come after."""
     _check(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "prctl")
 
 
 def separate_files(
     *, private: Sequence[tuple[str, str]], writable: Sequence[str], visible: Sequence[str], shared_bytes: int
 ) -> bool:
-    """Mounts, shared memory and message queues of its own for this process: the first folders of `private`
-    are in the place of the second; all of the machine's files are read-only but those in `writable`; /proc
-    shows its own processes. Whether they are read-only: an old kernel cannot. Raises OSError."""
+    """Gives this process its own mounts, shared memory and message queues.
+
+    The first folders of `private` replace the second ones. All files of the machine become read-only, except
+    those in `writable`; /proc shows only its own processes. Returns whether the files are read-only: an old
+    kernel cannot do it. Raises OSError.
+    """
     _check(_libc().unshare(_NEW_MOUNTS | _NEW_IPC), "unshare")
     _mount("none", "/", "", _REC | _PRIVATE)
     read_only = _make_read_only()
@@ -67,7 +71,7 @@ def separate_files(
     sources = [
         (os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW), place) for source, place in private
     ]
-    os.umask(0o066)  # folders on the way to others: to be passed, not to be looked into
+    os.umask(0o066)  # folders on the way to others can be passed but not listed
     for descriptor, place in sources:
         _bind(descriptor, place, writable=True)
     for descriptor, folder, free in opened:
@@ -81,7 +85,7 @@ def separate_files(
 
 
 def _outermost(folders: set[str], writable: Sequence[str]) -> Iterator[str]:
-    """Those that are in no other of them, and those that may be written, outer ones first."""
+    """The folders that are in none of the others, and the writable ones, outer ones first."""
     for folder in sorted(folders):
         if folder in writable or not any(Path(folder).is_relative_to(one) for one in folders - {folder}):
             yield folder
@@ -116,7 +120,7 @@ def _own_kernel_files(shared_bytes: int) -> None:
 
 
 def _bind(descriptor: int, place: str, *, writable: bool) -> None:
-    """The folder that is open there, wherever it is by now."""
+    """The current path of the folder that is open at that descriptor."""
     _mount(f"/proc/self/fd/{descriptor}", place, "", _BIND | _REC)
     with suppress(OSError):
         if writable:
@@ -143,5 +147,6 @@ def _set_attributes(place: str, attributes: int, *, clear: int = 0, recursive: b
 
 
 def is_supported() -> bool:
-    """Whether this is a Linux whose root may do it; tried by `python -m gridmill.pod.confined`."""
+    """Whether this is Linux and the user is root. `python -m gridmill.pod.confined` tests what is really
+    permitted."""
     return sys.platform == "linux" and os.geteuid() == 0

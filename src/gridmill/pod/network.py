@@ -12,9 +12,10 @@ _ADDRESS = slice(20, 24)  # of the sockaddr_in in an ifreq
 
 
 def own_address(link: str) -> str:
-    """This host's address, as whoever the pod's link leads to would see it: no packet is sent.
+    """This host's address as the other end of the pod's link sees it; no packet is sent.
 
-    Loopback where pods are on the control node's machine; the host's name where only a folder is known.
+    If pods are on the machine of the control node, it is loopback. If only a folder is known, it is the
+    host's name.
     """
     scheme, _, rest = link.partition(":")
     if scheme == "unix":
@@ -27,7 +28,7 @@ def own_address(link: str) -> str:
 
 
 def _source_towards(host: str, port: int) -> str:
-    """The address from which this host would dial that one. Raises OSError."""
+    """The local address of a connection to that host. Raises OSError."""
     family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)
@@ -35,7 +36,7 @@ def _source_towards(host: str, port: int) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this IPv4 address; empty where none has."""
+    """The network interface that has this IPv4 address; empty if there is none."""
     try:
         wanted = socket.inet_aton(address)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -46,14 +47,14 @@ def interface_of(address: str) -> str:
 
 
 def _has(probe: socket.socket, interface: str, wanted: bytes) -> bool:
-    with contextlib.suppress(OSError):  # one without any address
+    with contextlib.suppress(OSError):  # an interface without an address
         interface_name = interface.encode().ljust(_IFREQ_BYTES, b"\0")
         return fcntl.ioctl(probe, _SIOCGIFADDR, interface_name)[_ADDRESS] == wanted
     return False
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody on this host listens at that TCP port."""
+    """Whether no program on this host listens at that TCP port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,7 @@
 """Judges how an attempt ended from its exit status and the pod's observations; counts out-of-memory kills.
 
-The judgement is a pure function. The kills are those that the cgroup in which a batch system holds the pod
-counts, and those that the machine counts.
+The judgement is a pure function. The kills are counted by the cgroup in which a batch system holds the pod,
+and by the machine.
 """
 
 import signal
@@ -28,23 +28,22 @@ TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
 
 
 class MemoryShortage(Enum):
-    """Whose memory ran out, when the kernel or the pod killed a process of an attempt for memory."""
+    """Shows which memory was short when the kernel or the pod killed a process of an attempt."""
 
-    ATTEMPT = "attempt"  # it wanted more than its own limit
-    POD = "pod"  # it was within its limit: the pod of its resource had no more
-    MACHINE = "machine"  # it and its pod were within their limits: the machine had no more
+    ATTEMPT = "attempt"  # it needed more than its own limit
+    POD = "pod"  # it was within its limit, but the pod of its resource was not
+    MACHINE = "machine"  # it and its pod were within their limits, but the machine ran out of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnding:
-    """What the pod saw. `status` is wait()'s; None when the process was never started or cannot be told.
-    `shortage`: one of its processes, whichever, was killed for memory. `ignored_term`: it was killed as it
-    had not ended within the grace after SIGTERM.
+    """The pod's observations of an end.
 
-    `ended_for` is the outcome of an attempt that was ended for what it wrote.
-
-    `reported` is the outcome.json that the job's own process wrote, if it did; a command writes none unless
-    it could not even be started. `trouble` is what the pod itself has to say.
+    `status` is from wait(); None if the process never started or the status is unknown. `shortage`: one of
+    its processes was killed because of memory. `ignored_term`: it was killed because it did not end within
+    the grace after SIGTERM. `ended_for` is the outcome if it was ended because of its files. `reported` is
+    the outcome.json that the job's own process wrote; a command writes none unless it could not be started.
+    `trouble` is an error of the pod itself.
     """
 
     status: int | None
@@ -110,8 +109,8 @@ def _by_status(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
 
 
 def _with_files(ending: AttemptEnding, left: CollectedFiles) -> AttemptOutcome:
-    """A rank of a gang says only what is wrong with the files: others may still write there, and the last one
-    to end decides (`planning.together`)."""
+    """For a rank of a gang, only reports problems with the files. Other ranks may still write, and the last
+    rank decides (`planning.together`)."""
     if left.problem and not ending.in_gang:
         return _failed(Cause.OUTPUT, left.problem, left.hint)
     return AttemptOutcome(
@@ -141,7 +140,8 @@ def _memory(ending: AttemptEnding) -> AttemptOutcome:
 
 
 def _others_short(ending: AttemptEnding, shortage: MemoryShortage) -> AttemptOutcome:
-    """Not the job's fault, and nothing to learn its size from: it is tried again as it is."""
+    """The outcome if other jobs exhausted the memory. It is retried unchanged, and its size is not learned
+    from it."""
     whose = "the pod of its resource" if shortage is MemoryShortage.POD else "the machine"
     used = show_bytes(ending.use.peak_memory_bytes)
     limit = f" of its {show_bytes(ending.memory_limit)}" if ending.memory_limit else ""
@@ -154,19 +154,19 @@ def _failed(cause: Cause, message: str, hint: str = "") -> AttemptOutcome:
 
 
 def port_in_use(port: int) -> AttemptOutcome:
-    """The end of a rank that could not begin; the gang begins again, with other ports."""
+    """The outcome of a rank that could not start. The gang starts again with other ports."""
     return AttemptOutcome(
         state=AttemptState.LOST, cause=Cause.LOST, message=f"another program took port {port} of its host"
     )
 
 
 def was_terminated(status: int | None) -> bool:
-    """Whether it ended by SIGTERM, or a shell says that what it ran did."""
+    """Whether it ended by SIGTERM, or is a shell that reports this for its command."""
     return status is not None and (status & 0x7F == signal.SIGTERM or status >> 8 == 128 + signal.SIGTERM)
 
 
 def was_killed(status: int | None) -> bool:
-    """Whether it ended by SIGKILL, or a shell says that what it ran did."""
+    """Whether it ended by SIGKILL, or is a shell that reports this for its command."""
     return status is not None and (status & 0x7F == _KILLED or status >> 8 == 128 + _KILLED)
 
 
@@ -188,7 +188,8 @@ def _signal_name(number: int) -> str:
 
 
 def _shell_note(code: int) -> str:
-    """A shell says 128 + N when what it ran was killed by signal N, 127 when there was no such command."""
+    """The meaning of a shell's exit code: 128 + N if signal N killed its command, 127 if the command does not
+    exist."""
     if 128 < code < 128 + 65:
         return f" (a program in it was killed by {_signal_name(code - 128)})"
     return {126: " (a command could not be executed)", 127: " (a command was not found)"}.get(code, "")
@@ -196,32 +197,31 @@ def _shell_note(code: int) -> str:
 
 _VMSTAT = Path("/proc/vmstat")
 _NO_LIMIT = 2**62
-"""Version 1 writes a number near 2**63 for no limit."""
+"""Version 1 shows a number near 2**63 if there is no limit."""
 
 
 def outer_oom_kills() -> int:
-    """How many processes of the cgroup that this process is in were killed for their memory; 0 where it
-    cannot be told."""
+    """How many processes of this process's cgroup were killed because of memory; 0 if it is unknown."""
     file = _counter()
     return _oom_kills(file) if file is not None else 0
 
 
 def machine_oom_kills() -> int:
-    """How many processes of the machine were killed for memory since it booted; 0 where it cannot be told."""
+    """How many processes of the machine were killed because of memory since it booted; 0 if it is unknown."""
     return _oom_kills(_VMSTAT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterGroup:
-    """The limit of the cgroup that holds the pod, and whether it ever had no more memory at that limit (None:
-    the kernel does not tell)."""
+    """The limit of the cgroup that contains the pod, and whether it ever ran out of memory at that limit
+    (None: the kernel does not report it)."""
 
     limit_bytes: int
     was_full: bool | None
 
 
 def outer_group() -> OuterGroup | None:
-    """The nearest cgroup that holds the pod and has a limit; None where none has one."""
+    """The nearest cgroup that contains the pod and has a limit; None if there is none."""
     counter = _counter()
     if counter is None:
         return None
@@ -242,7 +242,7 @@ def _was_full(folder: Path) -> bool | None:
 def _number(file: Path) -> int | None:
     try:
         return int(file.read_text())
-    except (OSError, ValueError):  # `max`: no limit
+    except (OSError, ValueError):  # the text is `max`: no limit
         return None
 
 

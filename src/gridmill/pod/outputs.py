@@ -1,9 +1,9 @@
 """Collects the output folder of a command so that it can be stored: a version has only files and folders.
 
-A link is replaced by its target, if that belongs to the attempt (its output, its work folder, its
-checkpoints) or to a version that it reads; other targets may change or vanish after the attempt. Sockets,
-pipes and devices mean nothing after their process has ended: they are removed, and the log says so. A small
-output is collected at once, a large one by a process beside the pod's loop.
+A link is replaced with its target if the target belongs to the attempt (its output, its work folder, its
+checkpoints) or to a version that it reads. Other targets may change or vanish after the attempt. Sockets,
+pipes and devices are useless after their process has ended, so they are removed and the log reports it. A
+small output is collected at once, a large one by a process beside the pod's loop.
 """
 
 import os
@@ -34,14 +34,15 @@ from gridmill.transfer.verify import find_troubles, repair_hint, seal, seal_agai
 _DRAFT = ".gridmill-copy-"
 _MOST_COPIED = 1_000_000
 _FEW, _LITTLE_BYTES = 200, 1 << 20
-"""Outputs up to this size are hashed at once: it takes some milliseconds."""
+"""Outputs up to this size are hashed at once, which takes some milliseconds."""
 _COPY = "Write the file itself to the output, for example with `cp -L`."
 _EMPTY = 'Keep the folder and delete only its content: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedFiles:
-    """The files that are kept. `problem` says why they cannot be, `notes` are lines for the job's log."""
+    """The files to store. `problem` is the reason if they cannot be stored; `notes` are lines for the job's
+    log."""
 
     files: int = 0
     size_bytes: int = 0
@@ -52,14 +53,14 @@ class CollectedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFolders:
-    """Where a command left its files: `output` is the folder, `excluded` are others that only its attempts
-    write to, `inputs` those of the versions that it reads. `wanted` are the outputs that it declares.
+    """The folders of a command's files.
 
-    `shared` inputs may have been handed over as what others read too: `root` is where they are kept.
-
-    Of a gang all ranks share `output`: `others` says that they may still write there. The first of `excluded`
-    is a rank's alone. `listed` is where the files are to be listed with their hashes; of a gang's (`of_gang`)
-    the control node looks again which there are.
+    `output` is the output folder. `excluded` are other folders that only its attempts write to; the first
+    belongs to this rank alone. `inputs` are the folders of the versions that it reads. `wanted` are its
+    declared outputs. `shared` are inputs that may be shared with other readers; `root` is the storage root
+    with them. All ranks of a gang share `output`; `others` means that other ranks may still write there.
+    `listed` is the file that gets the list of files with hashes. For a gang (`of_gang`) the control node
+    checks again which files exist.
     """
 
     output: Path
@@ -74,7 +75,7 @@ class OutputFolders:
 
 
 def left_by(order: AttemptOrder, work: Path) -> OutputFolders:
-    """Of a command's attempt."""
+    """The folders of a command's attempt."""
     return OutputFolders(
         output=below(order.root, order.output_uri),
         excluded=(work, below(order.root, order.checkpoint_uri)) if order.checkpoint_uri else (work,),
@@ -96,13 +97,13 @@ def _shared(order: AttemptOrder) -> Iterator[Artifact]:
 
 
 def _versions(order: AttemptOrder) -> Iterator[Path]:
-    """Where what it reads lies: what it was handed may be links to that."""
+    """The folders of the inputs. An input that the attempt got may be a link to such a folder."""
     uris = (entry.artifact.output.uri for entry in order.inputs)
     return (below(order.root, uri) for uri in uris if uri)
 
 
 def look(left: OutputFolders, most: int) -> CollectedFiles | None:
-    """What is kept, where that is seen at once: at most so many files, and nothing to be replaced."""
+    """The files to store if a quick look suffices: few files and no links to replace. Otherwise None."""
     try:
         if left.shared:
             return None
@@ -121,7 +122,7 @@ def look(left: OutputFolders, most: int) -> CollectedFiles | None:
 
 
 def collect(left: OutputFolders) -> CollectedFiles:
-    """The same, with links replaced, and whatever there is. May take long."""
+    """The files to store, after links were replaced. It may take long."""
     try:
         _check_shared(left)
         _check_folder(left.output)
@@ -135,7 +136,7 @@ def collect(left: OutputFolders) -> CollectedFiles:
 
 
 def _check_shared(left: OutputFolders) -> None:
-    """Raise InputError where a version that it read, and was not given a copy of, has changed meanwhile."""
+    """Raises InputError if a version that the job read in place was changed meanwhile."""
     for version in left.shared:
         seal_again(left.root, version)
         problems = find_troubles(left.root, version)
@@ -155,19 +156,20 @@ def _check_folder(folder: Path) -> None:
         raise InputError("the command removed its output folder", hint=_EMPTY) from error
     if stat.S_ISLNK(status.st_mode):
         target = os.readlink(folder)
-        folder.unlink()  # what removes the folder of a failed attempt must not find its way out
+        folder.unlink()  # removing the folder of a failed attempt must not follow the link
         raise InputError(f"the command replaced its output folder with a link to {target}", hint=_COPY)
     if not stat.S_ISDIR(status.st_mode):
         raise InputError("the command replaced its output folder with a file", hint=_EMPTY)
 
 
 def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
-    """All below but folders; links are not followed. Raises OSError for a folder that cannot be read."""
+    """All entries below except folders; links are not followed. Raises OSError for a folder that cannot be
+    read."""
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
                 yield from _entries(Path(entry.path))
-            elif not entry.name.startswith(_DRAFT):  # another rank is at it
+            elif not entry.name.startswith(_DRAFT):  # a copy in progress of another rank
                 yield entry
 
 
@@ -190,11 +192,15 @@ def _counted(
 
 
 def _listed(left: OutputFolders, collected_files: CollectedFiles) -> CollectedFiles:
-    """The same, once the files are listed with their hashes. Of a gang each rank lists what it sees at its
-    end, and reads only what no other has."""
+    """The same result, after the files were listed with their hashes.
+
+    Each rank of a gang lists the files that it sees at its end, and reads only files that no other rank has
+    read.
+    """
     if left.listed is not None and collected_files.files and not collected_files.problem:
         listed_contents = read_contents(left.listed) or NOTHING
-        with suppress(StorageError) if left.of_gang else nullcontext():  # files of others come and go
+        # other ranks may remove files meanwhile
+        with suppress(StorageError) if left.of_gang else nullcontext():
             contents = list_contents(left.output, listed_contents)
             write_contents(left.listed, contents)
             if not left.of_gang:
@@ -211,7 +217,7 @@ def _present_text(found: set[str]) -> str:
 
 
 class _OutputScan:
-    """One pass over the odd entries of an output."""
+    """One pass over the links and special files of an output."""
 
     def __init__(self, left: OutputFolders) -> None:
         self._left = left
@@ -221,7 +227,7 @@ class _OutputScan:
         self._made = 0
 
     def run(self) -> Iterator[str]:
-        """Replace and remove; lines for the log. Raises InputError, OSError."""
+        """Replaces links and removes special files. Returns lines for the log. Raises InputError, OSError."""
         replaced = 0
         for entry in [one for one in _entries(self._left.output) if _is_odd(one)]:
             path = Path(entry.path)
@@ -237,7 +243,8 @@ class _OutputScan:
         return os.path.relpath(path, self._left.output)
 
     def _replace(self, link: Path) -> bool:
-        """Put what the link points to into its place, at once. False where another rank's end will."""
+        """Replaces the link with its target in one step. Returns False if another rank will do this at its
+        end."""
         target = self._target(link)
         if self._left.others and not target.is_relative_to(self._own[0]):
             return False
@@ -254,7 +261,7 @@ class _OutputScan:
         return True
 
     def _target(self, link: Path) -> Path:
-        """Where it leads in the end. Raises InputError for what cannot be kept."""
+        """The final target of the link. Raises InputError for a target that cannot be stored."""
         what = f"the output has a link {self._name(link)} to {os.readlink(link)}"
         try:
             target = Path(os.path.realpath(link, strict=True))
@@ -269,7 +276,8 @@ class _OutputScan:
         return target
 
     def _copy(self, source: Path, target: Path, trail: tuple[Path, ...]) -> None:
-        """`trail` are the real folders that this copy goes through: none twice."""
+        """Copies a file or folder. `trail` are the real folders that contain this copy; a link to one of them
+        is refused."""
         self._made += 1
         if self._made > _MOST_COPIED:
             raise InputError(f"links in the output lead to more than {_MOST_COPIED} files", hint=_COPY)
@@ -291,12 +299,13 @@ class _OutputScan:
                 self._copy(real, target / entry.name, (*trail, real))
 
     def _copy_file(self, source: Path, target: Path) -> None:
-        """A second name where that file is the attempt's alone; it takes no space."""
+        """Makes a hard link if the file belongs to the attempt alone, because it takes no space. Otherwise
+        copies it."""
         mine = _is_in(source, self._own) and source.stat().st_nlink == 1
         if mine or source.is_relative_to(self._output):
             try:
                 return os.link(source, target)
-            except OSError:  # not here, or not between these two places
+            except OSError:  # not supported here, or not between these two places
                 pass
         shutil.copy2(source, target)
 
@@ -306,13 +315,14 @@ def _is_in(path: Path, places: Iterable[Path]) -> bool:
 
 
 _AT_ONCE = 2_000
-"""Up to this many files are counted in the loop itself: it takes some milliseconds."""
+"""Up to this many files are counted in the loop itself, which takes some milliseconds."""
 _FILE = "collected.json"
 _FIRST_FREE = 3
 
 
 class OutputCollection:
-    """Of one attempt, whose folder is `folder`. `pid` is the process that works on it (0: none)."""
+    """Collects the output of one attempt, whose folder is `folder`. `pid` is the process that works on it (0:
+    none)."""
 
     def __init__(self, left: OutputFolders, folder: Path) -> None:
         self.pid = 0
@@ -330,12 +340,12 @@ class OutputCollection:
             )
 
     def cancel(self) -> None:
-        """End the process that works on it: nothing is kept then."""
+        """Ends the process that works on it. Nothing is stored then."""
         if self.pid:
             processes.send([self.pid], signal.SIGKILL)
 
     def collected(self) -> CollectedFiles | None:
-        """What is kept; None while it is being seen to."""
+        """The files to store; None while the process works on them."""
         if self._found is None:
             ended = processes.stat(self.pid) is None
             self._found = _read(self._file)
@@ -347,7 +357,7 @@ class OutputCollection:
 
 
 def _work(left: OutputFolders, file: Path, parent: int) -> None:
-    """The process: it has nothing of the pod's, and ends with it."""
+    """The main function of the process. It keeps nothing of the pod open and ends with the pod."""
     os.setsid()
     os.closerange(_FIRST_FREE, os.sysconf("SC_OPEN_MAX"))
     settle((), parent)

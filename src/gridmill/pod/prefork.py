@@ -1,7 +1,7 @@
 """Forks a process ahead of time, already in its own cgroup, which becomes the next command.
 
-Entering a cgroup waits for a grace period of the kernel (some 7 ms), and forking copies page tables: both
-happen while no job waits for them. One spare process is kept; the further commands of a burst are forked as
+Entering a cgroup waits for a grace period of the kernel (some 7 ms), and forking copies page tables. Both
+happen while no job waits for them. One spare process is kept; the further commands of a burst are forked when
 they come.
 """
 
@@ -20,10 +20,10 @@ from gridmill.pod.launch import Launch, Pipes, apply_launch, fork, receive, send
 from gridmill.pod.limits import PodLimits
 
 _FAILURES = 3
-"""After this many spares that died while waiting no more are made."""
+"""After this many spares in a row died while they waited, no more are made."""
 
 Become = Callable[[Launch], NoReturn]
-"""Turns the process, prepared for the launch, into the job."""
+"""Turns the waiting process into the job of the launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,18 +35,18 @@ class PreforkedProcess:
     link: socket.socket
 
     def launch(self, launch: Launch, pipes: Pipes) -> None:
-        """Let it become the job. Raises OSError when it is no longer there."""
+        """Turns the process into the job. Raises OSError if the process does not exist any more."""
         with self.link:
             send(self.link, launch, pipes)
 
     def discard(self) -> None:
-        """Let it end; the pod's loop reaps it as any child."""
+        """Ends the process; the pod's loop reaps it like any child."""
         self.link.close()
 
 
 class PreforkPool:
     """The preforked processes. The pod's loop owns them: it calls `refill` when nothing else waits, and
-    `died` when it reaped one."""
+    `died` after it reaped one."""
 
     def __init__(self, limits: PodLimits, become: Become) -> None:
         self._limits, self._become = limits, become
@@ -56,21 +56,21 @@ class PreforkPool:
 
     @property
     def pid(self) -> int:
-        """The waiting process (0: none)."""
+        """The pid of the waiting process (0: none)."""
         return self._spare.pid if self._spare is not None else 0
 
     @property
     def wanted(self) -> bool:
-        """True when one is to be made."""
+        """True if a process should be made now."""
         return self._spare is None and self._failures < _FAILURES
 
     def take(self) -> PreforkedProcess | None:
-        """The spare, which is the caller's from now on."""
+        """Takes the spare, which then belongs to the caller."""
         spare, self._spare = self._spare, None
         return spare
 
     def refill(self) -> None:
-        """Fork one."""
+        """Forks a process."""
         self._made += 1
         group = self._limits.group(f"spare-{self._made}", Amounts())
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -86,7 +86,7 @@ class PreforkPool:
         self._spare = PreforkedProcess(pid=pid, group=group, link=ours)
 
     def died(self) -> None:
-        """The waiting process was reaped."""
+        """Called after the waiting process was reaped."""
         spare = self.take()
         if spare is not None:
             self._failures += 1
@@ -98,7 +98,7 @@ class PreforkPool:
             self._limits.release(group)
 
     def close(self) -> None:
-        """End the waiting process."""
+        """Ends the waiting process."""
         spare = self.take()
         if spare is not None:
             spare.link.close()
@@ -109,7 +109,7 @@ class PreforkPool:
 
 
 def _wait(link: socket.socket, joins: tuple[str, ...], parent: int, become: Become) -> None:
-    """The waiting process: everything that does not depend on the job comes first."""
+    """The main function of the waiting process: it first does everything that does not depend on the job."""
     os.setsid()
     _close_others(link.fileno())
     settle(joins, parent)
@@ -122,6 +122,6 @@ def _wait(link: socket.socket, joins: tuple[str, ...], parent: int, become: Beco
 
 
 def _close_others(keep: int) -> None:
-    """Other attempts' pipes and the pod's files are none of its business."""
+    """Closes the pipes of other attempts and the pod's files."""
     os.closerange(3, keep)
     os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))

@@ -1,6 +1,6 @@
-"""Reads /proc: which processes live, since when, their parents, and their environments.
+"""Reads /proc: which processes live, their start times, parents and environments.
 
-Without /proc (macOS) trees are unknown and only process groups can be signalled.
+Without /proc (macOS) process trees are unknown and only process groups can be signalled.
 """
 
 import os
@@ -15,7 +15,7 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:
-    """`started` is in clock ticks since boot: with the pid it names a process for ever."""
+    """A process. `started` is in clock ticks since boot. Together with the pid it is unique."""
 
     pid: int
     state: str
@@ -26,7 +26,7 @@ class ProcessStat:
 
 
 def stat(pid: int) -> ProcessStat | None:
-    """The process, or None when there is none (or it is a zombie: dead, waiting to be reaped)."""
+    """The process; None if it does not exist or is a zombie (dead, waiting to be reaped)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -46,13 +46,13 @@ def stat(pid: int) -> ProcessStat | None:
 
 
 def started(pid: int) -> int:
-    """When the process started, in ticks since boot; 0 when it is gone or cannot be told."""
+    """The start of the process in ticks since boot; 0 if it does not exist or the start is unknown."""
     status = stat(pid)
     return status.started if status else 0
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """True while the process of that pid is the one that started then (0: whichever)."""
+    """Whether the process of that pid lives and started then (0: any start)."""
     if PROC.is_dir():
         status = stat(pid)
         return status is not None and start in (0, status.started)
@@ -66,7 +66,7 @@ def is_alive(pid: int, start: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Its direct children, zombies included; [] when it is gone."""
+    """Its direct children, zombies included; [] if the process does not exist."""
     result: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -108,7 +108,7 @@ def marked(entry: str) -> list[int]:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Signal each; those that are gone are fine."""
+    """Signals each process. A process that does not exist is fine."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -117,7 +117,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def send_group(group: int, number: signal.Signals) -> None:
-    """Signal a process group; one that is gone is fine."""
+    """Signals a process group. A group that does not exist is fine."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

@@ -1,8 +1,8 @@
 """Prepares `command` jobs and built-in jobs that run a project's code: environment, folder, program.
 
 Built-in jobs with foreign code are custom trainings, and predictions by models that need their own code. The
-job itself is Gridmill's; beside it is a private copy of the code, and an environment for each requirements
-file, whose interpreters the job finds in GRIDMILL_PYTHONS.
+job itself is code of Gridmill. It gets a private copy of the project's code, and an environment for each
+requirements file. The interpreters of these environments are in GRIDMILL_PYTHONS.
 """
 
 import json
@@ -35,28 +35,28 @@ INHERITED = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_RUNTIME_DIR"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-"""Variables of Gridmill's environment that a command sees, besides LC_* and Slurm's: no credentials by
-accident."""
+"""The variables of Gridmill's environment that a command gets, besides LC_* and Slurm's. The list protects
+credentials."""
 
 GPU_SHARE = "GRIDMILL_GPU_SHARE"
-"""The job's share of its GPU, if that is not all of it."""
+"""The job's share of its GPU, if it does not have all of it."""
 _OF_SHARE = 0.9
-"""The part of its share that JAX allocates at once: contexts and kernels of all jobs on the GPU need some
-too."""
+"""The part of its share that JAX allocates at once. Contexts and kernels of all jobs on the GPU need the
+rest."""
 
 GLOO = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What is executed, where."""
+    """The program to execute, and its folder."""
 
     argv: tuple[str, ...]
     cwd: Path
 
 
 def markers(order: AttemptOrder, pod_folder: Path) -> dict[str, str]:
-    """What every process of an attempt carries in its environment; the last two find it again."""
+    """The variables that every process of an attempt has. The last two help to find the process."""
     return {
         "GRIDMILL_RUN": order.run_id,
         "GRIDMILL_JOB": order.job.name,
@@ -67,9 +67,10 @@ def markers(order: AttemptOrder, pod_folder: Path) -> dict[str, str]:
 
 
 def devices(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
-    """Threads and GPUs, from what the attempt was given. The order counts the GPUs that the pod has.
+    """The variables for threads and GPUs.
 
-    Raises InputError for a gang whose workers would share one.
+    The numbers in the order count the GPUs of the pod. Raises InputError for a gang whose workers would share
+    a GPU.
     """
     own = [name for name in base.get(POD_GPUS, "").split(",") if name]
     names = [own[index] if index < len(own) else str(index) for index in _gpus(order)]
@@ -89,7 +90,8 @@ def devices(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def _share(share: float) -> dict[str, str]:
-    """What keeps libraries from taking all memory of a GPU that others use too; ours read the first."""
+    """The variables that keep libraries from allocating all memory of a shared GPU. Gridmill's own libraries
+    read the first."""
     if share == 1:
         return {}
     return {
@@ -100,23 +102,27 @@ def _share(share: float) -> dict[str, str]:
 
 
 def _gpus(order: AttemptOrder) -> tuple[int, ...]:
-    """Of a gang those of all ranks on the host: the rank's own is where its local rank says, as torchrun has
-    it."""
+    """The GPU numbers of the job. A rank of a gang gets the GPUs of all ranks on its host, and uses its own
+    by its local rank, like torchrun."""
     if order.gang is None:
         return order.gpu_indices
     return tuple(gpu for member in order.gang.local_members for gpu in member.gpus)
 
 
 def rank_variables(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
-    """Of a gang's rank; nothing for any other job."""
+    """The variables of a gang's rank; empty for any other job."""
     if order.gang is None:
         return {}
     return {**gang_environment(order.gang), **_gloo(order.gang, base)}
 
 
 def _gloo(gang: Gang, base: Mapping[str, str]) -> dict[str, str]:
-    """Left alone, gloo listens at the address of the host's own name, which other hosts often cannot reach
-    (Debian's is 127.0.1.1): its interface is the one that they do reach, or what the machine's owner said."""
+    """The network interface for gloo.
+
+    By default gloo listens at the address of the host's own name, which other hosts often cannot reach
+    (Debian's is 127.0.1.1). This is the interface that they reach, or the one that the owner of the machine
+    set.
+    """
     if len({member.address for member in gang.members}) == 1:
         return {}
     name = base.get(GLOO) or interface_of(gang.me.address)
@@ -126,10 +132,8 @@ def _gloo(gang: Gang, base: Mapping[str, str]) -> dict[str, str]:
 def command_environment(
     order: AttemptOrder, *, base: Mapping[str, str], work: Path, pod_folder: Path
 ) -> dict[str, str]:
-    """The environment of a command; what the job declares wins over all but Gridmill's own names.
-
-    Raises InputError for a variable that cannot be set.
-    """
+    """The environment of a command. Variables that the job declares replace all except Gridmill's own names.
+    Raises InputError for a variable that cannot be set."""
     spec = _spec(order)
     check_env(spec.env, in_gang=order.gang is not None)
     kept = inherited(base, pip=spec.environment is not None)
@@ -156,8 +160,8 @@ def _checkpoints(order: AttemptOrder) -> dict[str, str]:
 
 
 def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
-    """What code of a project sees of the environment Gridmill was started in; `pip`: and what building its
-    own environment needs."""
+    """The variables of Gridmill's environment that a project's code gets. `pip` adds those that building its
+    environment needs."""
     prefixes = ("LC_", "SLURM_", "PIP_") if pip else ("LC_", "SLURM_")
     return {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
 
@@ -169,7 +173,7 @@ def _spec(order: AttemptOrder) -> CommandSpec:
 
 
 def execute(order: AttemptOrder, home: Path, work: Path) -> NoReturn:
-    """Prepare the command's folder and become it. Raises InputError, StorageError, OSError."""
+    """Prepares the command's folder and executes the command. Raises InputError, StorageError, OSError."""
     check_order(order, order.root, print)
     program = make_ready(order, home, work, os.environ)
     os.chdir(program.cwd)
@@ -182,7 +186,7 @@ def execute(order: AttemptOrder, home: Path, work: Path) -> NoReturn:
 
 
 def make_ready(order: AttemptOrder, home: Path, work: Path, environment: Mapping[str, str]) -> Program:
-    """All that the command finds on the disk, made now. Raises InputError, StorageError, OSError."""
+    """Makes all files and folders of the command. Raises InputError, StorageError, OSError."""
     program = prepare(order, home, work)
     make_folder(environment["GRIDMILL_OUTPUT"])
     hand_over(order, work)
@@ -192,21 +196,21 @@ def make_ready(order: AttemptOrder, home: Path, work: Path, environment: Mapping
 
 
 def make_folder(path: str | Path) -> None:
-    """Have a folder there, as a rule one that the pod has made already. Raises OSError."""
+    """Makes the folder if the pod has not made it already. Raises OSError."""
     if not os.path.isdir(path):
         os.makedirs(path, exist_ok=True)
 
 
 def not_executed(name: str, error: OSError, environment: Mapping[str, str]) -> InputError:
-    """Why the program of a command could not be executed."""
+    """The reason why the program of a command could not be executed."""
     if isinstance(error, FileNotFoundError) or _is_nowhere(name, environment):
         return InputError(f"there is no program {name!r}", hint=_PATH_HINT)
     return InputError(f"{name!r} cannot be executed: {error.strerror}")
 
 
 def programs(name: str, environment: Mapping[str, str]) -> list[str]:
-    """The files that may be a command's program, in the order in which they are tried. What is relative is so
-    to the command's folder."""
+    """The files that may be a command's program, in the order in which they are tried. Relative paths are
+    relative to the command's folder."""
     if os.sep in name:
         return [name]
     found = [os.path.join(folder, name) for folder in os.get_exec_path(environment)]
@@ -214,7 +218,8 @@ def programs(name: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def _is_nowhere(name: str, environment: Mapping[str, str]) -> bool:
-    """Whether no folder of PATH that we may look into has it: one that is closed to us says "denied"."""
+    """Whether no readable folder of PATH contains it. For an unreadable folder the error is "permission
+    denied"."""
     return os.sep not in name and not any(
         os.path.exists(os.path.join(folder, name)) for folder in os.get_exec_path(environment)
     )
@@ -224,7 +229,7 @@ _PATH_HINT = "A list is executed without a shell; for shell syntax write the com
 
 
 def prepare(order: AttemptOrder, home: Path, work: Path) -> Program:
-    """Everything the command needs on disk, made now. Raises InputError, StorageError."""
+    """Makes all that the command needs on disk. Raises InputError, StorageError."""
     spec = _spec(order)
     spec.check()
     if not isinstance(spec.run, str) and not spec.run:
@@ -273,7 +278,7 @@ def read_requirements(name: str, code: Path, bundle: str) -> Requirements:
 
 
 def enter_environment(folder: Path) -> None:
-    """Let `python` and what is installed beside it be that environment's."""
+    """Puts the programs of that environment first, so that `python` is its Python."""
     os.environ["VIRTUAL_ENV"] = str(folder)
     os.environ["PATH"] = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
 
@@ -293,8 +298,8 @@ def _needs_code(entry: Input) -> bool:
 def foreign_environment(
     order: AttemptOrder, *, base: Mapping[str, str], work: Path, pod_folder: Path
 ) -> dict[str, str]:
-    """The environment of the job's process: as little of ours as a command gets, but all for Gridmill
-    itself."""
+    """The environment of the job's process: only the variables that a command gets, and all that Gridmill
+    itself needs."""
     ours = {name: value for name, value in base.items() if name.startswith(("GRIDMILL_", "PYTHON"))}
     return {
         **inherited(base, pip=True),
@@ -308,7 +313,7 @@ def foreign_environment(
 
 
 def prepare_foreign(order: AttemptOrder, home: Path, work: Path) -> None:
-    """Make what the job's code needs, and tell this process's environment. Raises InputError,
+    """Makes all that the job's code needs, and sets this process's environment. Raises InputError,
     StorageError."""
     if not runs_foreign_code(order):
         return
@@ -325,7 +330,8 @@ def prepare_foreign(order: AttemptOrder, home: Path, work: Path) -> None:
 
 
 def requirements_of(entry: Input, text: str, order: AttemptOrder, work: Path) -> Requirements:
-    """Those that a model was trained with: in the copy of its code, as they may refer to other files."""
+    """The requirements files with which a model was trained. They are in the copy of its code, because they
+    may refer to other files."""
     output = entry.artifact.output
     name, bundle = output.details.get("requirements"), output.details.get("bundle")
     kept = below(order.root, output.uri) / CODE / str(name)

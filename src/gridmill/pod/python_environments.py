@@ -31,12 +31,13 @@ from gridmill.storage.unpack import unpack_bundle
 from gridmill.transfer.tree_writer import clone
 
 _FEW_ENTRIES, _LITTLE_BYTES = 16, 256 * KIB
-"""Code up to this size is copied by the pod itself."""
+"""The pod itself copies code up to this size."""
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file; waits for whoever holds it. It is released when its holder dies."""
+    """Holds the lock file and waits while another process holds it. The kernel releases it when the holder
+    dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -44,12 +45,12 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def bundle_folder(home: Path, bundle: str) -> Path:
-    """Where a bundle is unpacked."""
+    """The folder into which a bundle is unpacked."""
     return home / "cache" / "bundles" / bundle
 
 
 def is_small_code(folder: Path) -> bool:
-    """Whether a copy is made in some milliseconds: few, small files and folders, and no links."""
+    """Whether a copy takes only some milliseconds: few, small files and folders, and no links."""
     few, size = islice(_entries(folder), _FEW_ENTRIES + 1), 0
     for count, entry in enumerate(few):
         size += entry.stat(follow_symlinks=False).st_size
@@ -67,10 +68,8 @@ def _entries(folder: Path | str) -> Iterator["os.DirEntry[str]"]:
 
 
 def unpacked(home: Path, bundle: str, archive: str = "") -> Path:
-    """The folder with the bundle's content, unpacked now if it was not yet, from `archive` or the home's own.
-
-    Raises StorageError when the bundle is not there, InputError when it is no safe archive.
-    """
+    """The folder with the bundle's content. The first use unpacks it from `archive` or the home's own
+    bundles. Raises StorageError if the bundle does not exist, InputError if the archive is unsafe."""
     folder = bundle_folder(home, bundle)
     if not folder.is_dir():
         with locked(folder.with_name(f"{bundle}.lock")):
@@ -86,16 +85,18 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def private_copy(source: Path, target: Path) -> None:
-    """Copy the content of `source` to `target`, a new or empty folder, links as links; blocks are shared
-    where the file system can (Btrfs, XFS, bcachefs), and then writing to the copy leaves the source as it
-    is."""
+    """Copies the content of `source` to `target`, a new or empty folder; links are copied as links.
+
+    If the file system can (Btrfs, XFS, bcachefs), the copy shares blocks until one side writes. Writing to
+    the copy never changes the source.
+    """
     shutil.copytree(source, target, symlinks=True, copy_function=_copy, dirs_exist_ok=True)
 
 
 def _copy(source: str, target: str) -> None:
     if clone(source, target):
         shutil.copystat(source, target)
-    else:  # not here, or not between these two places
+    else:  # not supported here, or not between these two places
         shutil.copy2(source, target)
 
 
@@ -110,7 +111,8 @@ then reports that there is no such package."""
 _KILLED = {
     code: number.name
     for number in (signal.SIGKILL, signal.SIGTERM)
-    for code in (-number, 128 + number, 256 - number)  # of a child, of a shell's, of pip's own child
+    # the exit code of a child, of a shell, or of pip for its own child
+    for code in (-number, 128 + number, 256 - number)
 }
 _LOG_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\S+\s*")
 _FULL = "No space left on device"
@@ -128,8 +130,10 @@ class Requirements:
 
     @property
     def key(self) -> str:
-        """The name of the environment: the same text and Python give the same one. Where the text refers to
-        other files of the project, so must the bundle be the same."""
+        """The name of the environment: the same text and Python give the same name.
+
+        If the text refers to other files of the project, the name includes the bundle.
+        """
         made_of = [platform.python_implementation(), platform.python_version(), self.text]
         if _REFERS_TO_FILES.search(self.text):
             made_of.append(self.bundle)
@@ -142,10 +146,11 @@ _REFERS_TO_FILES = re.compile(
 
 
 def ready_environment(home: Path, requirements: Requirements) -> Path:
-    """The folder of the environment, built now if it was not yet; others who need it wait.
+    """The folder of the environment. The first use builds it; other users wait.
 
-    A half-built one (no mark inside) is built afresh. Raises InputError with pip's last lines; InstallError
-    if the package index did not answer or the installer was killed; StorageError if the disk is full.
+    An incomplete environment (without the mark inside) is built again. Raises InputError with pip's last
+    lines; InstallError if the package index did not answer or the installer was killed; StorageError if the
+    disk is full.
     """
     folder = home / "cache" / "environments" / requirements.key
     mark = folder / _READY
@@ -177,8 +182,8 @@ def _build(folder: Path, requirements: Requirements) -> None:
 
 
 def _make_empty(folder: Path) -> list[str]:
-    """An environment without packages; returns the pip that installs into it. Ours, where we have one: giving
-    the environment its own takes seconds."""
+    """Makes an environment without packages and returns the pip command that installs into it. It is
+    Gridmill's own pip, if it has one, because a new pip takes seconds."""
     if find_spec("pip") is None:
         _run([sys.executable, "-m", "venv", str(folder)])
         return [str(folder / "bin" / "python"), "-m", "pip"]
@@ -187,8 +192,8 @@ def _make_empty(folder: Path) -> list[str]:
 
 
 class PipProgress:
-    """How far pip is, from the lines that it prints. It resolves first, so the number of packages grows
-    until it downloads."""
+    """The progress of pip, from the lines that it prints. The number of packages grows until pip downloads,
+    because it resolves first."""
 
     def __init__(self) -> None:
         self._collected: dict[str, None] = {}
@@ -196,8 +201,8 @@ class PipProgress:
         self.unpacking = 0
 
     def feed(self, line: str) -> str:
-        """Where pip is now, as `pip install numpy (3 of 12 packages)`; empty for a line that shows nothing
-        of it."""
+        """The present step of pip, as `pip install numpy (3 of 12 packages)`; empty for a line without
+        progress."""
         if match := _INSTALLING.match(line):
             self.unpacking = match[1].count(",") + 1
             return f"pip install, unpacking (0 of {show_count(self.unpacking, 'package')})"
@@ -212,7 +217,7 @@ class PipProgress:
 
 
 def _show_unpacking(folder: Path, progress: PipProgress, over: threading.Event) -> None:
-    """Show how many packages are unpacked until it is over: pip itself prints nothing meanwhile."""
+    """Shows the number of unpacked packages until `over` is set, because pip prints nothing in that time."""
     before = _packages_in(folder)
     while not over.wait(_LOOK_SECONDS):
         if progress.unpacking:
@@ -235,7 +240,7 @@ _INSTALLING = re.compile(r"\s*Installing collected packages: (.+)")
 def _run(
     argv: list[str], cwd: Path | None = None, log: Path | None = None, progress: PipProgress | None = None
 ) -> None:
-    """Run an installer. `log` is the file to which it writes more than it prints; `progress` reads its
+    """Runs an installer. `log` is the file to which it writes more than it prints; `progress` reads its
     lines."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
@@ -245,7 +250,7 @@ def _run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        errors="replace",  # a package that is built may print anything
+        errors="replace",  # building a package may print any text
     ) as process:
         for line in process.stdout or ():
             if not any(noise in line for noise in _NOISE):
@@ -267,7 +272,7 @@ def _unanswered(log: Path | None) -> str:
 
 
 def _failure(code: int, last: str, unanswered: str) -> GridmillError:
-    """Why an installer ended, by its exit code, the last lines that it printed and the line of its log."""
+    """The error for an installer's exit code, the last lines that it printed and the line of its log."""
     if code in _KILLED:
         return InstallError(
             f"the installer of the environment was killed by {_KILLED[code]}",
@@ -291,7 +296,7 @@ def _log_line(text: str) -> None:
 
 
 def _show(at: str) -> None:
-    """Progress, as long as the environment is built: the terminal, `status` and the report show it."""
+    """Reports progress while the environment is built. The terminal, `status` and the report show it."""
     _report({"type": "progress", "done": 0, "phase": ENVIRONMENT, "note": f"building environment: {at}"})
 
 

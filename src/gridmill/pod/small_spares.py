@@ -1,8 +1,8 @@
 """Processes that wait to become simple commands, forked ahead by a small process (`forker.py`).
 
-Such a process is a child of the pod and in its own cgroup, like those of `prefork`, and costs a third of
-them. It only executes: what a simple command needs on disk the pod has made before. One is kept, and in a
-burst as many as came at once.
+Such a process is a child of the pod in its own cgroup, like those of `prefork`, and costs a third of them. It
+can only execute a program: the pod makes everything that a simple command needs on disk. One process is kept;
+after a burst, as many as the burst needed.
 """
 
 import os
@@ -28,18 +28,18 @@ from gridmill.pod.limits import PodLimits
 
 _POINTER = 8
 _FAILURES = 3
-"""After this many processes in a row that could not be made no more are."""
+"""After this many processes in a row could not be made, no more are made."""
 _MOST = 8
 _CALM_SECONDS = 5.0
-"""So long after the last burst one process is kept again."""
+"""This long after the last burst only one process is kept again."""
 _PATIENCE_SECONDS = 2.0
-"""A process that is not ready after this time is given up."""
+"""A process that is not ready after this time is abandoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What such a process becomes: the first of `paths` that can be executed. Into `trouble` it writes the
-    error number if none can."""
+    """The command that such a process executes: the first of `paths` that can be executed. If there is none,
+    the process writes the error number to `trouble`."""
 
     argv: tuple[str, ...]
     paths: tuple[str, ...]
@@ -49,7 +49,7 @@ class Program:
     trouble: str
 
     def packed(self, address: int) -> bytes:
-        """As a process reads it to that address. Raises ValueError where it is too large."""
+        """The bytes that the process reads to that address. Raises ValueError if they are too large."""
         environment = [f"{name}={value}" for name, value in self.environment.items()]
         words = [self.trouble, self.folder, *self.paths, *self.argv, *environment]
         texts = [os.fsencode(word) + b"\0" for word in words]
@@ -69,7 +69,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallSpare:
-    """The waiting process and the cgroup it is in (None where there are none)."""
+    """The waiting process and its cgroup (None without cgroups)."""
 
     pid: int
     address: int
@@ -77,20 +77,20 @@ class SmallSpare:
     link: socket.socket
 
     def launch(self, program: Program, pipes: Pipes) -> None:
-        """Let it become the command. Raises OSError when it is no longer there, ValueError when it cannot be
-        told."""
+        """Turns the process into the command. Raises OSError if the process does not exist any more,
+        ValueError if the command cannot be encoded."""
         told = program.packed(self.address)
         with self.link:
             socket.send_fds(self.link, [told], [pipes.out, pipes.err, pipes.events])
 
     def discard(self) -> None:
-        """Let it end; the pod's loop reaps it as any child."""
+        """Ends the process; the pod's loop reaps it like any child."""
         self.link.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Coming:
-    """`hello` is None while it has not said it."""
+    """A process in preparation. `hello` is None until the process has sent its first message."""
 
     group: AttemptGroup | None
     link: socket.socket
@@ -103,8 +103,8 @@ def can_fork_small() -> bool:
 
 
 class SmallSpares:
-    """Owned by the pod's loop: it calls `expect` before it starts commands, `refill` when nothing else waits,
-    and `died` when it reaped the small process."""
+    """The small processes. The pod's loop owns them: it calls `expect` before it starts commands, `refill`
+    when nothing else waits, and `died` after it reaped the small process."""
 
     def __init__(self, limits: PodLimits) -> None:
         self.pid = 0
@@ -118,11 +118,11 @@ class SmallSpares:
         self._failures = 0
 
     def is_one(self, pid: int) -> bool:
-        """Whether that is the small process or a waiting one that has said its number."""
+        """Whether that pid is the small process or a waiting process."""
         return pid in (self.pid, *(coming.hello[0] for coming in self._coming if coming.hello is not None))
 
     def _bring_up(self) -> bool:
-        """Start the small process where there is none. False where none would live."""
+        """Starts the small process if it does not run. Returns False if it cannot run."""
         if self._failures >= _FAILURES:
             return False
         if self._link is not None:
@@ -143,7 +143,7 @@ class SmallSpares:
         return True
 
     def died(self) -> None:
-        """The small process was reaped; those that it forked live on."""
+        """Called after the small process was reaped. The processes that it forked live on."""
         self._failures += 1
         self.pid = 0
         if self._child is not None:
@@ -153,7 +153,7 @@ class SmallSpares:
             self._link = None
 
     def expect(self, commands: int) -> None:
-        """So many simple commands are about to be started: have their processes made side by side."""
+        """Called before so many simple commands start: makes their processes in parallel."""
         if commands > len(self._coming):
             self._aim = max(self._aim, min(commands, _MOST))
             self._fill(min(commands, _MOST))
@@ -161,7 +161,7 @@ class SmallSpares:
             self._calm_at = time.monotonic() + _CALM_SECONDS
 
     def refill(self) -> None:
-        """Have as many as there may soon be commands."""
+        """Makes as many processes as the next commands may need."""
         if self._aim > 1 and time.monotonic() >= self._calm_at:
             self._aim = 1
             while len(self._coming) > 1:
@@ -176,11 +176,11 @@ class SmallSpares:
         for _ in range(missing):
             self._made += 1
             groups.append(self._limits.group(f"small-{self._made}", Amounts()))
-        for group in groups:  # after all were made: entering one keeps others from being made
+        for group in groups:  # after all were made, because entering a cgroup blocks the making of others
             self._ask(group)
 
     def _ask(self, group: AttemptGroup | None) -> None:
-        """Have one made, in that group."""
+        """Makes one process in that group."""
         joins = group.joins if group is not None else ()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_PATIENCE_SECONDS)
@@ -193,11 +193,12 @@ class SmallSpares:
                 ours.close()
                 self._release(group)
                 return
-        hello = _hello(ours) if group is None else None  # else it may be taken for what a job left
+        # otherwise it could be mistaken for an orphan of a job
+        hello = _hello(ours) if group is None else None
         self._coming.append(_Coming(group=group, link=ours, hello=hello))
 
     def take(self) -> SmallSpare | None:
-        """One that is the caller's from now on; None when there is none to be had."""
+        """Takes a process, which then belongs to the caller; None if there is none."""
         while self._coming:
             coming = self._coming.popleft()
             hello = coming.hello or _hello(coming.link)
@@ -220,7 +221,7 @@ class SmallSpares:
             self._limits.release(group)
 
     def close(self) -> None:
-        """End the waiting processes and the small one. They are reaped here."""
+        """Ends the waiting processes and the small process, and reaps them."""
         while self._coming:
             self._drop(self._coming.pop())
         if self._link is not None:
@@ -235,8 +236,8 @@ class SmallSpares:
 
 
 def _hello(link: socket.socket) -> tuple[int, int] | None:
-    """What a new process says when it is ready: its number and where its text is read to. None when it has
-    died, or takes too long."""
+    """The first message of a ready process: its number and the address of its text. None if the process died
+    or takes too long."""
     try:
         pid, address = HELLO.unpack(link.recv(HELLO.size))
     except (OSError, struct.error):
@@ -245,7 +246,7 @@ def _hello(link: socket.socket) -> tuple[int, int] | None:
 
 
 def read_trouble(file: Path) -> int | None:
-    """The error number that such a process left; None where it left none."""
+    """The error number that such a process wrote; None if it wrote none."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):

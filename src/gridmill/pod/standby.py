@@ -1,7 +1,6 @@
 """`python -m gridmill.pod.standby FD`: a process that imports what a pod needs before it becomes a pod.
 
-FD is a socket. It receives once the pod's folder, its lock and its log; if the socket ends before, the
-process ends.
+FD is a socket. It receives the pod's folder, lock and log once. If the socket ends before, the process ends.
 """
 
 import os
@@ -16,7 +15,7 @@ _PATH_BYTES = 4096 * 4
 
 
 def main(descriptor: int) -> int:
-    """Wait, then be the pod: its exit code; 0 when none was wanted."""
+    """Waits, then runs the pod. Returns the pod's exit code; 0 if no pod was needed."""
     find("links", "unix")
     with socket.socket(fileno=descriptor) as link:
         data, descriptors, _, _ = socket.recv_fds(link, _PATH_BYTES, 2)
@@ -34,4 +33,4 @@ def main(descriptor: int) -> int:
 if __name__ == "__main__":
     code = main(int(sys.argv[1]))
     sys.stderr.flush()
-    os._exit(code)  # whoever waits for the pod's end need not wait for its interpreter to be taken apart
+    os._exit(code)  # exit at once: taking the interpreter apart would delay the pod's end

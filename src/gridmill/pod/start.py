@@ -38,12 +38,13 @@ from gridmill.pod.zygote_client import ZygoteClient
 
 _OURS = "GRIDMILL_"
 TROUBLE = "not-executed"
-"""The file of an attempt that says that its command could not be executed."""
-_EXITED_WITH_1 = 1 << 8  # as wait() has it
+"""The file of an attempt that contains the error number if its command could not be executed."""
+_EXITED_WITH_1 = 1 << 8  # in the form of a status of wait()
 
 
 class ProcessStarter:
-    """`nursery` is None where every job is executed, `spares` and `small` where none is forked ahead."""
+    """Starts processes. `nursery` is None if every job is executed; `spares` and `small` are None if no
+    process is forked ahead."""
 
     def __init__(
         self,
@@ -62,19 +63,19 @@ class ProcessStarter:
         self._small_code: dict[str, bool] = {}
 
     def expect(self, orders: Sequence[AttemptOrder]) -> None:
-        """These are about to be started: have processes made for all that need them at once."""
+        """Called before these start: makes the needed processes in parallel."""
         if self._small is not None and orders:
             self._small.expect(sum(map(self.is_simple, orders)))
 
     def spare(self, order: AttemptOrder) -> PreforkedProcess | SmallSpare | None:
-        """A process forked ahead for that order, which is the caller's."""
+        """Takes a process forked ahead for that order. It then belongs to the caller."""
         if order.job.kind != JobKind.COMMAND:
             return None
         small = self._small.take() if self._small is not None and self.is_simple(order) else None
         return small or (self._prefork_pool.take() if self._prefork_pool else None)
 
     def is_simple(self, order: AttemptOrder) -> bool:
-        """Whether a command needs nothing that takes long to make: its code is small, it reads no files."""
+        """Whether the command can start fast: its code is small and it reads no files."""
         spec = order.job.command
         if spec is None or spec.environment or order.gang is not None:
             return False
@@ -94,7 +95,8 @@ class ProcessStarter:
     def start(
         self, attempt: Attempt, pipes: Pipes, affinity: tuple[int, ...], *, warm: bool = True
     ) -> int | None:
-        """The pid; None when the zygote will report it. Takes the pipes over. Raises InputError, OSError."""
+        """Starts the process. Returns the pid; None if the zygote will report it. It closes the job's ends of
+        the pipes. Raises InputError, OSError."""
         order = attempt.order
         try:
             if not isinstance(attempt.preforked, SmallSpare):
@@ -124,8 +126,11 @@ class ProcessStarter:
             pipes.close()
 
     def _wake(self, attempt: Attempt, launch: Launch, pipes: Pipes) -> int:
-        """The pid of the spare that becomes the job; 0 where there is none, it has died meanwhile, or the job
-        has to be executed by a process that can say what is wrong with it."""
+        """The pid of the spare that becomes the job.
+
+        Returns 0 if there is none, if it has died, or if the job must be executed by a process that can
+        report its errors.
+        """
         spare = attempt.preforked
         if isinstance(spare, SmallSpare):
             try:
@@ -142,7 +147,7 @@ class ProcessStarter:
         return 0
 
     def _program(self, order: AttemptOrder, launch: Launch) -> Program:
-        """A simple command with all that it needs on the disk. Raises GridmillError, OSError, ValueError."""
+        """The simple command, after all its files were made. Raises GridmillError, OSError, ValueError."""
         folder = Path(launch.folder)
         ready = make_ready(order, self._folder.home, folder / "work", launch.environment)
         paths = programs(ready.argv[0], launch.environment)[:PROGRAMS]
@@ -158,7 +163,7 @@ class ProcessStarter:
         )
 
     def not_executed(self, attempt: Attempt) -> AttemptOutcome | None:
-        """The outcome of a simple command that could not be executed; None for any other."""
+        """The outcome of a simple command that could not be executed; None for any other command."""
         exited = attempt.exit is not None and attempt.exit.status == _EXITED_WITH_1
         if not exited or not isinstance(attempt.preforked, SmallSpare) or attempt.order.job.command is None:
             return None
@@ -179,14 +184,14 @@ class ProcessStarter:
         return fork(child)
 
     def cancel(self, attempt_id: str) -> bool:
-        """Cancel a launch that the zygote has not begun; False when it has."""
+        """Cancels a launch that the zygote has not started. Returns False if it has."""
         return self._zygote_client is not None and self._zygote_client.cancel(attempt_id)
 
     def environment(
         self, order: AttemptOrder, work: Path, client: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """The environment of the attempt's process: on that of the client whose run it is of, or else the
-        pod's."""
+        """The environment of the attempt's process. It extends the environment of the client that started the
+        run, or else the pod's."""
         base = self._base if client is None else _of_client(client, self._base)
         if order.job.kind == JobKind.COMMAND:
             return command_environment(order, base=base, work=work, pod_folder=self._folder.path)
@@ -218,13 +223,13 @@ def _without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_client(client: Mapping[str, str], pod: Mapping[str, str]) -> dict[str, str]:
-    """The client's variables, but for Gridmill's own: what the pod has was settled when it was brought up."""
+    """The client's variables, except Gridmill's own: the pod's settings were fixed when it started."""
     theirs = {name: value for name, value in client.items() if not name.startswith(_OURS)}
     return _without_ranks({**theirs, **{name: one for name, one in pod.items() if name.startswith(_OURS)}})
 
 
 def become_command(launch: Launch, home: Path) -> NoReturn:
-    """Execute the command whose order lies in the launch's folder."""
+    """Executes the command whose order is in the launch's folder."""
     folder = Path(launch.folder)
     try:
         execute(decode((folder / "order.json").read_bytes(), AttemptOrder), home, folder / "work")
@@ -239,5 +244,6 @@ def _imports(order: AttemptOrder) -> tuple[str, ...]:
 
 
 def _may_be_warm(order: AttemptOrder) -> bool:
-    """Commands and what runs a project's code are executed, and GPU libraries never start in a fork."""
+    """Whether the job is executed: commands, jobs with a project's code, and jobs with GPUs, because GPU
+    libraries must not start in a fork."""
     return order.job.kind != JobKind.COMMAND and not order.given.gpus and not runs_foreign_code(order)

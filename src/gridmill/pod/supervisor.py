@@ -1,4 +1,4 @@
-"""Supervises all attempts of a pod from Start to ENDED: each id is started at most once, for ever."""
+"""Supervises all attempts of a pod from Start to ENDED. Each id is started at most once in all time."""
 
 import contextlib
 import os
@@ -48,7 +48,8 @@ _CUT = frozenset({Cause.STOPPED, Cause.SIGNAL, Cause.EXIT})
 
 
 class Supervisor:
-    """Owned by the pod's loop: it calls `tick`, `reap` and whatever the selector's data says."""
+    """The supervisor. The pod's loop owns it: it calls `tick`, `reap` and the functions in the selector's
+    data."""
 
     def __init__(
         self,
@@ -77,12 +78,12 @@ class Supervisor:
         self._record = os.open(folder.starts, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.last_end = time.monotonic()
         self.loud = False
-        """Whether a job wrote much since this was made false."""
+        """Whether a job wrote much since this was set to False."""
 
-    # what the control node asks
+    # requests of the control node
 
     def attempts(self) -> Mapping[str, AttemptState]:
-        """Every attempt id that is live, or ended and not acknowledged."""
+        """Every attempt id that runs, or that ended and is not acknowledged."""
         ended = {attempt_id: state for attempt_id, (_, state) in self._unacknowledged.items()}
         return {**dict.fromkeys(self._live, AttemptState.RUNNING), **ended}
 
@@ -92,7 +93,7 @@ class Supervisor:
         return bool(self._live)
 
     def start(self, order: AttemptOrder, environment: Mapping[str, str] | None = None) -> None:
-        """Start an attempt, unless its id was ever seen, with its client's environment or the pod's."""
+        """Starts an attempt, unless its id is known, with the environment of its client or of the pod."""
         attempt_id = order.attempt_id
         if attempt_id in self._known_attempts:
             return
@@ -115,14 +116,15 @@ class Supervisor:
         except FileExistsError:
             self._refuse(order, Cause.INTERNAL, f"attempt {attempt_id} was started before")
         except OSError as error:
-            state = AttemptState.LOST if error.errno in FULL else AttemptState.FAILED  # room may come
+            # the disk may get space, so a retry can succeed
+            state = AttemptState.LOST if error.errno in FULL else AttemptState.FAILED
             self._refuse(order, Cause.STORAGE, f"the attempt could not be prepared: {error}", state)
         else:
             self._live[attempt_id] = attempt
             self._launch(attempt)
 
     def _note(self, attempt_id: str, pid: int = 0, start: int = 0) -> None:
-        """Record a start for who must clean up after this pod. Raises OSError."""
+        """Records a start for the cleanup after this pod. Raises OSError."""
         os.write(self._record, f"{attempt_id} {pid} {start}\n".encode())
 
     def _refuse(
@@ -132,7 +134,7 @@ class Supervisor:
         self._journal_end(order.attempt_id, order.token, outcome)
 
     def _open(self, order: AttemptOrder, now: float, environment: Mapping[str, str] | None) -> Attempt:
-        """The attempt with its pipes and limits, not yet launched."""
+        """Makes the attempt with its pipes and limits. It is not launched yet."""
         timeout = order.job.timeout_seconds
         spare = self._spare(order)
         group = spare.group if spare is not None else self._limits.group(order.attempt_id, order.given)
@@ -150,7 +152,7 @@ class Supervisor:
         )
 
     def _spare(self, order: AttemptOrder) -> PreforkedProcess | SmallSpare | None:
-        """A process forked ahead, held to what the order gives."""
+        """Takes a process forked ahead and sets the limits of the order."""
         spare = self._starter.spare(order)
         if spare is not None and not self._limits.hold(spare.group, order.given):
             spare.discard()
@@ -166,7 +168,7 @@ class Supervisor:
         return emit
 
     def _launch(self, attempt: Attempt, *, warm: bool = True) -> None:
-        """Make its process, or ask the zygote to."""
+        """Makes its process, or asks the zygote to make it."""
         try:
             pipes, ends = make_pipes()
         except OSError as error:
@@ -191,7 +193,7 @@ class Supervisor:
         self._ended(attempt, ProcessExit(status=None, trouble=trouble))
 
     def forked(self, attempt_id: str, pid: int) -> None:
-        """The attempt's process exists."""
+        """Called after the attempt's process exists."""
         attempt = self._live.get(attempt_id)
         if attempt is None:
             return
@@ -199,7 +201,8 @@ class Supervisor:
         attempt.begin(time.monotonic())
         self._by_pid[pid] = attempt
         start = self._orphans.started(pid)
-        with contextlib.suppress(OSError):  # a full disk: it is found by its cgroup or environment
+        # the disk is full: the process is found by its cgroup or environment
+        with contextlib.suppress(OSError):
             self._note(attempt_id, pid, start)
         self._emitter(attempt.order)(EventType.STARTED, {"pid": pid})
         self._watch(attempt)
@@ -207,20 +210,20 @@ class Supervisor:
             self._orphans.terminate(attempt)
 
     def not_forked(self, attempt_id: str, trouble: str) -> None:
-        """The zygote could not make its process, or died before it told of it."""
+        """Called if the zygote could not make its process, or died before it reported the process."""
         attempt = self._live.get(attempt_id)
         if attempt is not None:
             self._ended_early(attempt, trouble)
 
     def launch_cold(self, attempt_id: str) -> None:
-        """Execute what no zygote forks."""
+        """Executes an attempt that the zygote does not fork."""
         attempt = self._live.get(attempt_id)
         if attempt is not None:
             attempt.reader.end(time.monotonic())
             self._launch(attempt, warm=False)
 
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:
-        """End an attempt; one that was never heard of is answered, and refused when it comes."""
+        """Ends an attempt. For an unknown id it reports an end, and refuses a later start."""
         attempt = self._live.get(attempt_id)
         if attempt is not None and attempt.stage != AttemptStage.ENDING:
             attempt.stop_reason = attempt.stop_reason or reason
@@ -233,19 +236,19 @@ class Supervisor:
             self._journal_end(attempt_id, "", outcome)
 
     def _stop_collecting(self, attempt: Attempt, reason: str) -> None:
-        """Its program has ended well, and to keep what it left takes long."""
+        """Called after its program ended with success, if storing its output takes long."""
         if attempt.collection is not None and attempt.collection.collected() is None:
             attempt.stop_reason = attempt.stop_reason or reason
             attempt.collection.cancel()
 
     def stop_all(self, reason: str, grace_seconds: float) -> None:
-        """End every attempt."""
+        """Ends all attempts."""
         for attempt_id in tuple(self._live):
             self.stop(attempt_id, reason, grace_seconds)
 
     def cut_short(self, reason: str, grace_seconds: float) -> None:
-        """The pod was told to end by a signal, and so, perhaps first, were its jobs: their ends are not said.
-        Why they were cut short the site knows better."""
+        """Called when a signal told the pod to end. The jobs may have got the signal first, so their ends are
+        not reported: the site knows the real reason better."""
         for attempt in self._live.values():
             ended = attempt.exit is not None and not was_terminated(attempt.exit.status)
             attempt.cut = attempt.stop_reason is None and not ended
@@ -264,23 +267,23 @@ class Supervisor:
             self._orphans.terminate(attempt)
 
     def acknowledge(self, number: int) -> None:
-        """Forget the attempts whose end is committed."""
+        """Deletes the records of attempts whose end is committed."""
         self._journal.acknowledge(number)
         for attempt_id, (at, _) in tuple(self._unacknowledged.items()):
             if at <= number:
                 del self._unacknowledged[attempt_id]
                 self._done_with.append(attempt_id)
 
-    # what processes do
+    # events of processes
 
     def reaped(self, pid: int, end: ProcessExit) -> None:
-        """A process has ended: an attempt's, or an orphan's, which is nobody's loss."""
+        """Called when a process has ended: one of an attempt, or an orphan, which needs no action."""
         attempt = self._by_pid.get(pid)
         if attempt is not None and attempt.exit is None:
             self._ended(attempt, end)
 
     def is_leader(self, pid: int) -> bool:
-        """True for the process of an attempt."""
+        """Returns True if it was the process of an attempt."""
         return pid in self._by_pid
 
     def _ended(self, attempt: Attempt, end: ProcessExit) -> None:
@@ -292,13 +295,14 @@ class Supervisor:
         self._try_to_end(attempt, now)
 
     def _try_to_end(self, attempt: Attempt, now: float) -> None:
-        """Kill what it left behind, read the rest, and say how it ended; try again soon if not all done."""
+        """Kills remaining processes, reads the rest of the output, and reports the end. If this is
+        incomplete, it tries again soon."""
         attempt.look_again = now + _LOOK_AGAIN_SECONDS
         if self._journal.full:
             attempt.look_again, attempt.give_up = now + _FULL_SECONDS, now + _GIVE_UP_SECONDS
             return
         clean = self._orphans.kill(attempt, now)
-        attempt.released = clean and attempt.group is not None  # for certain: its cgroup has no process
+        attempt.released = clean and attempt.group is not None  # certain, because its cgroup has no process
         if not attempt.reader.drain(now):
             return
         if attempt.may_be_cut(now):
@@ -307,7 +311,7 @@ class Supervisor:
             self._conclude(attempt, now)
 
     def _has_collected(self, attempt: Attempt) -> bool:
-        """Whether what a command leaves is as it will be kept; begins to see to that."""
+        """Whether the output of the command is ready to be stored. The first call starts the work."""
         if not attempt.leaves_files:
             return True
         if attempt.collection is None:
@@ -333,15 +337,18 @@ class Supervisor:
         self._uncleaned.append(attempt)
 
     def _drop_large_output(self, attempt: Attempt, outcome: AttemptOutcome) -> None:
-        """What an attempt wrote that filled the disk, or could not write all: it is needed by nobody, and
-        others wait for the room. A gang's ranks share the folder, and parts are put together later."""
+        """Deletes the files of an attempt that filled the disk or could not write all of its files: no job
+        needs them, and other jobs wait for space.
+
+        The ranks of a gang share the folder, and parts are combined later, so these are kept.
+        """
         order = attempt.order
         own = order.output_uri.rpartition("/")[2] == order.attempt_id
         if outcome.cause in (Cause.DISK, Cause.STORAGE) and own and order.gang is None and order.part is None:
             self._cleanup.remove_tree(below(order.root, order.output_uri))
 
     def _free_shared(self, attempt: Attempt) -> tuple[str, ...]:
-        """Remove what it made in /dev/shm and nobody uses any more; a line for its log."""
+        """Removes files that it made in /dev/shm and that no process uses. Returns a line for its log."""
         left = attempt.meter.left_behind()
         others = [other.meter for other in self._live.values() if other is not attempt]
         mine = {key: path for key, path in left.items() if not any(meter.knows(key) for meter in others)}
@@ -385,7 +392,7 @@ class Supervisor:
         )
 
     def tidy(self) -> None:
-        """Remove what ended attempts leave, once their ends are on their way: nobody waits for this."""
+        """Removes the files of ended attempts after their ends were sent, because no job waits for this."""
         while self._uncleaned:
             attempt = self._uncleaned.pop()
             if attempt.group is not None:
@@ -393,7 +400,7 @@ class Supervisor:
             if attempt.released:
                 self._deserted.add(attempt.order.attempt_id)
             self._clear_work(attempt)
-            if attempt.order.gang is None:  # else other ranks may be about to write there
+            if attempt.order.gang is None:  # otherwise other ranks may be about to write there
                 folder = below(attempt.order.root, attempt.order.output_uri)
                 self._cleanup.drop_empty(folder, keep=attempt.released and attempt.order.part is None)
         while self._done_with:
@@ -417,7 +424,7 @@ class Supervisor:
         event = self._journal.append(attempt_id, token, time.time(), EventType.ENDED, body)
         self._unacknowledged[attempt_id] = (event.number, outcome.state)
 
-    # what the loop does
+    # work of the loop
 
     def _watch(self, attempt: Attempt) -> None:
         if self._held_back:
@@ -444,11 +451,11 @@ class Supervisor:
         return read
 
     def due(self) -> float:
-        """When `tick` has something to do next (monotonic seconds)."""
+        """The time when `tick` has something to do next (monotonic seconds)."""
         return min((attempt.due() for attempt in self._live.values()), default=float("inf"))
 
     def tick(self, now: float) -> None:
-        """Pass on logs, measure, end what ran too long or used too much, go on with what is ending."""
+        """Sends log texts, measures, ends attempts that ran too long or used too much, and continues ends."""
         self._hold_back(self._journal.full)
         if now >= self._disk_guard.due and self._live:
             self._watch_disk(now)
@@ -462,7 +469,7 @@ class Supervisor:
                 self._enforce(attempt, now)
 
     def _watch_disk(self, now: float) -> None:
-        """End what writes too much; tell those that run that the disk is short, once."""
+        """Ends attempts that write too much, and reports a short disk to each running attempt once."""
         running = [one for one in self._live.values() if one.stage == AttemptStage.RUNNING]
         over = self._disk_guard.look((one.disk for one in running), now)
         for attempt in running:
@@ -474,7 +481,8 @@ class Supervisor:
                 self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": line})
 
     def _hold_back(self, full: bool) -> None:
-        """Stop reading the jobs' pipes while the journal is full: they wait in write(), nothing is lost."""
+        """Stops reading the jobs' pipes while the journal is full. The jobs then wait in write(), and nothing
+        is lost."""
         if full == self._held_back:
             return
         self._held_back = full
@@ -497,5 +505,5 @@ class Supervisor:
             self._orphans.kill(attempt, now)
 
     def close(self) -> None:
-        """Let go of files; attempts must have ended."""
+        """Closes the files. All attempts must have ended."""
         os.close(self._record)

@@ -1,8 +1,8 @@
-"""The control groups of a farm's tenants: what all of them, one tenant, and one pod of it may use.
+"""The control groups of a farm's tenants: limits for all tenants, for one tenant, and for each of its pods.
 
-Root makes them before a pod starts, and the pod is started inside. The limits belong to root; the pod's
-folder is the tenant user's, so that the pod makes the groups of its attempts below it (`pod/cgroups.py`).
-What is to be written is a value first: `plan_groups` is the same for a machine that is not this one.
+Root makes them before a pod starts, and the pod starts inside. The limits belong to root. The pod's folder
+belongs to the tenant's user, so that the pod can make the groups of its attempts below it (`pod/cgroups.py`).
+All writes are planned as values: `plan_groups` is a pure function and can plan for any machine.
 """
 
 import os
@@ -29,13 +29,13 @@ _SHARES_PER_CPU, _WEIGHT_PER_CPU = 1024, 100
 _MOST_WEIGHT = 10_000
 _TRIES = 50
 _HANDED_OVER = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "tasks")
-"""What the tenant's user gets of the folder of its pod: to make folders and to move its own processes."""
+"""The files in the folder of a pod that its user may write: to make folders and to move its own processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedGroup:
-    """A folder of a hierarchy and what is written into its files, in that order; a file whose name ends with
-    `?` may be missing. `handed_over`: it becomes the tenant's; `joined`: the pod's process enters it."""
+    """A cgroup folder and the values to write into its files, in that order. A file whose name ends with `?`
+    may be missing. `handed_over`: the folder becomes the tenant's. `joined`: the pod's process enters it."""
 
     folder: Path
     writes: tuple[tuple[str, str], ...] = ()
@@ -45,7 +45,7 @@ class PlannedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the limits are parts of: memory in bytes, and the number of processes and threads."""
+    """The totals of which limits are parts: memory in bytes, and the number of processes and threads."""
 
     memory_bytes: int
     processes: int
@@ -53,7 +53,7 @@ class Machine:
 
 
 def read_machine(hierarchies: Hierarchies) -> Machine:
-    """This machine, or the part of it that the groups above this process leave to it."""
+    """This machine, or the part of it that the groups above this process permit."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     files = [Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/threads-max")]
     pids = hierarchies.v1.get("pids") or hierarchies.unified
@@ -75,7 +75,7 @@ def _with_parents(folder: Path | None) -> tuple[Path, ...]:
 
 
 def _number(file: Path) -> int:
-    """0 where it is missing, or no number."""
+    """The number in the file; 0 if it is missing or not a number."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):
@@ -85,7 +85,7 @@ def _number(file: Path) -> int:
 def plan_groups(
     hierarchies: Hierarchies, confinement: Confinement, machine: Machine
 ) -> tuple[PlannedGroup, ...]:
-    """The groups in the order in which they are made; none where a controller is missing."""
+    """The groups in the order in which they are made; none if a controller is missing."""
     base = _v2_base(hierarchies)
     if base is not None:
         return tuple(_plan_v2(base, confinement, machine))
@@ -95,7 +95,7 @@ def plan_groups(
 
 
 def _v2_base(hierarchies: Hierarchies) -> Path | None:
-    """The nearest folder of version 2 that hands all three controllers down."""
+    """The nearest folder of version 2 that delegates all three controllers."""
     for folder in _with_parents(hierarchies.unified):
         with suppress(OSError):
             if set(_LIMITED) <= set((folder / "cgroup.subtree_control").read_text().split()):
@@ -104,7 +104,8 @@ def _v2_base(hierarchies: Hierarchies) -> Path | None:
 
 
 def _plan_v2(base: Path, confinement: Confinement, machine: Machine) -> Iterator[PlannedGroup]:
-    """A process may only be in a group that hands nothing down: the pod's own one is `agent`."""
+    """The groups of version 2. A process may be only in a group that delegates no controller, so the pod's
+    own group is `agent`."""
     down = ("cgroup.subtree_control", "+memory +pids +cpu")
     farm = base / confinement.farm
     tenant = farm / confinement.tenant
@@ -147,7 +148,8 @@ def _quota(confinement: Confinement, machine: Machine) -> int:
 
 
 def _plan_v1(hierarchies: Hierarchies, confinement: Confinement, machine: Machine) -> Iterator[PlannedGroup]:
-    """Each controller has its own tree; the processes are in the pod's folder of each."""
+    """The groups of version 1. Each controller has its own tree, and the processes are in the pod's folder of
+    each."""
     quota, cpus = _quota(confinement, machine), confinement.capacity.cpus
     all_memory = str(tenants_memory_bytes(confinement.node, machine.memory_bytes))
     memory = str(pod_memory_bytes(confinement))
@@ -178,8 +180,11 @@ def _plan_v1(hierarchies: Hierarchies, confinement: Confinement, machine: Machin
 
 
 def _trees(hierarchies: Hierarchies) -> dict[Path, list[str]]:
-    """The folder of this process in each tree that is used, and the tree's controllers: some are mounted
-    together. Version 2 without controllers, else the freezer, knows the processes."""
+    """The folder of this process in each tree that is used, and the tree's controllers, of which some share a
+    tree.
+
+    Version 2 without controllers, or else the freezer, tracks the processes.
+    """
     trees: dict[Path, list[str]] = {}
     for name in (*_LIMITED, "cpuacct"):
         if name in hierarchies.v1:
@@ -201,7 +206,7 @@ def _shares(cpus: float) -> str:
 
 
 class TenantGroups:
-    """The groups of one pod, as they were made."""
+    """The groups of one pod, after they were made."""
 
     def __init__(self, planned: Sequence[PlannedGroup]) -> None:
         self._planned = planned
@@ -213,13 +218,13 @@ class TenantGroups:
         return tuple(f"{one.folder}/cgroup.procs" for one in self._planned if one.joined)
 
     def make(self, user: int) -> None:
-        """Raises UnavailableError for what the kernel refuses."""
+        """Makes the groups. Raises UnavailableError if the kernel refuses one."""
         for tries in range(_TRIES):
             try:
                 for one in self._planned:
                     _make(one, user)
                 _weigh_tenants(self._planned)
-            except FileNotFoundError:  # another pod of the tenant has ended, and removed the empty folder
+            except FileNotFoundError:  # another pod of the tenant ended and removed the empty folder
                 if tries == _TRIES - 1:
                     raise
             except OSError as error:
@@ -228,19 +233,19 @@ class TenantGroups:
                 return
 
     def enter(self) -> None:
-        """This process. Raises OSError."""
+        """Moves this process into the groups. Raises OSError."""
         for file in self.joins:
             _write(file, "0")
 
 
 def remove_groups(folders: Iterable[str]) -> bool:
-    """End what is in the groups of a pod, and remove them, and those above that are empty then; whether all
-    of the pod's are gone."""
+    """Ends the processes in the groups of a pod, removes the groups, and the groups above that are empty.
+    Returns whether all groups of the pod are removed."""
     gone = [destroy(Path(folder)) for folder in sorted(folders, key=len, reverse=True)]
     for folder in folders:
         for above in list(Path(folder).parents)[:3]:
             if above.name.startswith(("gridmill-farm-", "user-")):
-                with suppress(OSError):  # others are in it
+                with suppress(OSError):  # another pod uses it
                     above.rmdir()
     return all(gone)
 
@@ -260,7 +265,7 @@ def _make(planned: PlannedGroup, user: int) -> None:
 
 
 def _weigh_tenants(planned: Sequence[PlannedGroup]) -> None:
-    """A tenant's share of the CPUs is that of its pods."""
+    """Sets a tenant's share of the CPUs to the sum of its pods."""
     for one in planned:
         for name in ("cpu.shares", "cpu.weight"):
             if one.handed_over and name in dict(one.writes):
@@ -272,7 +277,7 @@ _MOST_SHARES = {"cpu.shares": 262_144, "cpu.weight": _MOST_WEIGHT}
 
 
 def _write(path: str, text: str) -> None:
-    """Never makes a file."""
+    """Writes to an existing file."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())

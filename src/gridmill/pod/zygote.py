@@ -1,9 +1,9 @@
 """The zygote: a process that has imported what jobs of one type need, and only forks.
 
-`python -m gridmill.pod.zygote TYPE FD` is executed by a pod. Libraries that only some jobs of the type need
-are imported before the first of these jobs. The zygote runs no operation, opens no connection and touches no
-GPU, so a child forked from it is as good as a fresh process that has done its imports. Its OpenBLAS gets one
-thread, so that no thread exists when it forks; children raise the number.
+A pod executes `python -m gridmill.pod.zygote TYPE FD`. Libraries that only some jobs of the type need are
+imported before the first of these jobs. The zygote runs no job, opens no connection and touches no GPU, so a
+forked child is as good as a new process that has done its imports. Its OpenBLAS gets one thread, so that no
+other thread exists when it forks; children raise the number.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, ent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteReport:
-    """What a zygote says: `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, what wait() told of
-    its use) or `failed` (attempt_id, message): it could not fork."""
+    """A message of a zygote: `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, the use that
+    wait() reported) or `failed` (attempt_id, message) if it could not fork."""
 
     kind: str
     attempt_id: str = ""
@@ -44,7 +44,8 @@ class ZygoteReport:
 
 
 class Zygote:
-    """Answers on `link` (SOCK_SEQPACKET, one message a packet) until the pod closes it."""
+    """The zygote. It answers on `link` (SOCK_SEQPACKET, one message a packet) until the pod closes the
+    link."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -61,7 +62,7 @@ class Zygote:
             signal.signal(number, signal.SIG_IGN)
 
     def serve(self) -> None:
-        """Until the pod is gone; then no child outlives it."""
+        """Serves until the pod has ended. No child lives longer."""
         self._send_report(ZygoteReport(kind="ready"))
         try:
             while True:
@@ -115,29 +116,31 @@ class Zygote:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """SIGCHLD needs a handler for the wake-up descriptor to be written."""
+    """A handler that does nothing: without a handler the kernel does not write to the wake-up descriptor."""
 
 
 def _be(launch: Launch, pipes: Pipes, parent: int) -> None:
-    """The forked child: the attempt's process."""
+    """Runs the forked child, which is the attempt's process."""
     enter(launch, pipes, parent)
     sys.argv = ["gridmill-job", launch.attempt_id]
     os.chdir(Path(launch.folder) / "work")
     _open_streams()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed()  # else all children would draw the same
+        numpy.random.seed()  # otherwise all children would draw the same random numbers
     raise SystemExit(run(Path(launch.folder)))
 
 
 def _open_streams() -> None:
-    """Fresh ones: those of the zygote were made for a file, and these are pipes, written line by line."""
+    """Makes new streams: those of the zygote were made for a file, but these are pipes, written line by
+    line."""
     sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115  until the end
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def preload(kind: str) -> None:
-    """Import what jobs of that type need, and not pandas: a third of a second that none of them uses."""
+    """Imports the libraries of jobs of that type, without pandas: no job uses it, and it takes a third of a
+    second."""
     names = PREIMPORTS.get(kind, ())
     if names:
         with contextlib.suppress(ImportError):
@@ -148,23 +151,25 @@ def preload(kind: str) -> None:
 
 
 def bring(names: Iterable[str]) -> None:
-    """Import what is not there yet. What cannot be had is left out: the job will say so."""
+    """Imports modules that are not imported yet. A module that cannot be imported is skipped, because the job
+    reports the error."""
     missing = [name for name in names if name not in sys.modules]
     for name in missing:
-        with contextlib.suppress(Exception):  # as one built for another version raises anything
+        with contextlib.suppress(Exception):  # a module built for another version can raise any error
             import_module(name)
     if missing:
         keep()
 
 
 def keep() -> None:
-    """What is imported stays: children that look for rubbish must not touch, and so copy, its pages."""
+    """Freezes all imported objects: a garbage collection in a child would write to their pages and so copy
+    them."""
     gc.collect()
     gc.freeze()
 
 
 def main(kind: str, descriptor: int) -> None:
-    """Import, then serve."""
+    """Imports the libraries, then serves."""
     die_with_parent(os.getppid())
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)

@@ -18,26 +18,26 @@ from gridmill.pod.outcome import describe
 from gridmill.pod.zygote import ZygoteReport
 
 _PROGRAM = (sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-m", "gridmill.pod.zygote")
-"""Newer Pythons warn of forking with threads. The only threads are those of allocators, which are safe to
-fork."""
+"""The warning of newer Pythons about forking with threads. The only threads belong to allocators, which are
+safe to fork."""
 PATIENCE_SECONDS = 30.0
-"""A zygote that is not ready after this time is given up: jobs are started by exec instead."""
+"""A zygote that is not ready after this time is abandoned: jobs are started by exec instead."""
 _TRY_AGAIN_SECONDS = 0.005
 _FAILURES = 3
-"""After this many consecutive deaths before it was ready no other zygote is made."""
+"""After this many deaths in a row before it was ready, no other zygote is made."""
 
 
 class ZygoteListener(Protocol):
-    """The receiver of news about the jobs' processes: the supervisor."""
+    """Receives the events of the jobs' processes. The supervisor implements it."""
 
     def forked(self, attempt_id: str, pid: int) -> None:
         """The attempt's process exists."""
 
     def not_forked(self, attempt_id: str, trouble: str) -> None:
-        """It could not be made, or died with the zygote before its number was known."""
+        """The process could not be made, or died with the zygote before its number was known."""
 
     def launch_cold(self, attempt_id: str) -> None:
-        """No zygote is to be had: execute it."""
+        """There is no zygote: the job must be executed."""
 
     def reaped(self, pid: int, end: ProcessExit) -> None:
         """The attempt's process has ended."""
@@ -50,8 +50,8 @@ class _PendingFork:
 
 
 class ZygoteClient:
-    """The client of the zygote. The pod's loop owns it: it calls `tick`, and `zygote_died` when it reaped the
-    zygote."""
+    """The client of the zygote. The pod's loop owns it: it calls `tick`, and `zygote_died` after it reaped
+    the zygote."""
 
     def __init__(
         self, kind: str, *, cpus: float, environment: Mapping[str, str], selector: selectors.BaseSelector
@@ -72,7 +72,7 @@ class ZygoteClient:
         self._children: dict[int, str] = {}
 
     def bring_up(self, listener: ZygoteListener, now: float) -> None:
-        """Make a zygote, unless there is one or none would live."""
+        """Makes a zygote, unless one exists or none can run."""
         self._listener = listener
         if self._link is not None or self._failures >= _FAILURES:
             return
@@ -91,7 +91,7 @@ class ZygoteClient:
         self._selector.register(ours, selectors.EVENT_READ, self._receive_reports)
 
     def request(self, launch: Launch, pipes: Pipes) -> bool:
-        """Take the launch and its pipes; False when there is no zygote to be had."""
+        """Accepts the launch and its pipes. Returns False if there is no zygote."""
         if self._link is None or self._failures >= _FAILURES:
             return False
         self._queue.append(_PendingFork(launch=launch, pipes=pipes))
@@ -99,7 +99,7 @@ class ZygoteClient:
         return True
 
     def cancel(self, attempt_id: str) -> bool:
-        """Take a launch back; False when it was passed on already."""
+        """Cancels a launch. Returns False if it was sent already."""
         for waiting in self._queue:
             if waiting.launch.attempt_id == attempt_id:
                 waiting.pipes.close()
@@ -137,7 +137,7 @@ class ZygoteClient:
             except OSError:
                 data = b""
             if not data:
-                self._selector.unregister(self._link)  # its death is told by wait()
+                self._selector.unregister(self._link)  # wait() reports its death
                 self._link.close()
                 self._link, self._ready = None, False
                 return
@@ -167,8 +167,8 @@ class ZygoteClient:
                 listener.reaped(report.pid, end)
 
     def zygote_died(self, status: int, now: float) -> None:
-        """End what it had forked (the kernel kills them with it), and make another."""
-        self._receive_reports()  # what it still said
+        """Reports the ends of its children (the kernel kills them with it), and makes another zygote."""
+        self._receive_reports()  # it may have sent messages before it died
         trouble = f"the process from which it was forked died: {describe(status)}"
         if not self._ready and self._give_up_at < float("inf"):
             self._failures += 1
@@ -195,13 +195,13 @@ class ZygoteClient:
                 self._listener.not_forked(attempt_id, trouble)
 
     def due(self) -> float:
-        """When `tick` has something to do next (monotonic seconds)."""
+        """The time when `tick` has something to do next (monotonic seconds)."""
         if not self._ready:
             return self._give_up_at
         return self._try_again_at if self._queue else float("inf")
 
     def tick(self, now: float) -> None:
-        """Pass on what waits; give up a zygote that does not become ready."""
+        """Sends waiting launches, and abandons a zygote that does not become ready."""
         self._pass_on()
         if not self._ready and now >= self._give_up_at:
             self._failures, self._give_up_at = _FAILURES, float("inf")
@@ -209,7 +209,7 @@ class ZygoteClient:
                 self._launch_cold()
 
     def close(self) -> None:
-        """Let the zygote end."""
+        """Ends the zygote."""
         if self._link is not None:
             self._selector.unregister(self._link)
             self._link.close()
