@@ -36,37 +36,38 @@ _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 _TRIED = re.compile(
     r"Generic \w+ error: Error performing \w+ \S+ in \S+(, .*retry_timeout: \S+)?\s+- (HTTP error: )?"
 )
-"""obstore's description of the request, which precedes its result in a message."""
+"""The request that obstore writes before its result in a message."""
 _REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</Message>)?", re.DOTALL)
 _SKEWED = "RequestTimeTooSkewed"
-_S3 = {"disable_bulk_delete": "true"}  # not every store that speaks S3 knows it
+_S3 = {"disable_bulk_delete": "true"}  # some servers with the S3 protocol do not support it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
-"""Timeouts of reads, which may take long as long as bytes arrive."""
+"""The timeouts of reads. A read may take long while bytes arrive."""
 _PUTTING = {"timeout": timedelta(seconds=300)}
-"""Timeout of a put, during which no bytes arrive."""
+"""The timeout of a put, in which no bytes arrive."""
 
 
 class BucketClient:
-    """Safe to use from several threads. All raise TransferRefusedError, UnavailableError."""
+    """A prefix of a bucket. Safe to use from several threads. All methods raise TransferRefusedError,
+    UnavailableError."""
 
     def __init__(
         self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
     ) -> None:
-        """See `open_store`. Signed URLs hold for `pass_seconds`."""
+        """Opens the prefix, see `open_store`. Signed URLs are valid for `pass_seconds`."""
         self.url, self.pass_seconds = url, pass_seconds
         self._store: Any = open_store(url, options or {})
         self._puts: Any = open_store(url, options or {}, puts=True)
 
     def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
-        """Whole or not at all."""
+        """Puts an object, completely or not at all."""
         signs = not self.url.startswith("file:")
         if meter is UNMETERED or not signs or not self._sent(name, content, meter):
             self._put(name, content)
 
     def _sent(self, name: str, content: bytes, meter: ByteMeter) -> bool:
-        """Put piece by piece, by a signed URL, as obstore would not say how far it is. False where that is
-        refused: obstore says why, or does it."""
+        """Puts piece by piece with a signed URL, because obstore reports no progress. Returns False if the
+        URL is refused; then obstore puts the object or reports the reason."""
         try:
             send(self.sign("PUT", name), len(content), meter.sending(content))
         except HTTPError as error:
@@ -91,7 +92,7 @@ class BucketClient:
                 ) from error
 
     def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
-        """Raises NotFoundError, and DataError for one that is larger."""
+        """The content of an object. Raises NotFoundError, and DataError if it is larger than `most_bytes`."""
         with explained(self.url):
             try:
                 got = obstore.get(self._store, name)
@@ -108,12 +109,12 @@ class BucketClient:
             return bytes(content)
 
     def remove(self, name: str) -> None:
-        """May be repeated."""
+        """Deletes the object. May be repeated."""
         with explained(self.url), suppress(FileNotFoundError, NotFoundError):
             obstore.delete(self._store, name)
 
     def has(self, name: str) -> bool:
-        """Whether it is there."""
+        """Whether the object exists."""
         with explained(self.url):
             try:
                 obstore.head(self._store, name)
@@ -122,19 +123,19 @@ class BucketClient:
         return True
 
     def names(self, folder: str) -> Iterator[Sequence[str]]:
-        """Of all that is in a folder, page by page."""
+        """The names and sizes of all objects in a folder, page by page."""
         with explained(self.url):
             for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
                 yield [entry["path"] for entry in page]
 
     def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
-        """Names of what was put before that moment, in a folder or at all."""
+        """The names of objects that were put before that moment, in a folder or below the whole prefix."""
         with explained(self.url):
             for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
                 yield from (entry["path"] for entry in page if entry["last_modified"] < before)
 
     def sign(self, method: str, name: str) -> str:
-        """A URL that opens this object alone, to GET or to PUT it, for `pass_seconds`."""
+        """A URL that gives access to this object only, to GET or to PUT it, for `pass_seconds`."""
         with explained(self.url):
             signed: str = obstore.sign(
                 self._store, cast(Any, method), name, timedelta(seconds=self.pass_seconds)
@@ -143,11 +144,10 @@ class BucketClient:
 
 
 def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> object:
-    """obstore's store for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`; `options` are its own for that
-    kind, as `endpoint`; what is not said is the environment's, above all the credentials. It is for
-    `puts`, or for all else.
+    """Opens obstore's store for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`.
 
-    Raises InputError.
+    `options` are obstore's own for that kind, as `endpoint`. Missing options, above all the credentials, come
+    from the environment. The store is for `puts`, or for all other requests. Raises InputError.
     """
     scheme = url.partition("://")[0]
     if scheme == "file":
@@ -163,7 +163,8 @@ def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> o
 
 @contextmanager
 def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError) -> Iterator[None]:
-    """Only the end of the first line of what obstore says: the rest is how its own parts look."""
+    """Converts errors of obstore. Uses only the end of the first line, because the rest describes obstore's
+    internals."""
     try:
         yield
     except (refused, PermissionDeniedError, UnauthenticatedError) as error:
@@ -179,7 +180,7 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
 
 
 def _refusal(error: BaseException, url: str) -> TransferRefusedError:
-    """In the words of the bucket's server, where it says some."""
+    """The message of the bucket's server, if it has one."""
     match = _REFUSAL.search(str(error))
     words = [word for word in (match["code"], match["told"]) if word] if match else [_line(error)]
     hint = _SET if words[0] == _SKEWED else _ALLOW

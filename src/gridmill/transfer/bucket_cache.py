@@ -1,8 +1,8 @@
 """Chunks that stay in a bucket for other jobs and farms, so that they are not transferred again.
 
-Many small chunks are packed into one object, since a request costs as much for a kilobyte as for a megabyte.
-A pack is the contents of its chunks, one after the other; its index has 36 bytes for each: the hash, and the
-size (big-endian).
+Many small chunks are packed into one object, because a request costs as much for a kilobyte as for a
+megabyte. A pack is the contents of its chunks, one after the other. Its index has 36 bytes for each chunk:
+the hash, and the size (big-endian).
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from gridmill.transfer.signed_urls import SignedUrlFarm
 from gridmill.transfer.stream import UNMETERED, ByteMeter, Chunk
 
 SMALL_BYTES = 1 << 20
-"""Chunks up to this size are packed, when there are several."""
+"""Chunks up to this size are packed if there are several."""
 _LINE = Struct(">32sI")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSlice:
-    """Where a chunk lies: from `begin` to `end` (bytes) of a pack."""
+    """The position of a chunk: from `begin` to `end` (bytes) of a pack."""
 
     pack: str
     begin: int
@@ -37,7 +37,8 @@ class PackSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPack:
-    """Ready to be put: the content first, as the index makes it known. The name is the index's hash."""
+    """A pack that is ready to be put: content first, because the index makes it visible. The name is the hash
+    of the index."""
 
     name: str
     content: bytes
@@ -45,14 +46,15 @@ class ChunkPack:
 
 
 def pack(chunks: Sequence[Chunk]) -> ChunkPack:
-    """One pack of these."""
+    """Makes one pack of these chunks."""
     index = b"".join(_LINE.pack(bytes.fromhex(chunk.hash), len(chunk.data)) for chunk in chunks)
     content = b"".join(chunk.data for chunk in chunks)
     return ChunkPack(name=hashlib.sha256(index).hexdigest(), content=content, index=index)
 
 
 def parts(name: str, index: bytes) -> Mapping[str, PackSlice]:
-    """Where its chunks lie, by hash. An index that is not its pack's (its name tells) shows nothing."""
+    """The positions of its chunks, by hash. Returns nothing if the index does not match the name of its
+    pack."""
     if hashlib.sha256(index).hexdigest() != name:
         return {}
     result, begin = {}, 0
@@ -62,26 +64,29 @@ def parts(name: str, index: bytes) -> Mapping[str, PackSlice]:
     return result
 
 
-_FEW = 64  # so many are asked for one by one, of more the bucket is listed
+_FEW = 64  # up to this many chunks are requested singly; for more the bucket is listed
 _AT_ONCE = 16
-_WORTH_A_PACK = 4  # a pack is two requests
+_WORTH_A_PACK = 4  # a pack needs two requests
 _FOLDERS = ("index", "packs", "chunks")
 _INDEX_BYTES = 64 << 20
 
 
 class ListableBucket(Bucket, Protocol):
-    """A bucket that is also looked into: see `objects.Objects`."""
+    """A bucket that can be listed, see `bucket.BucketClient`."""
 
     def has(self, name: str) -> bool:
-        """Whether it is there."""
+        """Whether the object exists."""
 
     def names(self, folder: str) -> Iterator[Sequence[str]]:
-        """Of all that is in a folder, page by page."""
+        """The names and sizes of all objects in a folder, page by page."""
 
 
 class BucketCache:
-    """A ChunkWriter (see `engine`). Chunks lie below a prefix as `chunks/ab/HASH`, small ones together as
-    `packs/NAME` with `index/NAME`, which is put last. Several threads and processes may use it."""
+    """A ChunkWriter (see `engine`) into a bucket.
+
+    Chunks are below a prefix as `chunks/ab/HASH`, small ones together as `packs/NAME` with `index/NAME`,
+    which is put last. Several threads and processes may use it.
+    """
 
     def __init__(self, bucket: ListableBucket) -> None:
         self._bucket = bucket
@@ -91,7 +96,8 @@ class BucketCache:
         self._single: set[str] = set()
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """Those, once each, that are not there. Raises InputError, UnavailableError."""
+        """The chunks that the bucket does not have, without repetition. Raises InputError,
+        UnavailableError."""
         unique = list(dict.fromkeys(chunks))
         for chunk in unique:
             check_hash(chunk)
@@ -109,9 +115,10 @@ class BucketCache:
         return tuple(lacking)
 
     def send(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED) -> None:
-        """Put these. What has the same name has the same content, so it may well be written over.
+        """Puts these chunks. Objects with the same name have the same content, so overwriting is safe.
 
-        Raises DataError for content without its hash, InputError where access is refused, UnavailableError.
+        Raises DataError for content that does not match its hash, InputError if access is refused,
+        UnavailableError.
         """
         for chunk in chunks:
             check_hash(chunk.hash)
@@ -125,7 +132,8 @@ class BucketCache:
             self._put_pack(small, meter)
 
     def renew(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED) -> None:
-        """Put these anew, each alone: one of the objects that had them is damaged. Raises as `send`."""
+        """Puts these chunks again, each as its own object, because one of their objects is damaged. Raises as
+        `send`."""
         for chunk in chunks:
             chunk.check()
         packed = self._packed_chunks()
@@ -151,7 +159,8 @@ class BucketCache:
             self._packed[made.name] = parts(made.name, made.index)
 
     def parcels(self, sizes: Mapping[str, int]) -> tuple[BucketObject, ...]:
-        """How whoever has no credentials reads these chunks (sizes in bytes by hash), that were there."""
+        """The signed reads of these chunks for a farm without credentials (`sizes` in bytes by hash). The
+        chunks must exist."""
         packed, slices_by_pack = self._packed_chunks(), dict[str, list[ChunkSlice]]()
         for chunk, size_bytes in sizes.items():
             part = packed.get(chunk)
@@ -165,12 +174,13 @@ class BucketCache:
         )
 
     def forget_listing(self) -> None:
-        """Believe nothing to be there: it is looked for anew."""
+        """Clears the cached listing, so that the bucket is read again."""
         with self._lock:
             self._packed, self._single = {}, set()
 
     def clear(self, before: datetime) -> None:
-        """Remove what was put before that moment, indexes first; what is needed again is put again.
+        """Deletes objects that were put before that moment, indexes first. Chunks that are needed again are
+        put again.
 
         Raises InputError, UnavailableError.
         """
@@ -180,7 +190,7 @@ class BucketCache:
                 pass
 
     def is_empty(self) -> bool:
-        """Whether nothing is kept there. Raises InputError, UnavailableError."""
+        """Whether the prefix is empty. Raises InputError, UnavailableError."""
         return not any(page for folder in _FOLDERS for page in self._bucket.names(folder))
 
     def _packed_chunks(self) -> dict[str, PackSlice]:
@@ -191,7 +201,7 @@ class BucketCache:
             return packed
 
     def _learn(self) -> dict[str, PackSlice]:
-        """Where packed chunks lie now: new indexes are read, those that went are forgotten."""
+        """The positions of packed chunks. Reads new indexes and drops deleted ones."""
         names = [path.rpartition("/")[2] for page in self._bucket.names("index") for path in page]
         with self._lock:
             new = [name for name in names if name not in self._packed]
@@ -208,7 +218,7 @@ class BucketCache:
             return {}
 
     def _not_listed(self, names: list[str]) -> list[str] | None:
-        """Those that a listing does not show; None where asking one by one is quicker than listing all."""
+        """The chunks that a listing does not show; None if single requests are faster than a listing."""
         lacking = dict.fromkeys(names)
         for page, paths in enumerate(self._bucket.names("chunks")):
             for path in paths:
@@ -219,8 +229,11 @@ class BucketCache:
 
 
 class SharedBucketEndpoint:
-    """A ChunkEndpoint to a farm. A chunk is put into the bucket, if it is not there yet, and read from
-    there; what comes from there goes as with Export. Several threads may use it."""
+    """A ChunkEndpoint to a farm.
+
+    A chunk is put into the bucket, if it does not exist there, and the farm reads it from there. Chunks from
+    the farm use `bucket_exchange`. Several threads may use it.
+    """
 
     def __init__(
         self,
@@ -231,7 +244,7 @@ class SharedBucketEndpoint:
         uses: UniqueNames | None = None,
         meter: ByteMeter = UNMETERED,
     ) -> None:
-        """As of Export."""
+        """The objects that are in use, see `bucket_exchange`."""
         self._farm, self._cache, self._bucket = far, kept, bucket
         self._sizes, self._uses, self._meter = sizes, uses, meter
         self._back = ExportBucketEndpoint(far, bucket, sizes, uses, meter)
@@ -246,13 +259,13 @@ class SharedBucketEndpoint:
         return self._farm.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """See Taker. Raises InputError where the bucket refuses one of the sides."""
+        """See ChunkWriter. Raises InputError if the bucket refuses one of the sides."""
         lacking = set(self._cache.missing(chunk.hash for chunk in chunks))
         self._cache.send([chunk for chunk in chunks if chunk.hash in lacking], self._meter)
         sizes = {chunk.hash: len(chunk.data) for chunk in chunks}
         try:
             lost = self._received(sizes)
-        except DataError:  # what lies there for long may rot, and stays for longer
+        except DataError:  # an object that is stored for long may be damaged, and would stay damaged
             self._cache.renew(chunks, self._meter)
             lost = self._received(sizes)
         if lost:
@@ -263,7 +276,7 @@ class SharedBucketEndpoint:
         return passed(self._bucket, lambda: self._farm.take(self._cache.parcels(sizes)))
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See Giver. Raises InputError where the bucket refuses one of the sides."""
+        """See ChunkReader. Raises InputError if the bucket refuses one of the sides."""
         return self._back.fetch(chunks)
 
 

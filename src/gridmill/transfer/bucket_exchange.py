@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class UniqueNames:
-    """Names of objects that this process uses now, once each, in a folder of its own. Safe to use from
+    """Names of objects that this process uses now, each used once, in a folder of its own. Safe to use from
     several threads."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -30,14 +30,14 @@ class UniqueNames:
         self._last = float("-inf")
 
     def begin(self) -> str:
-        """A name that was never there."""
+        """A name that was never used."""
         name = f"{self.folder}/{uuid4().hex}"
         with self._lock:
             self._names.add(name)
         return name
 
     def end(self, name: str) -> None:
-        """Whatever comes to be under that name from now on is of no use."""
+        """Ends the use of that name: an object that appears under it later is useless."""
         with self._lock:
             self._names.discard(name)
             self._last = self._monotonic()
@@ -47,35 +47,38 @@ class UniqueNames:
             return name in self._names
 
     def since(self, seconds: float) -> bool:
-        """Whether something was in use in that time."""
+        """Whether an object was in use in that time."""
         with self._lock:
             return bool(self._names) or self._monotonic() - self._last < seconds
 
 
 class Bucket(Protocol):
-    """A bucket, by whoever has its credentials: see `objects.Objects`."""
+    """A bucket with its credentials: see `bucket.BucketClient`."""
 
     pass_seconds: float
 
     def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
-        """Whole or not at all."""
+        """Puts an object, completely or not at all."""
 
     def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
-        """Its content."""
+        """The content of an object."""
 
     def remove(self, name: str) -> None:
-        """May be repeated."""
+        """Deletes the object. May be repeated."""
 
     def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
-        """What was put before that moment, in a folder or at all."""
+        """The names of objects that were put before that moment, in a folder or below the whole prefix."""
 
     def sign(self, method: str, name: str) -> str:
-        """A URL that opens one object."""
+        """A URL that gives access to one object."""
 
 
 class ExportBucketEndpoint:
-    """A ChunkEndpoint to a farm. Chunks that are sent together are one object of a name that was never
-    there, which the farm may read, or write, for a short while. Several threads may use it."""
+    """A ChunkEndpoint to a farm.
+
+    Chunks that are sent together are one object with a new name, which the farm may read or write for a short
+    time. Several threads may use it.
+    """
 
     def __init__(
         self,
@@ -85,8 +88,8 @@ class ExportBucketEndpoint:
         uses: UniqueNames | None = None,
         meter: ByteMeter = UNMETERED,
     ) -> None:
-        """`sizes` in bytes of all chunks that will be asked for; `uses` are those of whoever sweeps the
-        bucket; the `meter` counts what goes between home and the bucket."""
+        """`sizes` are the sizes in bytes of all chunks that will be requested. `uses` records the objects in
+        use for the sweeper of the bucket. The `meter` counts the bytes between home and the bucket."""
         self._farm, self._bucket, self._sizes = far, bucket, sizes
         self._names, self._meter = uses or UniqueNames(), meter
 
@@ -105,7 +108,7 @@ class ExportBucketEndpoint:
         return self._farm.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """See Taker. Raises TransferRefusedError where the bucket refuses one of the sides."""
+        """See ChunkWriter. Raises TransferRefusedError if the bucket refuses one of the sides."""
         slices = sliced((chunk.hash, len(chunk.data)) for chunk in chunks)
         with self._once() as name:
             self._bucket.put(name, b"".join(chunk.data for chunk in chunks), self._meter)
@@ -114,7 +117,7 @@ class ExportBucketEndpoint:
             raise UnavailableError(f"{name} was deleted from the bucket before the farm downloaded it")
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See Giver. Raises TransferRefusedError where the bucket refuses one of the sides."""
+        """See ChunkReader. Raises TransferRefusedError if the bucket refuses one of the sides."""
         slices = sliced((chunk, self._sizes[chunk]) for chunk in chunks)
         with self._once() as name:
             passed(self._bucket, lambda: self._farm.give(self._parcel("PUT", name, slices)))
@@ -126,7 +129,8 @@ class ExportBucketEndpoint:
 
     @contextmanager
     def _once(self) -> Iterator[str]:
-        """A new object's name; it is removed. What cannot be removed now is swept later."""
+        """Gives the name of a new object, which is deleted at the end. An object that cannot be deleted now
+        is swept later."""
         name = self._names.begin()
         try:
             yield name
@@ -139,16 +143,19 @@ class ExportBucketEndpoint:
 
 
 def sweep(bucket: Bucket, before: datetime, but: Container[str] = ()) -> None:
-    """Remove what was put before that moment, and was not removed for whatever reason; `but`: what is in
-    use."""
+    """Deletes objects that were put before that moment and not deleted for any reason, except objects in use
+    (`but`)."""
     for name in bucket.older(before):
         if name not in but:
             bucket.remove(name)
 
 
 def passed(bucket: Bucket, ask: Callable[[], T]) -> T:
-    """What the farm answers. A refusal once the signed URL may have expired is none: a new one may do. It may
-    earlier than was said, as clocks differ."""
+    """Converts the farm's answers.
+
+    If the signed URL may have expired, a refusal is a reason to retry with a new URL. It may expire early,
+    because clocks differ.
+    """
     began = time.monotonic()
     try:
         return ask()

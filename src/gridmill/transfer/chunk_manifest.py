@@ -1,7 +1,7 @@
-"""Makes manifests: the chunks of which files and folders consist, with a cache of hashes.
+"""Makes manifests: the chunks of files and folders, with a cache of hashes.
 
-With the cache an unchanged tree is examined but not read. Many small files are hashed by several threads, of
-which one runs at a time unless they wait for a disk.
+With the cache, an unchanged tree is examined but not read. Several threads hash many small files. Only one of
+them runs at a time, except while they wait for a disk.
 """
 
 import os
@@ -26,7 +26,7 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, StorageErr
 from gridmill.transfer.paths import FilesBelow, check_path, file_below, folder_below
 
 SETTLED_NS = 2_000_000_000
-"""A file that changed more recently may change again within the same tick of the file system's clock: its
+"""A file that changed more recently may change again within the same tick of the file system's clock, so its
 hash is not cached."""
 
 HASH = "blake3"
@@ -34,7 +34,7 @@ HASH = "blake3"
 
 
 class FileStatus(Protocol):
-    """What `os.stat` gives of a file, as far as it tells whether the file changed."""
+    """The fields of `os.stat` that show whether a file changed."""
 
     @property
     def st_size(self) -> int:
@@ -42,15 +42,15 @@ class FileStatus(Protocol):
 
     @property
     def st_mtime_ns(self) -> int:
-        """When its content changed."""
+        """The time when its content changed."""
 
     @property
     def st_ctime_ns(self) -> int:
-        """When its content or its record changed."""
+        """The time when its content or its inode changed."""
 
     @property
     def st_ino(self) -> int:
-        """Its inode."""
+        """Its inode number."""
 
 
 Seen = tuple[int, int, int, int]
@@ -58,13 +58,13 @@ Seen = tuple[int, int, int, int]
 
 
 def seen(stat: FileStatus) -> Seen:
-    """What tells that a file is as it was."""
+    """The fields that are equal if the file did not change."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashCacheFile:
-    """The file that a HashCache is kept in."""
+    """The file that stores a HashCache."""
 
     hash: str = ""
     chunk_bytes: int = 0
@@ -72,8 +72,10 @@ class HashCacheFile:
 
 
 class HashCache:
-    """Hashes of one tree's files, kept in a file of its own; without one they are not kept. One scan uses it
-    at a time; what is lost or damaged is only hashed again."""
+    """The hashes of one tree's files, stored in a file, or only in memory without a file.
+
+    One scan uses it at a time. Lost or damaged entries are only hashed again.
+    """
 
     def __init__(self, path: Path | None, *, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._path = path
@@ -83,7 +85,7 @@ class HashCache:
         self._chunk_bytes = 0
 
     def open(self, chunk_bytes: int) -> None:
-        """Read what was kept for chunks of that size."""
+        """Reads the stored hashes for chunks of that size."""
         self._chunk_bytes, self._new, self._old = chunk_bytes, {}, {}
         if self._path is None:
             return
@@ -92,15 +94,15 @@ class HashCache:
             self._old = kept.files if (kept.hash, kept.chunk_bytes) == (HASH, chunk_bytes) else {}
 
     def again(self) -> None:
-        """Begin another scan by what the one before saw, without reading the file again."""
+        """Starts another scan from the result of the previous scan, without reading the file again."""
         self._old, self._new = self._new, {}
 
     def keep_all(self) -> None:
-        """Take what was kept as what a scan saw, for `again`."""
+        """Uses the stored entries as the result of a scan, for `again`."""
         self._new = dict(self._old)
 
     def look(self, path: str, stat: FileStatus) -> tuple[str, ...] | None:
-        """The file's chunks; None when it must be read."""
+        """The file's chunks; None if it must be read."""
         cached = self._old.get(path)
         if cached is None or cached[0] != seen(stat):
             return None
@@ -108,12 +110,12 @@ class HashCache:
         return cached[1]
 
     def keep(self, path: str, stat: FileStatus, chunks: tuple[str, ...]) -> None:
-        """What it hashed to, as it looked before it was read."""
+        """Records the file's chunks, with its status before it was read."""
         if max(stat.st_mtime_ns, stat.st_ctime_ns) < self._now_ns() - SETTLED_NS:
             self._new[path] = (seen(stat), chunks)
 
     def save(self) -> None:
-        """Keep what the scan saw, and only that. Raises StorageError."""
+        """Stores exactly the entries of this scan. Raises StorageError."""
         if self._path is None or self._new == self._old:
             return
         draft = self._path.with_name(f".{self._path.name}.{uuid4().hex}")
@@ -135,17 +137,20 @@ PATIENCE_SECONDS = 0.25
 
 
 class FairScheduler:
-    """For threads that do many small things to the files of one tree. Several at that pass the interpreter on
-    with each of them, which costs more than these do (twice the time, for files of 10 kB that are in memory).
-    So each is alone at it in this process, but where files are waited for (a disk, a network): then others
-    had better go on meanwhile. Nobody waits for a turn longer than `patience_seconds`."""
+    """A lock for threads that do many small operations on the files of one tree.
+
+    Several such threads switch the interpreter with each operation, which costs more than the operations
+    (twice the time, for files of 10 kB in memory). Therefore only one runs at a time in this process. While
+    it waits for files (a disk, a network), others may run. No thread waits for a turn longer than
+    `patience_seconds`.
+    """
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._patience_seconds, self._wait = patience_seconds, False
 
     @contextmanager
     def turn(self, files: int) -> Iterator[None]:
-        """For so many."""
+        """Makes the lock for that many threads."""
         if self._wait or not _ALONE.acquire(timeout=self._patience_seconds):
             yield
             return
@@ -159,25 +164,29 @@ class FairScheduler:
 
 
 CHUNK_BYTES = 4 << 20
-"""Size of a chunk, except the last one of a file. Smaller chunks cost requests and syncs, larger ones
-transfer more: of a file of 256 MB to which 1 % is appended, with 4 MiB on average 2 %, with 8 MiB 3 %."""
-_READ_BYTES = _SMALL_BYTES = 1 << 18  # stays in the processor until it is hashed
-_TOGETHER = 256  # small files that a thread reads in one go
+"""The size of a chunk, except the last one of a file.
+
+Smaller chunks cost requests and syncs, larger ones transfer more: for a file of 256 MB to which 1 % is
+appended, on average 2 % with 4 MiB and 3 % with 8 MiB.
+"""
+_READ_BYTES = _SMALL_BYTES = 1 << 18  # stays in the processor's cache until it is hashed
+_TOGETHER = 256  # small files that a thread reads in one turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ScannedFile:
-    """A file that was found, as it looked."""
+    """A file of the tree, with its status when it was found."""
 
     path: str
     stat: os.stat_result
 
 
 def scan(path: Path, *, cache: HashCache | None = None, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
-    """The manifest of a folder, or of a single file (one entry with an empty path). No empty folders.
+    """The manifest of a folder, or of a single file (one entry with an empty path). Empty folders are not
+    included.
 
-    Raises NotFoundError; UnsafePathError or InputError for links, devices and names that cannot travel;
-    ConflictError for a file that changes meanwhile; StorageError.
+    Raises NotFoundError; UnsafePathError or InputError for links, devices and names that cannot be
+    transferred; ConflictError for a file that changes during the scan; StorageError.
     """
     return _manifest(path, lambda: _list_files(path), cache, chunk_bytes)
 
@@ -185,7 +194,8 @@ def scan(path: Path, *, cache: HashCache | None = None, chunk_bytes: int = CHUNK
 def scan_files(
     root: Path, paths: Iterable[str], *, cache: HashCache | None = None, chunk_bytes: int = CHUNK_BYTES
 ) -> Manifest:
-    """The manifest of these files alone below `root`, as of a table at one version. Raises as `scan`."""
+    """The manifest of only these files below `root`, for example of a table at one version. Raises as
+    `scan`."""
     return _manifest(root, lambda: [_looked(root, path) for path in sorted(set(paths))], cache, chunk_bytes)
 
 
@@ -207,7 +217,7 @@ def _manifest(
         raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error
     for file in unknown:
         cache.keep(file.path, file.stat, cached[file.path] or ())
-    with suppress(StorageError):  # what is not kept is hashed again
+    with suppress(StorageError):  # entries that cannot be stored are hashed again
         cache.save()
     entries = (
         FileEntry(path=file.path, size_bytes=file.stat.st_size, chunks=cached[file.path] or ())
@@ -228,12 +238,13 @@ def _list_files(root: Path) -> list[_ScannedFile]:
 
 
 def _walk(root: Path) -> Iterator[_ScannedFile]:
-    """By descriptors, so that nobody who writes there can lead the way out by a link."""
+    """Lists all files by descriptors, so that a program that writes there cannot redirect the scan with a
+    link."""
     with folder_below(root, "") as top:
         for above, folders, names, folder in os.fwalk(dir_fd=top, onerror=_raise):
             below = os.path.normpath(above)
             before = "" if below == "." else f"{below}/"
-            for name in folders:  # links to folders are among them
+            for name in folders:  # os.fwalk lists links to folders as folders
                 _check_no_link(os.stat(name, dir_fd=folder, follow_symlinks=False), root, before + name)
             for name in names:
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -272,7 +283,8 @@ def _check_kind(status: os.stat_result, root: Path, path: str) -> None:
 
 
 def _hashed(root: Path, files: list[_ScannedFile], chunk_bytes: int) -> dict[str, tuple[str, ...]]:
-    """Chunks by path; several threads read, as hashing lets go of the interpreter."""
+    """The chunks of each file by path. Several threads read, because hashing releases the interpreter
+    lock."""
     small, medium, large = _by_size(files, (min(_SMALL_BYTES, chunk_bytes), chunk_bytes))
     hashes: dict[str, tuple[str, ...]] = {}
     turns = FairScheduler()
@@ -295,7 +307,7 @@ def _hashed(root: Path, files: list[_ScannedFile], chunk_bytes: int) -> dict[str
 
 
 def _by_size(files: Iterable[_ScannedFile], limits_bytes: Sequence[int]) -> tuple[list[_ScannedFile], ...]:
-    """Up to the first limit, up to the second, larger ones."""
+    """Splits the files into those up to the first limit, up to the second, and larger ones."""
     result = tuple(list[_ScannedFile]() for _ in (*limits_bytes, 0))
     for file in files:
         result[bisect_left(limits_bytes, file.stat.st_size)].append(file)

@@ -1,6 +1,7 @@
 """A store of chunks in a folder with a quota: verifies chunks and never evicts those in use.
 
-`SpaceByOwner` shares the quota: first come, first served, and a transfer that waits for room blocks no other.
+`SpaceByOwner` shares the quota: first come, first served. A transfer that waits for space does not block
+others.
 """
 
 import os
@@ -35,30 +36,30 @@ from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
 from gridmill.transfer.stream import Chunk, ChunkStream, Content, damaged, matches
 
 HELD_BYTES = 8 << 20
-"""Bytes that are held in memory before they are written together."""
+"""The bytes that are held in memory before they are written together."""
 
 
 class ChunkStore:
     """The chunks of one tenant; a ChunkEndpoint that is a folder of this machine.
 
-    Below the folder lie `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
-    expected (see LargeFiles). What was kept together is a lot: one name is given, not one for each. One
-    process has a store open at a time; several of its threads may use it. Killed at any moment it counts
-    whole chunks only.
+    The folder contains `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
+    expected (see LargeFiles). A lot is a group of chunks that were stored together: it needs one rename
+    instead of one for each chunk. One process opens a store at a time; several of its threads may use it. If
+    the process is killed at any moment, the store has only complete chunks.
     """
 
     def __init__(
         self, folder: Path, quota_bytes: int, *, name: str = "", disk: DiskRoom | None = None
     ) -> None:
-        """Opens it; what a killed process left half-written goes. `disk`: it keeps a reserve free there, and
-        is known there by `name`. Raises StorageError."""
+        """Opens the store and deletes incomplete files of a killed process. `disk` keeps a reserve free and
+        knows this store by `name`. Raises StorageError."""
         self.folder = folder
         self.name, self.disk = name, disk
         self.quota_bytes = quota_bytes
         self.drafts = folder / "drafts"
         self._chunks, self._pins = folder / "chunks", folder / "pins"
         self._lock = threading.Lock()
-        self._lots: dict[str, str] = {}  # of chunks that have a file of their own
+        self._lots: dict[str, str] = {}  # the sizes of chunks that have their own file
         self._turns = FairScheduler()
         try:
             shutil.rmtree(self.drafts, ignore_errors=True)
@@ -74,17 +75,17 @@ class ChunkStore:
             disk.add(name, self)
 
     def close(self) -> None:
-        """Its disk is shared with it no longer. May be repeated."""
+        """Removes the store from its disk. May be repeated."""
         if self.disk is not None:
             self.disk.remove(self.name)
 
     @property
     def size_bytes(self) -> int:
-        """Of all chunks."""
+        """The bytes of all chunks."""
         return self._size_bytes
 
     def _listed(self) -> OrderedDict[str, int]:
-        """Sizes in bytes of chunks and large files, the least recently used first."""
+        """The sizes in bytes of chunks and large files, the least recently used first."""
         entries = [
             (os.stat(self._path(name)).st_atime_ns, name, size) for name, size in self._large.sizes().items()
         ]
@@ -94,11 +95,11 @@ class ChunkStore:
                 entries.append((status.st_atime_ns, entry.name, status.st_size))
                 self._lots[entry.name] = lot.name
             with suppress(OSError):
-                os.rmdir(lot)  # one that a kill left empty
+                os.rmdir(lot)  # an empty lot that a killed process left
         return OrderedDict((name, size) for _, name, size in sorted(entries))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """Those, once each, that are not there. The others now count as just used."""
+        """The chunks that are missing, without repetition. The other chunks count as used now."""
         presence: dict[str, bool] = {}
         with self._lock:
             return tuple(chunk for chunk in dict.fromkeys(chunks) if not self._has(chunk, presence))
@@ -112,7 +113,8 @@ class ChunkStore:
         return False
 
     def _touch(self, name: str) -> bool:
-        """Whether it is there, as it was written; what somebody took away or wrote to is not."""
+        """Whether the chunk exists unchanged. A chunk that was deleted or changed is removed from the
+        index."""
         if name not in self._sizes:
             return False
         exists = touch(self._file(name)) if name in self._lots else self._large.touch(name)
@@ -123,7 +125,7 @@ class ChunkStore:
         return True
 
     def _drop(self, name: str) -> int:
-        """How many bytes went."""
+        """Deletes chunks and returns their bytes."""
         self._large.remove(name)
         lot = self._lots.pop(name, None)
         if lot is not None:
@@ -133,12 +135,12 @@ class ChunkStore:
         return size_bytes
 
     def path(self, chunk: str) -> Path:
-        """Where a chunk's file is. Raises InputError for what is not a hash, NotFoundError."""
+        """The path of a chunk's file. Raises InputError for a name that is not a hash, NotFoundError."""
         check_hash(chunk)
         return Path(self._file(chunk))
 
     def _file(self, chunk: str) -> str:
-        """As `path`; of many small files each Path made counts."""
+        """The path as text: making a Path for each of many small files takes too long."""
         lot = self._lots.get(chunk)
         if lot is None:
             raise NotFoundError("is not stored here", place=f"chunk {chunk}")
@@ -149,7 +151,7 @@ class ChunkStore:
         return str(large) if large else self._file(name)
 
     def content(self, name: str) -> str:
-        """The read-only file of what is kept by this name (see `kept_as`). Raises NotFoundError."""
+        """The read-only file with the content of this name (see `kept_as`). Raises NotFoundError."""
         if name in self._lots:
             return self._file(name)
         if self._large.is_coming(name):
@@ -157,14 +159,14 @@ class ChunkStore:
         return self._path(name)
 
     def size_of(self, name: str) -> int:
-        """In bytes, of what is kept by this name. Raises NotFoundError."""
+        """The size in bytes of the content of this name. Raises NotFoundError."""
         size_bytes = self._sizes.get(name)
         if size_bytes is None:
             raise NotFoundError("is not stored here", place=f"file {name}")
         return size_bytes
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """Their contents, in this order. Raises NotFoundError, StorageError."""
+        """The contents of the chunks, in this order. Raises NotFoundError, StorageError."""
         for chunk in chunks:
             try:
                 yield Chunk(hash=chunk, data=self._read(chunk))
@@ -181,10 +183,10 @@ class ChunkStore:
             return file.read()
 
     def expect(self, manifest: Manifest) -> tuple[str, ...]:
-        """Be ready for the files of a tree: the large ones are begun, of what is there already. Answers the
-        chunks that are lacking, once each; none: all files can be had by `content`.
+        """Prepares the files of a tree: starts the large ones with the chunks that exist.
 
-        Raises InputError for chunks that do not have the sizes that are said, StorageError as `send`.
+        Returns the missing chunks, without repetition; if there are none, all files are available by
+        `content`. Raises InputError for chunks that do not have the announced sizes, StorageError as `send`.
         """
         large = layouts(manifest)
         small = [entry.chunks[0] for entry in manifest.files if len(entry.chunks) == 1]
@@ -210,14 +212,15 @@ class ChunkStore:
                 self._size_bytes += layout.size_bytes
 
     def _filled(self, name: str) -> list[str]:
-        """The chunks that a large file lacks, and that are nowhere else."""
+        """The missing chunks of a large file that no other file has."""
         lacking = [chunk for chunk in self._large.lacking(name) if not self._copied(chunk)]
         if set(self._large.lacking(name)) - set(lacking):
             raise InputError("its chunks do not have the announced sizes", place=f"file {name}")
         return lacking
 
     def _copied(self, chunk: str) -> bool:
-        """Whether it was found, and written where it is expected; it needs no file of its own then."""
+        """Writes an existing chunk to all places where it is expected. Returns whether it needs no file of
+        its own any more."""
         with suppress(NotFoundError, DataError):
             (content_chunk,) = self.fetch((chunk,))
             content_chunk.check()
@@ -229,13 +232,14 @@ class ChunkStore:
         return False
 
     def _not_alone(self, chunks: Sequence[str]) -> list[str]:
-        """Those that are nowhere; the others have a file of their own now."""
+        """The chunks that do not exist anywhere. Chunks that exist only in large files get their own file."""
         with self._lock:
             wanted = [chunk for chunk in dict.fromkeys(chunks) if not self._touch(chunk)]
         return [chunk for chunk in wanted if not self._is_in_large_file(chunk)]
 
     def _is_in_large_file(self, chunk: str) -> bool:
-        """Whether a large file has it; it has a file of its own then. One that holds something else goes."""
+        """Copies the chunk from a large file to its own file. Returns whether a large file has it. A file
+        with other content is deleted."""
         while holders := self._large.holders(chunk):
             with suppress(NotFoundError, DataError):
                 (content_chunk,) = self.fetch((chunk,))
@@ -248,10 +252,11 @@ class ChunkStore:
         return False
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """Keep these; the least recently used go where the quota asks for it.
+        """Stores these chunks and evicts the least recently used ones if the quota requires it.
 
-        Raises DataError for content without its hash, InputError for one that is too large, StorageError when
-        the disk is full, or the quota used up by what is pinned: then nothing half-written stays.
+        Raises DataError for content that does not match its hash, InputError for a chunk that is too large,
+        and StorageError if the disk is full or pinned chunks fill the quota. After an error no incomplete
+        file remains.
         """
         with self._turns.turn(len(chunks)):
             for chunk in chunks:
@@ -263,8 +268,8 @@ class ChunkStore:
             raise self.why_not_kept(error, self.folder) from error
 
     def take_room(self, wanted_bytes: int, files: int = 0) -> None:
-        """Room for bytes, in so many new files, that come now. Raises UnavailableError while the disk is
-        short, StorageError."""
+        """Makes space for bytes in so many new files. Raises UnavailableError while the disk is short,
+        StorageError."""
         if self.disk is not None:
             try:
                 self.disk.take(self.name, wanted_bytes, files)
@@ -272,15 +277,16 @@ class ChunkStore:
                 raise not_kept(error, self.folder) from error
 
     def why_not_kept(self, error: OSError, place: Path) -> StorageError | UnavailableError:
-        """Of a full disk who fills it: what can be evicted goes, so that it can be tried again."""
+        """The error for a failed write. If the disk is full, it reports which tenants use it, and evicts
+        chunks so that a retry can succeed."""
         if error.errno not in FULL or self.disk is None:
             return not_kept(error, place)
         self.disk.relieve()
         return UnavailableError(f"data waits for room: {self.disk.explain(self.name)}")
 
     def receive(self, flows: Iterable[ChunkStream]) -> None:
-        """Keep these as they come: what is expected in a large file is written there piece by piece, smaller
-        ones are kept together. Raises as `send`, and what the flows raise."""
+        """Stores these chunks while they arrive. A chunk that is expected in a large file is written there
+        piece by piece; smaller ones are stored together. Raises as `send`, and the errors of the flows."""
         held, held_bytes = list[Chunk](), 0
         for flow in flows:
             check_hash(flow.hash)
@@ -301,7 +307,8 @@ class ChunkStore:
             raise self.why_not_kept(error, self.folder) from error
 
     def _keep(self, chunks: Sequence[Chunk]) -> None:
-        """Each as a file of its own, all in one lot: that gets its name once they are on the disk."""
+        """Writes each chunk as its own file, all in one lot. The lot gets its name after the files are on the
+        disk."""
         with self._lock:
             new = {chunk.hash: chunk for chunk in chunks if chunk.hash not in self._sizes}
             room_bytes = sum(len(chunk.data) for chunk in new.values())
@@ -320,16 +327,17 @@ class ChunkStore:
             raise
 
     def _write(self, folder: str, chunks: Collection[Chunk]) -> None:
-        """Into a new folder, and onto the disk: one that a power failure takes back then is only missing."""
+        """Writes the files into a new folder and syncs them. If a power failure removes the folder later, the
+        chunks are only missing."""
         os.mkdir(folder, 0o700)
         with self._turns.turn(len(chunks)):
             paths = [_write(f"{folder}/{chunk.hash}", chunk.data) for chunk in chunks]
         sync([*paths, folder])
 
     def _name(self, draft: str, new: Mapping[str, Chunk]) -> None:
-        """From now on they count as there, and no more as coming."""
+        """Adds the chunks to the index and ends their reservation."""
         lot = draft.rpartition("/")[2]
-        for chunk in new.keys() & self._sizes.keys():  # another thread was quicker
+        for chunk in new.keys() & self._sizes.keys():  # another thread was faster
             _remove(draft, chunk)
         if mine := {name: len(chunk.data) for name, chunk in new.items() if name not in self._sizes}:
             os.rename(draft, f"{self._chunks}/{lot}")
@@ -338,7 +346,7 @@ class ChunkStore:
         self._lots.update(dict.fromkeys(mine, lot))
 
     def _make_room(self, room_bytes: int) -> None:
-        """For bytes that come; they count from now on."""
+        """Makes space for bytes that will arrive and reserves it."""
         over_bytes = self._size_bytes + self._coming_bytes + room_bytes - self.quota_bytes
         if over_bytes > 0:
             over_bytes -= self._evict(over_bytes)
@@ -351,7 +359,8 @@ class ChunkStore:
         self._coming_bytes += room_bytes
 
     def outstanding(self, sizes: Mapping[str, int]) -> int:
-        """See EvictingStore. Without the lock: an estimate of what others are just writing will do."""
+        """See EvictingStore. It takes no lock: an estimate of bytes that other threads write now is
+        sufficient."""
         return sum(
             self._large.absent_bytes(name) if name in self._sizes else size for name, size in sizes.items()
         )
@@ -370,7 +379,7 @@ class ChunkStore:
             try:
                 return os.stat(self._path(name)).st_atime_ns
             except OSError:
-                return 1  # somebody took it away
+                return 1  # another program deleted it
 
     def evict(self, wanted_bytes: int) -> int:
         """See EvictingStore."""
@@ -378,7 +387,7 @@ class ChunkStore:
             return self._evict(wanted_bytes)
 
     def _evict(self, wanted_bytes: int) -> int:
-        """How many bytes went."""
+        """Deletes chunks and returns their bytes."""
         pinned, gone_bytes = self._all_pinned(), 0
         for name in [name for name in self._sizes if name not in pinned]:
             if gone_bytes >= wanted_bytes:
@@ -390,10 +399,10 @@ class ChunkStore:
         return set[str]().union(*self._pinned.values())
 
     def pin(self, owner: str, names: Iterable[str], *, instead_of: Iterable[str] = ()) -> None:
-        """Keep what has these names (see `kept_as`), there already or not, for an owner (an attempt), beside
-        what it had (but for those `instead_of` which they come), until it unpins.
+        """Pins the content of these names (see `kept_as`), existing or not, for an owner (an attempt) until
+        it unpins.
 
-        Raises InputError, StorageError.
+        They are added to the owner's pins and replace those `instead_of`. Raises InputError, StorageError.
         """
         path = self._pin(owner)
         with self._lock:
@@ -410,7 +419,7 @@ class ChunkStore:
                 raise not_kept(error, path) from error
 
     def pinned(self) -> Mapping[str, Mapping[str, int]]:
-        """By owner, the sizes (bytes) of what is kept for it and there."""
+        """By owner, the sizes (bytes) of its pinned content that exists."""
         with self._lock:
             return {
                 owner: {name: self._sizes[name] for name in names if name in self._sizes}
@@ -418,7 +427,8 @@ class ChunkStore:
             }
 
     def unpin(self, owner: str) -> None:
-        """Its chunks may go when room is needed. Repeatable. Raises InputError, StorageError."""
+        """Ends the owner's pins, so that its chunks may be evicted. May be repeated. Raises InputError,
+        StorageError."""
         path = self._pin(owner)
         with self._lock:
             try:
@@ -447,7 +457,7 @@ def _check_size(size_bytes: int) -> None:
 
 
 def _remove(lot: str, chunk: str) -> None:
-    """Its file; the last one takes the folder along."""
+    """Deletes the chunk's file, and the folder with the last file."""
     with suppress(FileNotFoundError):
         os.unlink(f"{lot}/{chunk}")
     with suppress(OSError):
@@ -469,13 +479,16 @@ def _pins(path: Path) -> frozenset[str]:
 
 
 _FRESH_SECONDS = 60.0
-"""Waiting transfers repeat their request; one that has not for this long has ended."""
+"""Waiting transfers repeat their request. A transfer that has not done so for this long has ended."""
 _NAMED = 3
 
 
 class SpaceByOwner:
-    """Sizes in bytes of what owners (attempts) use, by its names; what several use counts once. Not safe to
-    use from several threads at once."""
+    """The sizes in bytes of the content that owners (attempts) use, by name. Content of several owners counts
+    once.
+
+    Not safe to use from several threads at once.
+    """
 
     def __init__(self, quota_bytes: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._quota_bytes, self._monotonic = quota_bytes, monotonic
@@ -488,12 +501,11 @@ class SpaceByOwner:
     def take(
         self, owner: str, tree: str, wanted: Mapping[str, int], others: Mapping[str, Mapping[str, int]]
     ) -> tuple[str, ...]:
-        """Room for this tree too, in the place of what was wanted for it before. `others` is what owners of
-        whom this does not know use. Answers owners who wait, came later, and must let go of what they have
-        for it: they ask for all again.
+        """Reserves space for this tree too, in place of its earlier reservation.
 
-        Raises CapacityError for more than the quota, UnavailableError while others have the room, or came
-        earlier and wait.
+        `others` is the content used by owners that this object does not know. Returns later owners that still
+        wait and must give up their space; they request all of it again. Raises CapacityError for more than
+        the quota, and UnavailableError while others use the space, or came earlier and wait.
         """
         trees = {**self._trees.get(owner, {}), tree: wanted}
         mine = {name: size for has in trees.values() for name, size in has.items()}
@@ -547,17 +559,17 @@ class SpaceByOwner:
         }
 
     def left_over(self, owner: str, tree: str, wanted: Iterable[str]) -> set[str]:
-        """Names that it had for this tree, and that nothing of it has once the tree is as wanted."""
+        """The names that the owner had for this tree and that none of its trees needs any more."""
         trees = self._trees.get(owner, {})
         kept = {name for uri, has in trees.items() if uri != tree for name in has}
         return set(trees.get(tree, ())) - kept - set(wanted)
 
     def waits_no_more(self, owner: str) -> None:
-        """It has all that it needs: what it has is not to be let go of for others."""
+        """Ends the wait of an owner that has all its content, so that it keeps its space."""
         self._waiting.pop(owner, None)
 
     def give_back(self, owner: str) -> None:
-        """It uses nothing any more, and waits for nothing. May be repeated."""
+        """Ends all uses and waits of the owner. May be repeated."""
         self._remove_owner(owner)
         self._since.pop(owner, None)
         self._waiting.pop(owner, None)

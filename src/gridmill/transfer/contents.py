@@ -27,7 +27,7 @@ from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathE
 NOTHING = VersionContents()
 _THREADS = 4
 _ALONE_BYTES = 4 << 20
-"""Less is hashed without threads, because starting them takes about as long."""
+"""Fewer bytes are hashed without threads, because starting them takes about as long."""
 _PLAIN = re.compile("[^%\ud800-\udfff]*")
 
 
@@ -41,7 +41,7 @@ class _ListedFile:
 def list_contents(
     folder: Path, contents: VersionContents = NOTHING, names: Iterable[str] | None = None
 ) -> VersionContents:
-    """The files and links below `folder` (with `names` these files alone) by path.
+    """The files and links below `folder` (with `names` only these files) by path.
 
     A file that `contents` has with the same size and time of change is not read again. Raises StorageError.
     """
@@ -63,7 +63,8 @@ def _links(folder: Path) -> Iterator[StoredLink]:
 
 @contextmanager
 def reading_errors(place: str | Path) -> Iterator[None]:
-    """Turns what the system says of a version's files into StorageError; `place` where it names none."""
+    """Converts errors of the operating system about a version's files into StorageError; `place` is used if
+    the error names no file."""
     try:
         yield
     except OSError as error:
@@ -99,7 +100,7 @@ def _list_files(folder: Path, names: Iterable[str] | None) -> Iterator[_ListedFi
 
 
 def list_paths(folder: Path, *, links: bool = False) -> Iterator[str]:
-    """Files below, as a list of contents would have them, with or without links. Raises OSError."""
+    """The files below the folder in the form of a list of contents, with or without links. Raises OSError."""
     begin = len(str(folder)) + 1
     for place in _walk(str(folder)):
         if links or not os.path.islink(place):
@@ -107,7 +108,7 @@ def list_paths(folder: Path, *, links: bool = False) -> Iterator[str]:
 
 
 def target_of(place: str) -> str | None:
-    """What a link there says, as a list of contents has it; None where there is no link. Raises OSError."""
+    """The target of a link in the form of a list of contents; None if it is not a link. Raises OSError."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return written(os.readlink(place)) if os.path.islink(place) else None
     return None
@@ -123,14 +124,14 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def written(path: str) -> str:
-    """A path as a list of contents has it: as JSON can, and as no two files have it."""
+    """A path in the form of a list of contents: valid in JSON and unique."""
     return (
         path if _PLAIN.fullmatch(path) else quote(os.fsencode(path), safe="/ !\"#$&'()*+,:;<=>?@[\\]^`{|}~")
     )
 
 
 def place_of(folder: Path, path: str) -> str:
-    """Where a stored file's path is below its version's folder. Raises UnsafePathError."""
+    """The path of a stored file in its version's folder. Raises UnsafePathError."""
     name = os.fsdecode(unquote_to_bytes(path)) if "%" in path else path
     if name[:1] in ("", "/") or (".." in name and ".." in name.split("/")):
         raise UnsafePathError(f"{path!r} is not a valid path of a version's file", place=str(folder))
@@ -138,9 +139,9 @@ def place_of(folder: Path, path: str) -> str:
 
 
 def hash_all(sizes: Mapping[str, int]) -> dict[str, str]:
-    """The hashes of files, by their places; `sizes` are in bytes. Raises OSError.
+    """The hashes of files, by their paths; `sizes` are in bytes. Raises OSError.
 
-    Large files first, so that no thread is left alone with one at the end.
+    Large files come first, so that no thread is left with a large one at the end.
     """
     if len(sizes) < 2 or sum(sizes.values()) < _ALONE_BYTES:
         return {place: hash_of(place) for place in sizes}
@@ -156,12 +157,13 @@ def hash_of(path: str | Path) -> str:
 
 
 def write_contents(path: Path, contents: VersionContents) -> None:
-    """Whole or not at all. Raises StorageError."""
+    """Writes a list of contents, completely or not at all. Raises StorageError."""
     write_whole(path, encode(contents), sync=False)
 
 
 def write_whole(path: Path, *pieces: bytes, sync: bool = True) -> None:
-    """A file that appears with all its content; `sync`: which is on the disk by then. Raises StorageError."""
+    """Opens a file that appears with all its content at the end. With `sync` it is on the disk before. Raises
+    StorageError."""
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +182,7 @@ def write_whole(path: Path, *pieces: bytes, sync: bool = True) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of its files on the disk. Raises OSError."""
+    """Syncs the names of its files to the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -189,7 +191,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_contents(path: Path) -> VersionContents | None:
-    """What an attempt listed; None where it did not. Raises StorageError for what cannot be read."""
+    """The list that an attempt wrote; None if it wrote none. Raises StorageError if it cannot be read."""
     try:
         return decode(path.read_bytes(), VersionContents)
     except FileNotFoundError:
@@ -199,7 +201,7 @@ def read_contents(path: Path) -> VersionContents | None:
 
 
 def read_manifest(root: str | Path, version: Artifact) -> VersionManifest:
-    """The manifest of a version. Raises NotFoundError where there is none, StorageError for a damaged one."""
+    """The manifest of a version. Raises NotFoundError if there is none, StorageError if it is damaged."""
     path = below(root, manifest_uri(version.name, version.number))
     try:
         return decode(path.read_bytes(), VersionManifest)

@@ -1,8 +1,8 @@
 """Shares the free space of one disk among the chunk stores on it: a reserve stays free.
 
-A tree has room promised before its first byte comes, so that transfers which begin at the same time do not
-stop each other half-way. Where there is none, chunks that nothing uses are evicted, the least recently used
-first, of all stores.
+Space for a tree is reserved before its first byte arrives, so that transfers that start at the same time do
+not stop each other half-way. If there is no space, unused chunks of all stores are evicted, the least
+recently used first.
 """
 
 import logging
@@ -17,32 +17,33 @@ from gridmill.domain.usage import DiskSpace
 from gridmill.errors import CapacityError, UnavailableError
 
 _LOG = logging.getLogger(__name__)
-_EVICTED_BYTES = 8 << 20  # of the store with the oldest; then it is asked again whose are the oldest
+_EVICTED_BYTES = 8 << 20  # evicted from the store with the oldest chunks, before the ages are compared again
 
 
 _RELIEVED_BYTES = 32 << 20
 
 
 class EvictingStore(Protocol):
-    """What a store of chunks offers."""
+    """The methods of a chunk store that the disk uses."""
 
     def outstanding(self, sizes: Mapping[str, int]) -> int:
-        """How many bytes of what has these names and sizes are not there yet."""
+        """How many bytes of the content with these names and sizes are missing."""
 
     def count_outstanding(self, sizes: Mapping[str, int]) -> int:
-        """How many files of these are not there yet."""
+        """How many files of these are missing."""
 
     def oldest_unused(self) -> int | None:
-        """When what nothing uses was used last (ns); None: everything is in use."""
+        """The time of the last use of the oldest unused content (ns); None if all content is in use."""
 
     def evict(self, wanted_bytes: int) -> int:
-        """Delete what nothing uses, the least recently used first; how many bytes are freed at most."""
+        """Deletes unused content, the least recently used first. Returns the largest number of bytes that
+        this can free."""
 
 
 class DiskRoom:
-    """The room of the disk that `folder` is on. Safe to use from several threads.
+    """The space of the disk that contains `folder`. Safe to use from several threads.
 
-    `why` says, of a store's name, who uses the disk: it ends the sentence of an error.
+    `why` returns, for a store's name, who uses the disk. This is the end of the error message.
     """
 
     def __init__(
@@ -60,24 +61,24 @@ class DiskRoom:
         self.evicted_bytes = 0
 
     def space(self) -> DiskSpace:
-        """As it is now. Raises OSError."""
+        """The present space. Raises OSError."""
         return space_of(self._place, self._folder, self._reserve_bytes)
 
     def add(self, name: str, store: EvictingStore) -> None:
-        """A store on this disk."""
+        """Adds a store on this disk."""
         with self._lock:
             self._stores[name] = store
 
     def remove(self, name: str) -> None:
-        """It is closed; nothing is promised to it any more. May be repeated."""
+        """Removes a store that is closed, with its reservations. May be repeated."""
         with self._lock:
             self._stores.pop(name, None)
             self._promised = {key: trees for key, trees in self._promised.items() if key[0] != name}
 
     def promise(self, name: str, owner: str, tree: str, sizes: Mapping[str, int]) -> None:
-        """Room for all of a tree that is not in the store of that name yet. May be repeated.
+        """Reserves space for all missing chunks of a tree in the store of that name. May be repeated.
 
-        Raises CapacityError for more than the disk could ever take, UnavailableError while it is short.
+        Raises CapacityError for more than the disk can ever hold, UnavailableError while it is short.
         """
         with self._lock:
             store = self._stores.get(name)
@@ -94,30 +95,29 @@ class DiskRoom:
             self._promised[name, owner] = {**trees, tree: sizes}
 
     def arrived(self, name: str, owner: str, tree: str) -> None:
-        """All of a tree is there."""
+        """Ends the reservation of a tree that is complete."""
         with self._lock:
             self._promised.get((name, owner), {}).pop(tree, None)
 
     def forget(self, name: str, owner: str) -> None:
-        """An owner wants nothing more. May be repeated."""
+        """Ends all reservations of an owner. May be repeated."""
         with self._lock:
             self._promised.pop((name, owner), None)
 
     def take(self, name: str, wanted_bytes: int, files: int = 0) -> None:
-        """Room for bytes, in so many new files, that come now. Raises UnavailableError while the disk is
-        short."""
+        """Makes space for bytes in so many new files. Raises UnavailableError while the disk is short."""
         space = self.space()
         if space.free_bytes - wanted_bytes < space.reserve_bytes or _lacks_files(space, files):
             with self._lock:
                 self._free(name, wanted_bytes, {}, files)
 
     def relieve(self) -> None:
-        """The disk was full although there seemed to be room: evict more, so that it can be tried again."""
+        """Evicts more after the disk was full unexpectedly, so that a retry can succeed."""
         with self._lock:
             self._evict(_RELIEVED_BYTES)
 
     def recover(self) -> DiskSpace:
-        """The space, after eviction where the reserve is not free. Raises OSError."""
+        """The space, after eviction if the reserve is not free. Raises OSError."""
         space = self.space()
         if space.is_short:
             with self._lock:
@@ -126,7 +126,7 @@ class DiskRoom:
         return space
 
     def explain(self, name: str = "") -> str:
-        """`the farm's disk has 3 MiB free, its reserve is 8 MiB; ...`, for the owner of that store."""
+        """For the owner of that store: `the farm's disk has 3 MiB free, its reserve is 8 MiB; ...`."""
         space = self.space()
         has = f"the {self._place}'s disk has {show_bytes(space.free_bytes)} free"
         if space.lacks_files:
@@ -150,7 +150,7 @@ class DiskRoom:
         promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]],
         files: int = 0,
     ) -> None:
-        """Evicts what is needed. Raises UnavailableError."""
+        """Evicts the needed bytes and files. Raises UnavailableError."""
         space = self.space()
         missing = wanted_bytes + space.reserve_bytes - space.free_bytes + self._outstanding(promised, space)
         if missing > 0 or _lacks_files(space, files):
@@ -170,7 +170,7 @@ class DiskRoom:
     def _outstanding(
         self, promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]], space: DiskSpace
     ) -> int:
-        """What is promised and has not come; exactly only where the disk is short of it."""
+        """The reserved bytes that have not arrived. It is exact only if the disk is nearly short."""
         trees = [(key[0], wanted) for key, trees in tuple(promised.items()) for wanted in trees.values()]
         most = sum(sum(wanted.values()) for _, wanted in trees)
         if most <= (space.free_bytes - space.reserve_bytes) // 2:
@@ -178,7 +178,8 @@ class DiskRoom:
         return sum(self._stores[name].outstanding(wanted) for name, wanted in trees if name in self._stores)
 
     def _evict(self, wanted_bytes: int, files: int = 0) -> None:
-        """Until so much more is free, as the disk says: of files that are linked elsewhere nothing is."""
+        """Evicts until the disk shows that much more free space. Deleting files with other hard links frees
+        none."""
         goal, evicted = self.space().free_bytes + wanted_bytes, 0
         while (space := self.space()).free_bytes < goal or _lacks_files(space, files):
             ages = [(age, name) for name, store in self._stores.items() if (age := store.oldest_unused())]
@@ -197,7 +198,7 @@ class DiskRoom:
 
 
 def _lacks_files(space: DiskSpace, wanted: int) -> bool:
-    """Whether fewer inodes than the reserve would be left."""
+    """Whether fewer inodes than the reserve would remain."""
     return bool(space.files) and space.free_files - wanted < space.reserve_files
 
 
@@ -209,7 +210,7 @@ def _waiting(size_bytes: int, files: int) -> str:
 
 
 def who_uses(name: str, uses: Mapping[str, int]) -> str:
-    """`tenant a uses 3 MiB of it, 2 other tenants use 40 MiB`: a tenant is told the names of no others."""
+    """`tenant a uses 3 MiB of it, 2 other tenants use 40 MiB`. A tenant does not see the names of others."""
     others = [size for other, size in uses.items() if other != name]
     own = [f"tenant {name} uses {show_bytes(uses[name])} of it"] if name in uses else []
     if others:

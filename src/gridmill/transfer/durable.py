@@ -1,4 +1,4 @@
-"""Syncs files to the disk before anything relies on them, and seals files that are done."""
+"""Syncs files to the disk before other code relies on them, and seals files that are complete."""
 
 import ctypes
 import os
@@ -9,23 +9,23 @@ from pathlib import Path
 from gridmill.errors import StorageError
 
 _EACH = 16
-"""Up to this many files are synced one by one, each with a wait for the disk; for more the whole file system
-is synced once."""
+"""Up to this many files are synced singly, each with a wait for the disk. For more files the whole file
+system is synced once."""
 _C = ctypes.CDLL(None, use_errno=True)
 _SYNC_FILE_RANGE: Callable[..., int] | None = getattr(_C, "sync_file_range", None)
-_WRITE = 2  # SYNC_FILE_RANGE_WRITE: begin, do not wait
-READ_ONLY = 0o444  # placed files are links to what is kept
+_WRITE = 2  # SYNC_FILE_RANGE_WRITE: start to write, do not wait
+READ_ONLY = 0o444  # placed files are hard links to stored files
 SEALED_NS = 1_000_000_000_000_000_000
-"""The modification time of sealed files. A file with another one was written to, and is not used any more."""
+"""The modification time of sealed files. A file with another time was changed and is not used any more."""
 _PIECE_BYTES = 1 << 18
 _JUST_NS = 60_000_000_000
 _RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)
 _EXCHANGE, _HERE = 2, -100  # RENAME_EXCHANGE, AT_FDCWD
-_SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has none
+_SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has no such call
 
 
 def sync(paths: Sequence[str | Path]) -> None:
-    """Files' contents, and folders' entries, on one file system. Raises OSError."""
+    """Syncs the contents of files and the entries of folders on one file system. Raises OSError."""
     if len(paths) > _EACH and _SYNCFS is not None:
         _with(paths[0], _sync_all)
         return
@@ -34,8 +34,10 @@ def sync(paths: Sequence[str | Path]) -> None:
 
 
 def put(draft: Path, folder: int, name: str) -> None:
-    """Give the draft that name in a folder (a descriptor), in one step where the system can: what had it is
-    called as the draft was from then on. Raises OSError."""
+    """Renames the draft to that name in a folder (a descriptor), in one step if the system supports it.
+
+    The file that had the name before gets the name of the draft. Raises OSError.
+    """
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -53,13 +55,14 @@ def put(draft: Path, folder: int, name: str) -> None:
 
 
 def begin_sync(descriptor: int, offset: int, size: int) -> None:
-    """Have the disk begin with a file's bytes that were just written: the sync at its end then waits less."""
+    """Starts to write a file's new bytes to the disk, so that the sync at its end waits less."""
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(descriptor, ctypes.c_int64(offset), ctypes.c_int64(size), _WRITE)
 
 
 def seal(path: Path) -> None:
-    """The file is done: read-only, with the time of change that tells so, and on the disk. Raises OSError."""
+    """Seals a complete file: makes it read-only, sets the modification time that marks it, and syncs it.
+    Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         seal_open(descriptor)
@@ -69,13 +72,13 @@ def seal(path: Path) -> None:
 
 
 def seal_open(descriptor: int) -> None:
-    """As `seal`, but not on the disk yet. Raises OSError."""
+    """As `seal`, but without the sync. Raises OSError."""
     os.fchmod(descriptor, READ_ONLY)
     os.utime(descriptor, ns=(time.time_ns(), SEALED_NS))
 
 
 def touch(path: str | Path, *, sealed: bool = True) -> bool:
-    """Whether it is there, and nobody wrote to it since it was sealed; then it counts as just used, to the
+    """Whether the file exists and was not changed since it was sealed. If so, it counts as used now, to the
     minute.
 
     Raises OSError.
@@ -106,13 +109,13 @@ def _sync_all(descriptor: int) -> None:
 
 
 def not_kept(error: OSError, place: Path) -> StorageError:
-    """What a caller is told when something could not be read or written."""
+    """The error for a file that could not be read or written."""
     return StorageError(f"cannot be read or stored: {error.strerror}", place=str(error.filename or place))
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int = 0) -> None:
-    """All of it, in pieces: for a write of megabytes Linux looks for as much memory side by side, which took
-    four times as long (ext4, 6.18). Raises OSError."""
+    """Writes all of it in pieces. For a write of megabytes Linux searches as much contiguous memory, which
+    took four times as long (ext4, 6.18). Raises OSError."""
     rest = memoryview(data)
     while rest:
         wrote = os.pwrite(descriptor, rest[:_PIECE_BYTES], offset)

@@ -1,4 +1,4 @@
-"""The transfer engine: sends chunks to where they are missing, in parallel, verified, resumable.
+"""The transfer engine: sends missing chunks in parallel, verifies them and can resume.
 
 The number of batches in flight is limited, because those in flight are lost when the connection breaks.
 """
@@ -35,8 +35,11 @@ _BETTER = 1.25
 
 
 class ParallelStreams:
-    """`now` batches travel at a time, one at first: over a quick line all `most`, over a thin one another as
-    long as it brings something. It does where the line is long and loses packets, not where it is full."""
+    """The number of batches in flight. `now` starts at one.
+
+    A fast line uses all `most`. A slow line gets another batch as long as the rate grows. The rate grows on a
+    line that is long and loses packets, not on a full line.
+    """
 
     def __init__(self, most: int) -> None:
         self.now, self.thin = 1, True
@@ -44,12 +47,12 @@ class ParallelStreams:
         self._known: dict[int, float] = {}
 
     def learn(self, streams: int, bytes_per_second: float) -> None:
-        """So much went while so many travelled."""
+        """Learns the rate with that number of batches."""
         self.thin = bytes_per_second < _THIN_BYTES_PER_SECOND
         if not self.thin:
             self.now = self._most
             return
-        if streams > 1 and streams - 1 not in self._known:  # it was quick until now
+        if streams > 1 and streams - 1 not in self._known:  # the line was fast until now
             self.now, self._worth, self._known = 1, self._most, {}
             return
         best = self._known[streams] = max(bytes_per_second, self._known.get(streams, 0.0))
@@ -59,14 +62,14 @@ class ParallelStreams:
 
 
 BATCH_BYTES = 8 << 20
-_ASKED = 10_000  # hashes in one question
+_ASKED = 10_000  # hashes in one request
 _BATCH_CHUNKS = 1000
-_TOGETHER = 256  # small files that are read in one go
-_DAMAGED = 3  # times that a chunk may arrive damaged
+_TOGETHER = 256  # small files that are read in one turn
+_DAMAGED = 3  # attempts for a chunk that arrives damaged
 _LONGEST_WAIT_SECONDS = 10.0
-_THIN_BATCH_BYTES = 1 << 20  # a large chunk travels by itself
-_CHUNK_COST_BYTES = 1 << 10  # that many more take as long
-_LOOK_SECONDS = 0.5  # who waits sees in this time that the transfer is over
+_THIN_BATCH_BYTES = 1 << 20  # a large chunk is a batch of its own
+_CHUNK_COST_BYTES = 1 << 10  # the rate of a line that this many more batches do not raise
+_LOOK_SECONDS = 0.5  # a waiting thread sees the end of the transfer within this time
 
 T = TypeVar("T")
 
@@ -75,17 +78,18 @@ class ChunkReader(Protocol):
     """Reads chunks. Called from several threads at once."""
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """Their contents. Raises NotFoundError, UnavailableError."""
+        """The contents of the chunks. Raises NotFoundError, UnavailableError."""
 
 
 class ChunkWriter(Protocol):
     """Stores chunks. Called from several threads at once."""
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """Those that it does not have. Raises UnavailableError."""
+        """The chunks that it does not have. Raises UnavailableError."""
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """Keep these, to be repeated. Raises DataError for content without its hash, UnavailableError."""
+        """Stores these chunks. May be repeated. Raises DataError for content that does not match its hash,
+        UnavailableError."""
 
 
 class ChunkEndpoint(ChunkReader, ChunkWriter, Protocol):
@@ -97,16 +101,20 @@ class MeteredEndpoint(Protocol):
     """A ChunkEndpoint that reports the progress of a batch."""
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> ChunkEndpoint:
-        """It, as it calls `moved` with the size in bytes of each piece (`piece_bytes` at most) that it sends
-        next, or has got, or less than 0 for what goes anew. What that raises ends the batch."""
+        """The endpoint, which calls `moved` with the bytes of each piece (at most `piece_bytes`) that it
+        sends next or has received, or a negative number for bytes that are sent again. An error of `moved`
+        ends the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLimits:
-    """At most `parallel` batches travel at a time, with at most `limit_bytes_per_second` together (None: as
-    it can). Over a thin line they are fewer and smaller: what is on its way when that is cut travels again.
-    What does not answer is asked again, after `wait_seconds` at first and then ever later, for
-    `patience_seconds`, counted anew whenever something arrives."""
+    """The limits of a transfer.
+
+    At most `parallel` batches are in flight, with at most `limit_bytes_per_second` together (None: no limit).
+    On a slow line the batches are fewer and smaller, because a cut loses those in flight. A failed request is
+    retried after `wait_seconds`, then after longer waits, for `patience_seconds`, which start again whenever
+    data arrives.
+    """
 
     parallel: int = 4
     limit_bytes_per_second: float | None = None
@@ -118,7 +126,7 @@ USUAL = TransferLimits()
 
 
 class ScannedTree:
-    """Gives the chunks of a tree that was scanned, right from its files."""
+    """Reads the chunks of a scanned tree from its files."""
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self._root, self._chunk_bytes, self._turns = root, manifest.chunk_bytes, FairScheduler()
@@ -129,7 +137,7 @@ class ScannedTree:
                 self._places.setdefault(chunk, (entry, index))
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See Giver. Raises StorageError. Who takes them sees when they are not what was scanned."""
+        """See ChunkReader. Raises StorageError. The receiver detects content that changed since the scan."""
         with FilesBelow(self._root) as below:
             for small, names in groupby(chunks, self._is_small):
                 if small:
@@ -174,7 +182,7 @@ class ScannedTree:
         return ChunkStream(hash=name, size_bytes=len(where), pieces=pieces)
 
     def _range(self, name: str) -> range:
-        """Where it lies in its file."""
+        """The position of the chunk in its file."""
         entry, index = self._places[name]
         offset = index * self._chunk_bytes
         return range(offset, min(offset + self._chunk_bytes, entry.size_bytes))
@@ -207,8 +215,8 @@ def push(
     stop: threading.Event | None = None,
     only: Collection[str] | None = None,
 ) -> None:
-    """Carry what `far` lacks of the tree at `root`, or of chunks of it. Raises as `transfer_chunks`, and
-    ConflictError naming a file that changed since it was scanned."""
+    """Sends the chunks of the tree at `root` that `far` lacks, or only those in `only`. Raises as
+    `transfer_chunks`, and ConflictError with a file that changed since the scan."""
     tree = ScannedTree(root, manifest)
     sizes = chunk_sizes(manifest)
     if only is not None:
@@ -240,7 +248,7 @@ def pull(
     terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
 ) -> None:
-    """Carry what `near` lacks of a tree that `far` told of; a Placer then makes it. Raises as
+    """Receives the chunks of a tree of `far` that `near` lacks; TreeCheckout then writes the tree. Raises as
     `transfer_chunks`."""
     transfer_chunks(chunk_sizes(manifest), far, near, progress=progress, terms=terms, stop=stop)
 
@@ -254,12 +262,12 @@ def transfer_chunks(
     terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
 ) -> None:
-    """Transfer the chunks (sizes in bytes by hash) that the writer lacks. A chunk that arrived is not sent
+    """Transfers the chunks (sizes in bytes by hash) that the writer lacks. A chunk that arrived is not sent
     again.
 
-    Raises UnavailableError after the patience (StorageError at once: a disk that is full stays so), DataError
-    for a chunk that arrives damaged again and again, NotFoundError for one that the giver does not have,
-    InterruptedRunError once `stop` is set.
+    Raises UnavailableError after the patience (StorageError at once, because a full disk stays full),
+    DataError for a chunk that arrives damaged several times, NotFoundError for a chunk that the reader does
+    not have, and InterruptedRunError after `stop` is set.
     """
     _RunningTransfer(giver, taker, progress or TransferProgress(), terms, stop or threading.Event()).run(
         sizes
@@ -267,7 +275,7 @@ def transfer_chunks(
 
 
 class _RunningTransfer:
-    """One transfer. Its threads share the batches that are left; the first that fails ends all."""
+    """One transfer. Its threads take the remaining batches; the first error ends all threads."""
 
     def __init__(
         self,
@@ -326,7 +334,7 @@ class _RunningTransfer:
             self._learn(streams, streams * size_bytes / max(1e-6, self._last_success - began))
 
     def _next(self, number: int, left: Iterator[list[str]]) -> list[str] | None:
-        """What it carries, once that many travel at a time."""
+        """The bytes of a batch if that many are in flight."""
         with self._changed:
             self._changed.wait_for(lambda: number < self._streams.now or self._is_over())
             batch = None if self._is_over() else next(left, None)
@@ -344,7 +352,7 @@ class _RunningTransfer:
             self._changed.notify_all()
 
     def _pass(self, batch: list[str]) -> int:
-        """How many bytes."""
+        """The number of bytes."""
         moved_bytes = 0
 
         def moved(size_bytes: int) -> None:
@@ -352,7 +360,7 @@ class _RunningTransfer:
             self._slow_down(max(0, size_bytes))
             self._last_success = time.monotonic()
             self._progress.moved(size_bytes)
-            with self._lock:  # it may be told by several threads
+            with self._lock:  # several threads may call this
                 moved_bytes += size_bytes
 
         try:
@@ -432,7 +440,7 @@ class _RunningTransfer:
 def batches(
     chunks: Iterable[str], sizes: Mapping[str, int], most_bytes: Callable[[], int] = lambda: BATCH_BYTES
 ) -> Iterator[list[str]]:
-    """Chunks that are sent together: about `most_bytes`, as that is then; one chunk at least."""
+    """The chunks of one batch: about `most_bytes`, which may change, and at least one chunk."""
     batch: list[str] = []
     size_bytes = 0
     for chunk in chunks:

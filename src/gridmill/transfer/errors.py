@@ -4,4 +4,4 @@ from gridmill.errors import InputError
 
 
 class TransferRefusedError(InputError):
-    """A key, a clock or a setting is wrong, or not there: home's, the farm's or the bucket's."""
+    """A key, a clock or a setting of home, the farm or the bucket is wrong or missing."""

@@ -1,6 +1,6 @@
-"""Chunks on their way to one place: each travels once, however many transfers need it at the same time.
+"""Chunks in flight to one place: each is sent once, even if several transfers need it at the same time.
 
-Who comes second waits for the first, and sends what the first did not bring.
+A later transfer waits for the first and sends the chunks that the first did not deliver.
 """
 
 import threading
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from gridmill.errors import InterruptedRunError
 
 _LOOK_SECONDS = 0.5
-"""How soon a transfer that waits sees that it was stopped."""
+"""A waiting transfer sees within this time that it was stopped."""
 
 
 class ChunksInFlight:
-    """Safe to use from several threads. Nobody waits while it holds chunks itself, so none can wait for each
-    other."""
+    """The chunks in flight. Safe to use from several threads. A thread with chunks in flight never waits, so
+    there is no deadlock."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -23,7 +23,8 @@ class ChunksInFlight:
 
     @contextmanager
     def taken(self, lacking: Iterable[str]) -> Iterator[frozenset[str]]:
-        """Those of the lacking chunks that nobody else is sending: they are the caller's while inside."""
+        """The missing chunks that no other transfer sends. They belong to the caller inside the `with`
+        block."""
         with self._changed:
             mine = frozenset(chunk for chunk in lacking if chunk not in self._chunks)
             self._chunks |= mine
@@ -35,7 +36,7 @@ class ChunksInFlight:
                 self._changed.notify_all()
 
     def wait(self, chunks: Collection[str], stop: threading.Event) -> None:
-        """Until nobody sends any of these. Raises InterruptedRunError once `stop` is set."""
+        """Waits until no transfer sends any of these. Raises InterruptedRunError after `stop` is set."""
         with self._changed:
             while not stop.is_set():
                 if self._chunks.isdisjoint(chunks):

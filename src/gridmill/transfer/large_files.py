@@ -1,4 +1,5 @@
-"""Files of several chunks, assembled as chunks arrive, in any order, so that each chunk is written once."""
+"""Files of several chunks. They are assembled while chunks arrive, in any order, so that each chunk is
+written once."""
 
 import hashlib
 import os
@@ -19,7 +20,7 @@ from gridmill.transfer.stream import Chunk, ChunkStream, Content, damaged, match
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout:
-    """What a large file is made of; `chunk_bytes` is the size of all chunks but the last."""
+    """The chunks of a large file; `chunk_bytes` is the size of all chunks except the last."""
 
     size_bytes: int
     chunk_bytes: int
@@ -27,30 +28,31 @@ class FileLayout:
 
     @property
     def name(self) -> str:
-        """A hash of all this."""
+        """A hash of the layout."""
         message = f"{self.size_bytes} {self.chunk_bytes} {''.join(self.chunks)}"
         return hashlib.sha256(message.encode()).hexdigest()
 
     def range_of(self, index: int) -> tuple[int, int]:
-        """Where a chunk lies: offset and size in bytes."""
+        """The position of a chunk: offset and size in bytes."""
         offset = index * self.chunk_bytes
         return offset, min(self.chunk_bytes, self.size_bytes - offset)
 
 
 def kept_as(entry: FileEntry, chunk_bytes: int) -> str:
-    """The name that a file's content is kept by: of its only chunk, of its layout, or none (it is empty)."""
+    """The name under which a file's content is stored: the hash of its only chunk or of its layout; empty for
+    an empty file."""
     if len(entry.chunks) > 1:
         return layout_of(entry, chunk_bytes).name
     return entry.chunks[0] if entry.chunks else ""
 
 
 def layout_of(entry: FileEntry, chunk_bytes: int) -> FileLayout:
-    """Of a file of a manifest with chunks of that size."""
+    """The layout of a file of a manifest with chunks of that size."""
     return FileLayout(size_bytes=entry.size_bytes, chunk_bytes=chunk_bytes, chunks=entry.chunks)
 
 
 def layouts(manifest: Manifest) -> dict[str, FileLayout]:
-    """Of its large files, by their names."""
+    """The layouts of its large files, by their names."""
     all_layouts = (
         layout_of(entry, manifest.chunk_bytes) for entry in manifest.files if len(entry.chunks) > 1
     )
@@ -58,8 +60,8 @@ def layouts(manifest: Manifest) -> dict[str, FileLayout]:
 
 
 class _PartialFile:
-    """`absent` are the chunks, by index, that have not arrived. One that was `reused` coming is to be read
-    before that is known."""
+    """A large file that is incomplete. `absent` are the indexes of chunks that have not arrived. A file that
+    was `reused` after a restart must be read to find them."""
 
     def __init__(self, layout: FileLayout, *, whole: bool = False, found: bool = False) -> None:
         self.layout, self.name, self.whole, self.reused = layout, layout.name, whole, found
@@ -68,17 +70,21 @@ class _PartialFile:
             self.places.setdefault(chunk, []).append(index)
         self.absent = set[int]() if whole else set(range(len(layout.chunks)))
         self.writers, self.gone, self.readers = 0, False, False
-        self.flowing = set[int]()  # nobody else writes there: what comes may turn out to be wrong
-        self.writing = threading.Lock()  # one waits here; in the kernel it would spin
+        # one writer at a time, because the written content may turn out to be wrong
+        self.flowing = set[int]()
+        self.writing = threading.Lock()  # waits happen here; waits in the kernel would spin
 
     def fitting(self, chunk: str, size_bytes: int) -> list[int]:
-        """Where it is absent, nobody is at it, and this size is wanted."""
+        """The free position of the chunk: it is absent, has this size, and no thread writes it."""
         free = self.absent - self.flowing
         return [at for at in self.places[chunk] if at in free and self.layout.range_of(at)[1] == size_bytes]
 
     def claim(self, chunk: str, size_bytes: int) -> int | None:
-        """A place for what is to flow there, from now on a writer's. None while what is there is looked at:
-        that could be believed, and written over."""
+        """Reserves a position for a chunk that arrives piece by piece.
+
+        Returns None while the existing content is read, because that content could be accepted and then be
+        overwritten.
+        """
         free = [] if self.reused or self.readers else self.fitting(chunk, size_bytes)
         if not free:
             return None
@@ -87,19 +93,19 @@ class _PartialFile:
         return free[0]
 
     def place(self, chunk: str) -> int | None:
-        """Where it is to be found, if it has arrived."""
+        """The position of the chunk, if it has arrived."""
         return next((at for at in self.places[chunk] if at not in self.absent), None)
 
 
 class LargeFiles:
-    """Those of a ChunkStore: `coming/NAME` and, once whole, `large/NAME`; beside them `layouts/NAME`.
+    """The large files of a ChunkStore: `coming/NAME`, and `large/NAME` when complete, with `layouts/NAME`.
 
-    Safe to call from several threads. Killed at any moment some chunks of a coming file are there: which,
-    their hashes tell when it is expected again.
+    Safe to call from several threads. If the process is killed, some chunks of an incomplete file exist. When
+    the file is expected again, their hashes show which.
     """
 
     def __init__(self, folder: Path) -> None:
-        """What belongs to nothing goes. Raises OSError."""
+        """Deletes files without a layout. Raises OSError."""
         self._large, self._coming = folder / "large", folder / "coming"
         self._layouts = folder / "layouts"
         self._changed = threading.Condition()
@@ -128,11 +134,11 @@ class LargeFiles:
             self._holders.setdefault(chunk, []).append(file)
 
     def sizes(self) -> dict[str, int]:
-        """Of each, in bytes, as it is once it is whole."""
+        """The size of each complete file in bytes."""
         return {name: file.layout.size_bytes for name, file in self._files.items()}
 
     def path(self, name: str) -> Path | None:
-        """Where a file is, whole or coming; None when it is none of these."""
+        """The path of a file, complete or not; None if it is not a large file."""
         file = self._files.get(name)
         return None if file is None else self._path(file)
 
@@ -140,26 +146,27 @@ class LargeFiles:
         return (self._large if file.whole else self._coming) / file.name
 
     def is_coming(self, name: str) -> bool:
-        """Whether it lacks chunks, or is not yet on the disk."""
+        """Whether it lacks chunks, or is not on the disk yet."""
         file = self._files.get(name)
         return file is not None and not file.whole
 
     def absent_bytes(self, name: str) -> int:
-        """How much of a file has not arrived; nothing of one that is whole, or is none of these."""
+        """The bytes of a file that have not arrived; 0 if it is complete or unknown."""
         file = self._files.get(name)
         if file is None or file.whole:
             return 0
         return sum(file.layout.range_of(at)[1] for at in tuple(file.absent))
 
     def touch(self, name: str) -> bool:
-        """Whether it is there as it was written; then it counts as just used. Raises OSError."""
+        """Whether the file is unchanged since it was written. If so, it counts as used now. Raises
+        OSError."""
         with self._changed:
             file = self._files.get(name)
             return file is not None and touch(self._path(file), sealed=file.whole)
 
     def holders(self, chunk: str) -> list[str]:
-        """The files in which it has arrived."""
-        if chunk not in self._holders:  # as mostly: of many small ones each lock counts
+        """The files in which the chunk has arrived."""
+        if chunk not in self._holders:  # the usual case: for many small chunks each lock costs time
             return []
         with self._changed:
             return [file.name for file in self._holders_of(chunk) if file.place(chunk) is not None]
@@ -168,7 +175,7 @@ class LargeFiles:
         return name in self._files
 
     def begin(self, layout: FileLayout) -> None:
-        """Have its chunks written into place from now on. Raises OSError."""
+        """Expects a file: its chunks are written into place from now on. Raises OSError."""
         file = _PartialFile(layout)
         (self._layouts / file.name).write_bytes(codec.encode(layout))
         self._path(file).touch(mode=0o600)
@@ -176,7 +183,8 @@ class LargeFiles:
             self._add(file)
 
     def lacking(self, name: str) -> tuple[str, ...]:
-        """The chunks that have not arrived, once each; none once it is whole. Raises OSError."""
+        """The chunks that have not arrived, without repetition; none if the file is complete. Raises
+        OSError."""
         file = self._files[name]
         if file.reused:
             self._recognise(file)
@@ -185,7 +193,7 @@ class LargeFiles:
             return tuple(dict.fromkeys(file.layout.chunks[at] for at in sorted(file.absent)))
 
     def _recognise(self, file: _PartialFile) -> None:
-        """What is there of a process that was killed."""
+        """Finds the chunks that a killed process wrote."""
         with self._changed:
             file.writers += 1
             file.reused, file.readers = False, True
@@ -197,7 +205,7 @@ class LargeFiles:
             file.readers = False
 
     def take(self, chunk: Chunk) -> bool:
-        """Write a chunk, whose hash was compared, wherever it is expected; whether it is anywhere now.
+        """Writes a verified chunk wherever it is expected. Returns whether any file has it now.
 
         Raises OSError.
         """
@@ -219,17 +227,16 @@ class LargeFiles:
             with file.writing:
                 _put(self._path(file), file.layout, places, chunk.data)
             done = places
-        except FileNotFoundError:  # room was made meanwhile
+        except FileNotFoundError:  # the file was evicted meanwhile
             return False
         finally:
             self._wrote(file, done)
         return True
 
     def receive(self, flow: ChunkStream) -> bool:
-        """Write a chunk where it is expected, as it comes; whether it is expected. One that turns out to have
-        another hash is as absent as before.
+        """Writes a chunk where it is expected while it arrives. Returns whether it is expected.
 
-        Raises DataError, OSError, and what the flow raises.
+        A chunk with a wrong hash stays absent. Raises DataError, OSError, and the errors of the flow.
         """
         if flow.hash not in self._holders:
             return False
@@ -241,7 +248,7 @@ class LargeFiles:
         done = list[int]()
         try:
             descriptor = os.open(self._path(file), os.O_WRONLY)
-        except FileNotFoundError:  # room was made meanwhile
+        except FileNotFoundError:  # the file was evicted meanwhile
             self._wrote(file, done, flowed=at)
             return False
         try:
@@ -257,7 +264,7 @@ class LargeFiles:
         return tuple(self._holders.get(chunk, ()))
 
     def _repeat(self, flow: ChunkStream) -> None:
-        """What has come is wanted elsewhere too."""
+        """Copies an arrived chunk to other files that expect it."""
         with self._changed:
             free = [file for file in self._holders_of(flow.hash) if file.fitting(flow.hash, flow.size_bytes)]
         data = self.read(flow.hash) if free else None
@@ -267,7 +274,7 @@ class LargeFiles:
             self.take(again)
 
     def _wrote(self, file: _PartialFile, done: Sequence[int], flowed: int | None = None) -> None:
-        """The last that writes into a file that lacks nothing ends it: nobody writes to it after that."""
+        """Completes the file with its last chunk: no thread writes to it afterwards."""
         with self._changed:
             file.writers -= 1
             file.flowing.discard(flowed)
@@ -287,10 +294,10 @@ class LargeFiles:
                 self._changed.notify_all()
 
     def read(self, chunk: str) -> bytes | None:
-        """Its content, as it is in one of the files. Raises OSError."""
+        """The content of the chunk in one of the files. Raises OSError."""
         if chunk not in self._holders:
             return None
-        with self._changed:  # so that it keeps its name until it is open
+        with self._changed:  # the file must not be renamed before it is open
             candidates = [(file, file.place(chunk)) for file in self._holders_of(chunk)]
             file, at = next(((file, at) for file, at in candidates if at is not None), (None, None))
             if file is None or at is None:
@@ -298,12 +305,12 @@ class LargeFiles:
             data = self._path(file).open("rb", buffering=0)
         with data:
             if file.whole and os.fstat(data.fileno()).st_mtime_ns != SEALED_NS:
-                return None  # somebody wrote to it
+                return None  # another program changed the file
             offset, size = file.layout.range_of(at)
             return os.pread(data.fileno(), size, offset)
 
     def remove(self, name: str) -> None:
-        """It goes; what was linked to it stays. Raises OSError."""
+        """Deletes the file; other hard links stay. Raises OSError."""
         with self._changed:
             file = self._files.pop(name, None)
             if file is None:

@@ -1,4 +1,5 @@
-"""Checks paths of a tree from others, or in which others write: none leads outside, by name or by a link."""
+"""Checks paths of a tree that comes from others, or in which others write: no name and no link leads
+outside."""
 
 import errno
 import os
@@ -11,21 +12,22 @@ from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import InputError, NotFoundError, UnsafePathError
 
 LARGEST_CHUNK_BYTES = 64 << 20
-"""Larger chunks are refused, wherever they come from."""
+"""Larger chunks are refused from any sender."""
 User = tuple[int, int]
-"""A Unix user and group, by their numbers."""
-_LONGEST_PATH, _LONGEST_NAME = 4000, 255  # bytes; what Linux takes
+"""The numbers of a Unix user and group."""
+_LONGEST_PATH, _LONGEST_NAME = 4000, 255  # bytes; the limit of Linux
 _HASH = re.compile("[0-9a-f]{64}")
-_LEADS_ELSEWHERE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\\\0]")  # an empty name, `.`, `..`; no other file's
+# an empty name, `.`, `..`, and characters that no valid name has
+_LEADS_ELSEWHERE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\\\0]")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not be waited for
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a FIFO must not block
 
 
 def check_path(path: str) -> None:
-    """A relative path with `/`, as a manifest or a request tells it.
+    """Checks a relative path with `/` from a manifest or a request.
 
-    Raises UnsafePathError for an absolute one, for empty parts, `.` and `..`, for backslashes, NUL, what is
-    not UTF-8, and for what is too long for a file system.
+    Raises UnsafePathError for an absolute path, for empty parts, `.` and `..`, for backslashes, NUL and text
+    that is not UTF-8, and for a path that is too long for a file system.
     """
     try:
         encoded = path.encode()
@@ -40,16 +42,17 @@ def check_path(path: str) -> None:
 
 
 def check_hash(chunk: str) -> None:
-    """Raises InputError for what is not 256 bits in hex, small letters."""
+    """Raises InputError for a name that is not 256 bits in lower-case hex."""
     if not _HASH.fullmatch(chunk):
         raise InputError(f"{chunk[:80]!r} is not the hash of a chunk")
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """What can be placed. A single file's manifest has one entry with an empty path.
+    """Checks that a manifest can be written as a tree. A single file's manifest has one entry with an empty
+    path.
 
-    Raises UnsafePathError for paths that lead elsewhere or meet each other (twice the same, a file that is
-    also a folder), InputError for sizes that do not fit the chunks.
+    Raises UnsafePathError for paths that lead outside or conflict (the same path twice, a file that is also a
+    folder), InputError for sizes that do not match the chunks.
     """
     if not 0 < manifest.chunk_bytes <= LARGEST_CHUNK_BYTES:
         raise InputError(
@@ -87,7 +90,7 @@ def _check_folders(files: set[str]) -> None:
 
 
 def chunk_sizes(manifest: Manifest) -> dict[str, int]:
-    """Each chunk of a manifest once, in order, with its size in bytes."""
+    """The chunks of a manifest in order, without repetition, with their sizes in bytes."""
     sizes: dict[str, int] = {}
     for entry in manifest.files:
         for index, chunk in enumerate(entry.chunks):
@@ -97,10 +100,10 @@ def chunk_sizes(manifest: Manifest) -> dict[str, int]:
 
 @contextmanager
 def folder_below(root: Path, path: str, *, make: bool = False, user: User | None = None) -> Iterator[int]:
-    """A descriptor of the folder at `path` (empty: the root itself), no link on the way followed.
+    """A descriptor of the folder at `path` (empty: the root itself). Links are not followed.
 
-    `make`: folders that are missing are made, for that user. Raises UnsafePathError where a link or a file is
-    in the way, NotFoundError, OSError.
+    With `make`, missing folders are made for that user. Raises UnsafePathError if the path contains a link or
+    a file, NotFoundError, OSError.
     """
     here = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:
@@ -126,7 +129,7 @@ def _enter(folder: int, name: str, place: tuple[Path, str], *, made: bool, user:
         entered = os.open(name, _FOLDER, dir_fd=folder)
     except FileNotFoundError as error:
         raise NotFoundError("there is no such folder", place=str(Path(*place))) from error
-    except NotADirectoryError as error:  # a link, too
+    except NotADirectoryError as error:  # a link gives this error too
         raise UnsafePathError(
             f"{name!r} on the way there is a link or a file", place=str(Path(*place))
         ) from error
@@ -136,8 +139,11 @@ def _enter(folder: int, name: str, place: tuple[Path, str], *, made: bool, user:
 
 
 class FilesBelow:
-    """Ordinary files below a root, opened one after the other: the folder of the last stays open, as the next
-    is mostly in the same. To be used with `with`, by one thread."""
+    """Opens ordinary files below a root, one after the other. The folder of the last file stays open, because
+    the next file is usually in the same folder.
+
+    Use it with `with`, in one thread.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root, self._above, self._folder = root, "", -1
@@ -159,7 +165,7 @@ class FilesBelow:
             os.close(descriptor)
 
     def open(self, path: str) -> int:
-        """As `file_below`, to be closed."""
+        """As `file_below`. The caller closes the descriptor."""
         root, path = (self._root, path) if path else (self._root.parent, self._root.name)
         above, _, name = path.rpartition("/")
         if self._folder < 0 or above != self._above:
@@ -171,7 +177,7 @@ class FilesBelow:
 
 @contextmanager
 def file_below(root: Path, path: str) -> Iterator[int]:
-    """A descriptor of the ordinary file at `path` (empty: the root itself is one), no link followed.
+    """A descriptor of the ordinary file at `path` (empty: the root itself is a file). Links are not followed.
 
     Raises UnsafePathError for links, NotFoundError, OSError.
     """

@@ -12,15 +12,18 @@ LATELY_SECONDS = 30.0
 _MARK_SECONDS = 1.0
 _SURE_SECONDS = 3.0
 _TROUBLE_SECONDS = 10.0
-"""What kept something from arriving is over once bytes move so long after it: over a thin line a whole chunk
-takes hours."""
+"""A problem counts as over when bytes move this long after it: on a slow line a complete chunk takes
+hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferState:
-    """The state of transfers: `present_bytes` of `total_bytes` need no transfer, `transferred_bytes` were
-    sent or are being sent, lately at `bytes_per_second` (0 in the first moments); for `still_seconds` nothing
-    has moved. `trouble` is why something is sent again, until something arrives."""
+    """The state of transfers.
+
+    `present_bytes` of `total_bytes` need no transfer. `transferred_bytes` were sent or are in flight,
+    recently at `bytes_per_second` (0 in the first moments). `still_seconds` is the time without progress.
+    `trouble` is the reason of a retry, until data arrives.
+    """
 
     total_bytes: int
     present_bytes: int
@@ -31,20 +34,19 @@ class TransferState:
 
     @property
     def left_bytes(self) -> int:
-        """What is still to come."""
+        """The bytes that remain."""
         return max(0, self.total_bytes - self.present_bytes - self.transferred_bytes)
 
     @property
     def left_seconds(self) -> float | None:
-        """At that rate; None if nothing was sent lately."""
+        """The remaining time at that rate; None if no data was sent recently."""
         if not self.left_bytes:
             return 0.0
         return self.left_bytes / self.bytes_per_second if self.bytes_per_second else None
 
 
 class TransferProgress:
-    """Counts transferred bytes, from several threads; may be read at any time. It may count several
-    transfers."""
+    """Counts transferred bytes of one or more transfers, from several threads. It may be read at any time."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -54,11 +56,11 @@ class TransferProgress:
         self._moved = 0.0
         self._trouble, self._trouble_since = "", 0.0
         self.spent_seconds = 0.0
-        """For how long chunks travelled, those that had to travel again too."""
+        """The time for which chunks were in flight, including chunks that were sent again."""
 
     @contextmanager
     def travelling(self) -> Iterator[None]:
-        """Chunks travel meanwhile."""
+        """Marks that chunks are in flight inside the `with` block."""
         began = self._clock()
         try:
             yield
@@ -66,12 +68,12 @@ class TransferProgress:
             self.spent_seconds += self._clock() - began
 
     def hindered(self, why: str) -> None:
-        """Something did not arrive, and is tried again."""
+        """Records a failure that is retried."""
         with self._lock:
             self._trouble, self._trouble_since = why, self._clock()
 
     def expect(self, total_bytes: int, there_bytes: int) -> None:
-        """So much is wanted, of which so much is there."""
+        """Adds so many wanted bytes, of which some exist already."""
         with self._lock:
             self._total += total_bytes
             self._present += there_bytes
@@ -80,17 +82,17 @@ class TransferProgress:
                 self._marks.append((self._moved, 0))
 
     def moved(self, size_bytes: int) -> None:
-        """So much more is on its way; less than 0: it is not any more."""
+        """Adds bytes in flight; a negative number removes them."""
         with self._lock:
             self._under_way += size_bytes
-            if size_bytes < 0:  # it never counts as a rate
+            if size_bytes < 0:  # bytes that are sent again never count for the rate
                 self._marks.clear()
             elif self._clock() - self._trouble_since >= _TROUBLE_SECONDS:
                 self._trouble = ""
             self._mark()
 
     def arrived(self, size_bytes: int, moved_bytes: int = 0) -> None:
-        """So much has arrived, and was checked; it was on its way as `moved_bytes`."""
+        """Adds bytes that arrived and were verified. `moved_bytes` of them were counted as in flight."""
         with self._lock:
             self._trouble = ""
             self._transferred += size_bytes
@@ -98,7 +100,8 @@ class TransferProgress:
             self._mark()
 
     def _mark(self) -> None:
-        """How far it was when; not of the first moment, in which what lies between takes what it can hold."""
+        """The earlier states from which the rate is computed. The first moments do not count, because buffers
+        on the way fill then."""
         self._moved = self._clock()
         if not self._marks or self._moved - self._marks[-1][0] >= _MARK_SECONDS:
             self._marks.append((self._moved, self._transferred + self._under_way))
@@ -106,10 +109,10 @@ class TransferProgress:
             self._marks.popleft()
 
     def look(self) -> TransferState:
-        """How far it is now."""
+        """The present state."""
         with self._lock:
             now, lacked = self._clock(), self._total - self._present
-            # what is said of small ones travels too
+            # for small chunks the protocol bytes count too
             carried = min(lacked, self._transferred + self._under_way)
             while len(self._marks) > 1 and now - self._marks[1][0] >= LATELY_SECONDS:
                 self._marks.popleft()

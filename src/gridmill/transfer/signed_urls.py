@@ -1,4 +1,4 @@
-"""Accesses objects of a bucket from a farm by signed URLs, each for one object, without credentials."""
+"""Accesses objects of a bucket from a farm by signed URLs, each valid for one object, without credentials."""
 
 import http.client
 import re
@@ -23,7 +23,7 @@ from gridmill.transfer.stream import PIECE_BYTES, Chunk, ChunkStream, Content, i
 SILENCE_SECONDS = 30.0
 """Timeout without a byte from the bucket."""
 PARCEL_SECONDS = 900.0
-"""Timeout for the content of one parcel, after which it is requested again."""
+"""Timeout for the content of one object, after which it is requested again."""
 _BUCKET = re.compile(r"(s3|gs)://[A-Za-z0-9._-]{3,}(/[^?#]*)?")
 _HTTP = re.compile(r"https?://[!-~]+")
 _CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
@@ -37,21 +37,21 @@ _TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6N
 
 
 class SignedUrlFarm(Protocol):
-    """A farm that opens objects. All raise UnavailableError."""
+    """A farm that accesses objects. All methods raise UnavailableError."""
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See Taker."""
 
     def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
-        """Keep the chunks of these objects; those that are not there. Raises InputError where the bucket
-        refuses, DataError for content without its hash."""
+        """Stores the chunks of these objects. Returns those whose objects do not exist. Raises InputError if
+        the bucket refuses, DataError for content that does not match its hash."""
 
     def give(self, parcel: BucketObject) -> None:
-        """Put its chunks into this object. Raises NotFoundError, and InputError where the bucket refuses."""
+        """Puts its chunks into this object. Raises NotFoundError, and InputError if the bucket refuses."""
 
 
 def check_bucket(url: str, place: str = "") -> None:
-    """Raises InputError, at `place` (default: the URL), for what names no bucket."""
+    """Raises InputError, at `place` (default: the URL), for a URL that is not a bucket's."""
     if not _BUCKET.fullmatch(url) or ".." in url.split("/"):
         raise InputError(
             f"{url!r} is not the address of a bucket" if place else "is no bucket",
@@ -61,7 +61,7 @@ def check_bucket(url: str, place: str = "") -> None:
 
 
 def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[ChunkSlice, ...]:
-    """Chunks (hash, size in bytes), one after the other."""
+    """The positions of chunks (hash, size in bytes) that follow each other in an object."""
     buffers, begin = [], 0
     for chunk, size_bytes in sizes:
         buffers.append(ChunkSlice(chunk=chunk, begin=begin, size_bytes=size_bytes))
@@ -70,22 +70,22 @@ def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[ChunkSlice, ...]:
 
 
 def cut(content: bytes, slices: Iterable[ChunkSlice]) -> Iterator[Chunk]:
-    """The chunks of an object's content; who keeps them sees what is damaged."""
+    """The chunks of an object's content. The receiver detects damaged chunks."""
     view = memoryview(content)
     for one in slices:
         yield Chunk(hash=one.chunk, data=view[one.begin : one.begin + one.size_bytes])
 
 
 def read(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[Chunk]:
-    """Its chunks; their hashes are still to be compared. Otherwise as `flows`."""
+    """The chunks of the object; the caller compares their hashes. Otherwise as `flows`."""
     return (flow.gathered() for flow in flows(parcel, allowed))
 
 
 def flows(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[ChunkStream]:
-    """Its chunks, as they come. `allowed`: hosts that may be opened wherever they are.
+    """The chunks of the object, while they arrive.
 
-    Raises NotFoundError where there is no such object, DataError where it is too short, InputError where the
-    bucket refuses, UnavailableError.
+    `allowed` are hosts that may be opened at any address. Raises NotFoundError if the object does not exist,
+    DataError if it is too short, InputError if the bucket refuses, UnavailableError.
     """
     until = time.monotonic() + PARCEL_SECONDS
     for run in _runs(parcel.slices):
@@ -106,9 +106,10 @@ def flows(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[ChunkS
 
 
 def write(parcel: BucketObject, chunks: Iterable[Chunk], allowed: Container[str] = ()) -> None:
-    """Put these, the parcel's in their order, as the object; whole or not at all. `allowed` as for `read`.
+    """Puts these chunks, in the order of `parcel`, as the object, completely or not at all. `allowed` is as
+    for `read`.
 
-    Raises InputError where the bucket refuses, DataError for a chunk of another size, UnavailableError.
+    Raises InputError if the bucket refuses, DataError for a chunk of another size, UnavailableError.
     """
     size_bytes = sum(one.size_bytes for one in parcel.slices)
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
@@ -119,9 +120,9 @@ def write(parcel: BucketObject, chunks: Iterable[Chunk], allowed: Container[str]
 
 
 def send(url: str, size_bytes: int, pieces: Iterable[Content]) -> None:
-    """Put an object from home: wherever the bucket is, and by the proxy that the environment names.
+    """Puts an object from home. Any host is allowed, and the proxy of the environment is used.
 
-    Raises HTTPError where it is refused, URLError, OSError, HTTPException.
+    Raises HTTPError if it is refused, URLError, OSError, HTTPException.
     """
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
     body: Any = _little(pieces)
@@ -139,13 +140,14 @@ def _bodies(slices: Iterable[ChunkSlice], chunks: Iterable[Chunk]) -> Iterator[C
 
 
 def _little(contents: Iterable[Content]) -> Iterator[Content]:
-    """SILENCE_SECONDS are for all that is sent in one call: enough also where many share a thin line."""
+    """Splits contents, because SILENCE_SECONDS is the limit for all bytes of one call. Small pieces arrive in
+    time even on a slow, shared line."""
     for content in contents:
         yield from in_pieces(content, _SENT_BYTES)
 
 
 def _runs(slices: Iterable[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
-    """Those that lie side by side, together: one request each."""
+    """Groups chunks that follow each other, because each group needs one request."""
     run: list[ChunkSlice] = []
     for one in sorted(slices, key=lambda one: one.begin):
         check_hash(one.chunk)
@@ -160,7 +162,8 @@ def _runs(slices: Iterable[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
 
 
 def _refuse_short(answer: http.client.HTTPResponse, size_bytes: int, url: str) -> None:
-    """An object that ends too early stays so; an answer that breaks off may be whole next time."""
+    """An object that ends too early stays short, so it is an error. A connection that breaks may work the
+    next time."""
     if answer.length is not None and answer.length < size_bytes:
         raise DataError(f"has {answer.length} bytes, but {size_bytes} were uploaded", place=_shown(url))
 
@@ -189,7 +192,7 @@ def _checked(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """Without its signature."""
+    """The URL without its signature."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}{parts.path}"
 
@@ -210,7 +213,8 @@ def _opened(request: urllib.request.Request, allowed: Container[str]) -> Iterato
         with _opener(allowed).open(request, timeout=SILENCE_SECONDS) as answer:
             yield answer
     except HTTPError as error:
-        raise refusal(error, request.get_method(), place) from None  # its text has the whole URL
+        # the text of the error contains the whole URL with its signature
+        raise refusal(error, request.get_method(), place) from None
     except URLError as error:
         raise UnavailableError(f"the bucket does not answer: {_why(error.reason)}", place=place) from None
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -222,7 +226,7 @@ def _why(error: object) -> str:
 
 
 def refusal(error: HTTPError, method: str, place: str) -> InputError | NotFoundError | UnavailableError:
-    """What a bucket's answer comes to; it is read to its end."""
+    """The error for a bucket's answer. It reads the answer to its end."""
     with error:
         try:
             body = error.read(_TOLD_BYTES)
@@ -275,7 +279,7 @@ def _connection(
     host: str,
     **more: Any,  # noqa: ANN401
 ) -> http.client.HTTPConnection:
-    """One that looks where it leads before anything is said."""
+    """A connection that checks the address before it sends anything."""
     made = kind(host, **more)
 
     def dial(address: tuple[str, int], *rest: Any) -> socket.socket:  # noqa: ANN401
@@ -290,8 +294,11 @@ def _connection(
 
 
 def _far_address(host: str, port: int) -> str:
-    """The address that is dialled. It is looked up once, and checked before anything is sent there: a name
-    that leads to another address the next time opens nothing. Raises InputError, OSError."""
+    """The address to connect to.
+
+    The name is looked up once, and the address is checked before anything is sent. So a name that resolves to
+    another address the next time has no effect. Raises InputError, OSError.
+    """
     addresses = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in addresses:
         if is_refused(address) or _is_own(address):
@@ -304,7 +311,7 @@ def _far_address(host: str, port: int) -> str:
 
 
 def _is_own(address: str) -> bool:
-    """Whether it is one of this machine's: only at those can a socket be."""
+    """Whether it is an address of this machine: a socket can only be bound to those."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as tried:
         try:
@@ -315,8 +322,8 @@ def _is_own(address: str) -> bool:
 
 
 def is_refused(address: str) -> bool:
-    """Whether a farm opens nothing there: the machine itself, what is never routed, and where clouds answer
-    whoever asks with the machine's own credentials; in whatever form."""
+    """Whether a farm must not connect to the address, in any notation: the machine itself, addresses that are
+    never routed, and metadata services, which give the machine's own credentials to any client."""
     ip = ip_address(address.partition("%")[0])
     return any(_is_near(one) for one in (ip, *_within(ip)))
 
@@ -332,7 +339,7 @@ def _is_near(ipv4_address: IPv4Address | IPv6Address) -> bool:
 
 
 def _within(ipv4_address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
-    """What an IPv6 address leads to where it is translated."""
+    """The IPv4 addresses that an IPv6 address is translated to."""
     if isinstance(ipv4_address, IPv4Address):
         return
     yield from (one for one in (ipv4_address.ipv4_mapped, ipv4_address.sixtofour) if one is not None)
@@ -341,6 +348,6 @@ def _within(ipv4_address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
 
 
 def _opener(allowed: Container[str]) -> urllib.request.OpenerDirector:
-    """With no proxy: the address would be the proxy's."""
+    """Uses no proxy: otherwise the checked address would be the proxy's."""
     straight = urllib.request.ProxyHandler({})
     return urllib.request.build_opener(straight, _NoRedirect, _PlainHandler(allowed), _SecureHandler(allowed))

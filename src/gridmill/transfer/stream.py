@@ -1,7 +1,7 @@
 """Chunks on a stream: frames of 64 bytes of hash (hex), 8 bytes of size (big-endian) and the content.
 
-A chunk's content is passed on as it arrives: a piece is hashed and written while the processor has it in its
-cache.
+A chunk's content is passed on while it arrives: a piece is hashed and written while the processor has it in
+its cache.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,13 +27,13 @@ class Chunk:
     data: Content
 
     def check(self) -> None:
-        """Raises DataError when the content does not have that hash."""
+        """Raises DataError if the content does not match its hash."""
         if not matches(self.data, self.hash):
             raise damaged(self.hash)
 
 
 def damaged(chunk: str) -> DataError:
-    """What is said of content that does not have its hash."""
+    """The error for content that does not match its hash."""
     return DataError("its content does not have this hash", place=f"chunk {chunk}")
 
 
@@ -48,7 +48,8 @@ def hash_of(data: Content) -> str:
 
 
 def encode(chunks: Iterable[Chunk]) -> Iterator[Content]:
-    """The frames, as a request's or an answer's body: small ones together, as each piece has its cost."""
+    """The frames as the body of a request or an answer. Small frames are joined, because each piece has a
+    cost."""
     waiting = bytearray()
     for chunk in chunks:
         waiting += _HEAD.pack(chunk.hash.encode(), len(chunk.data))
@@ -64,14 +65,14 @@ def encode(chunks: Iterable[Chunk]) -> Iterator[Content]:
 
 
 def size_bytes(chunks: Iterable[Chunk]) -> int:
-    """Of their frames, as for a Content-Length."""
+    """The bytes of their frames, for Content-Length."""
     return sum(_HEAD.size + len(chunk.data) for chunk in chunks)
 
 
 class Decoder:
-    """Takes frames apart as they arrive, piece by piece; never holds more than one chunk beside the pieces.
+    """Parses frames while they arrive, piece by piece. It holds at most one chunk besides the pieces.
 
-    Hashes are not compared here: who keeps a chunk does (`Chunk.check`).
+    It does not compare hashes: the receiver does this when it stores a chunk (`Chunk.check`).
     """
 
     def __init__(self, *, largest_bytes: int = LARGEST_CHUNK_BYTES) -> None:
@@ -80,7 +81,8 @@ class Decoder:
         self._content, self._filled = memoryview(b""), 0
 
     def feed(self, piece: Content) -> list[Chunk]:
-        """The chunks that are whole now. Raises InputError for what is not a frame, or too large."""
+        """The chunks that are complete now. Raises InputError for bytes that are not a frame, or a frame that
+        is too large."""
         rest, whole = memoryview(piece), list[Chunk]()
         while rest or self._name:
             if not self._name:
@@ -96,12 +98,12 @@ class Decoder:
         return whole
 
     def end(self) -> None:
-        """Nothing more comes. Raises InputError in the middle of a frame."""
+        """Marks the end of the data. Raises InputError if it is in the middle of a frame."""
         if self._head or self._name:
             raise InputError("the data ends in the middle of a frame", hint="Send the chunks again.")
 
     def _feed_head(self, piece: memoryview) -> memoryview:
-        """What is left of the piece."""
+        """The rest of the piece."""
         lacking = _HEAD.size - len(self._head)
         self._head += piece[:lacking]
         if len(self._head) == _HEAD.size:
@@ -129,20 +131,20 @@ def decode(pieces: Iterable[Content], *, largest_bytes: int = LARGEST_CHUNK_BYTE
 
 
 PIECE_BYTES = 1 << 18
-"""A piece stays in a core's own cache until it is hashed and written: this is twice as fast as from
-memory."""
+"""A piece stays in the cache of a core until it is hashed and written. This is twice as fast as reading it
+from memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteMeter:
-    """`moved` is told the bytes of each piece (`piece_bytes` at most) that is sent next, or has come, or less
-    than 0 for what is sent anew; what it raises ends the transfer."""
+    """Counts bytes. `moved` gets the bytes of each piece (at most `piece_bytes`) that is sent next or has
+    arrived, or a negative number for bytes that are sent again. An error of `moved` ends the transfer."""
 
     moved: Callable[[int], None]
     piece_bytes: int = PIECE_BYTES
 
     def sending(self, data: Content) -> Iterator[Content]:
-        """The pieces, each once it may go."""
+        """The pieces. Each is returned when the rate limit permits it."""
         for piece in in_pieces(data, self.piece_bytes):
             self.moved(len(piece))
             yield piece
@@ -153,15 +155,15 @@ UNMETERED = ByteMeter(moved=lambda _: None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkStream:
-    """A chunk on its way; each of its `pieces` holds until the next is asked for. To be taken in order, and
-    to its end, before the next flow."""
+    """A chunk that arrives. Each of its `pieces` is valid until the next is requested. Read it in order and
+    completely before the next flow."""
 
     hash: str
     size_bytes: int
     pieces: Iterator[Content]
 
     def gathered(self) -> Chunk:
-        """The chunk as a whole; its hash is still to be compared."""
+        """The complete chunk. The caller compares its hash."""
         data = bytearray()
         for piece in self.pieces:
             if not data and len(piece) == self.size_bytes:
@@ -171,7 +173,8 @@ class ChunkStream:
 
 
 def in_pieces(data: Content, most_bytes: int = PIECE_BYTES) -> Iterator[Content]:
-    """What goes over a line, however thin: a timeout counts for a piece, and each can be counted."""
+    """Splits content for lines of any speed: a timeout applies to one piece, and each piece can be
+    counted."""
     if len(data) <= most_bytes:
         yield data
         return
@@ -180,7 +183,7 @@ def in_pieces(data: Content, most_bytes: int = PIECE_BYTES) -> Iterator[Content]
 
 
 def flow_of(chunk: Chunk) -> ChunkStream:
-    """A chunk that has come already."""
+    """A chunk that has arrived completely."""
     return ChunkStream(hash=chunk.hash, size_bytes=len(chunk.data), pieces=iter((chunk.data,)))
 
 
@@ -189,7 +192,7 @@ class StreamingReader(Protocol):
     """A ChunkReader that reads chunks piece by piece."""
 
     def flows(self, chunks: Iterable[str]) -> Iterator[ChunkStream]:
-        """Raises as `fetch`."""
+        """The chunks, while they arrive. Raises as `fetch`."""
 
 
 @runtime_checkable
@@ -197,4 +200,4 @@ class StreamingWriter(Protocol):
     """A ChunkWriter that stores chunks piece by piece."""
 
     def receive(self, flows: Iterable[ChunkStream]) -> None:
-        """Raises as `send`, and whatever the flows raise."""
+        """Stores chunks while they arrive. Raises as `send`, and the errors of the flows."""

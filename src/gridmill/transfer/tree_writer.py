@@ -1,4 +1,4 @@
-"""Writes a tree of chunks below a root, as a whole or not at all; copies a version's files to a folder.
+"""Writes a tree of chunks below a root, completely or not at all; copies a version's files to a folder.
 
 Such a copy is independent: changes to it affect neither the version nor other copies.
 """
@@ -33,10 +33,10 @@ _NO_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOutTree:
-    """A tree that was placed, or is about to be: written down before it has its name.
+    """The record of a tree that was placed, or is about to be. It is written before the tree gets its name.
 
-    `mark` is its inode and time of change (ns), by which it is told from what stood or came there otherwise;
-    `content` the manifest's fingerprint; `owners` the attempts that use it.
+    `mark` is the tree's inode and time of change (ns), which distinguishes it from another tree at the same
+    path. `content` is the manifest's fingerprint. `owners` are the attempts that use it.
     """
 
     uri: str
@@ -47,12 +47,12 @@ class CheckedOutTree:
 
 
 class TreeCheckout:
-    """Places trees below a root, of the chunks of a store; several threads may use it, one process at a time.
+    """Places trees of the chunks of a store below a root. Several threads may use it, one process at a time.
 
-    Drafts and records lie in the store's folder: jobs write below the root, and must not be able to lead it
-    elsewhere. `drafts` is another folder for them, where the root is on another file system than the store.
-    `user`: whose the folders and the writable files are to be. `handing_over`: the store is for one tree, and
-    removed once that is placed, so writable files need not be copies.
+    Drafts and records are in the store's folder, because jobs write below the root and must not be able to
+    redirect it. `drafts` is another folder for them, if the root is on another file system than the store.
+    Folders and writable files get the owner `user`. `handing_over`: the store is for one tree and is deleted
+    after that is placed, so writable files need not be copies.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TreeCheckout:
         user: User | None = None,
         handing_over: bool = False,
     ) -> None:
-        """What a killed process left half-made goes. Raises StorageError."""
+        """Deletes incomplete trees of a killed process. Raises StorageError."""
         self._root, self._store, self._user = root, store, user
         self._handing_over = handing_over
         self._records = store.folder / "placed"
@@ -80,13 +80,13 @@ class TreeCheckout:
             raise not_kept(error, root) from error
 
     def place(self, uri: str, manifest: Manifest, owner: str, *, writable: bool = False) -> tuple[str, ...]:
-        """Make the tree (or the single file) at `uri`, for an attempt. Answers the chunks that are lacking,
-        and then nothing is made, but all are pinned for the attempt. To be repeated.
+        """Makes the tree (or the single file) at `uri`, for an attempt.
 
-        Files are read-only, and links to chunks where they can be; `writable` makes copies, and anew each
-        time. What stood there before is replaced. Raises ConflictError where another attempt uses it with
-        other content, UnsafePathError, InputError, CapacityError for more than the quota, UnavailableError
-        while others have the room (see Room), StorageError.
+        If chunks are missing, it returns them, pins all chunks for the attempt and makes nothing. Call it
+        again after they arrived. Files are read-only, and links to chunks if possible; `writable` makes new
+        copies each time. A tree that was at the path is replaced. Raises ConflictError if another attempt
+        uses it with other content, UnsafePathError, InputError, CapacityError for more than the quota,
+        UnavailableError while others use the space (see DiskRoom), StorageError.
         """
         check_path(uri)
         check_manifest(manifest)
@@ -101,7 +101,7 @@ class TreeCheckout:
 
     @contextmanager
     def _alone_at(self, uri: str) -> Iterator[None]:
-        """Trees of other paths are made meanwhile."""
+        """Holds the lock of one path. Trees at other paths can be made meanwhile."""
         with self._lock:
             lock, users = self._busy.get(uri, (threading.Lock(), 0))
             self._busy[uri] = lock, users + 1
@@ -116,12 +116,13 @@ class TreeCheckout:
 
     @contextmanager
     def at_rest(self) -> Iterator[tuple[CheckedOutTree, ...]]:
-        """What was placed and not released; nothing comes there or goes meanwhile. Raises OSError."""
+        """The placed trees that are not released. Inside the `with` block none is added or removed. Raises
+        OSError."""
         with self._lock:
             yield self.placed()
 
     def placed(self) -> tuple[CheckedOutTree, ...]:
-        """What was placed and not released. Raises OSError."""
+        """The placed trees that are not released. Raises OSError."""
         return tuple(
             codec.decode(path.read_bytes(), CheckedOutTree)
             for path in self._records.iterdir()
@@ -129,13 +130,16 @@ class TreeCheckout:
         )
 
     def started(self, owner: str) -> None:
-        """An attempt has all that it waited for: it runs, and keeps what it has."""
+        """Ends the wait of an attempt that has all its trees: it runs and keeps them."""
         with self._lock:
             self._room.waits_no_more(owner)
 
     def release(self, owner: str, *, but_writable: bool = False) -> None:
-        """An attempt needs nothing more: what was placed for it alone goes (`but_writable`: not what it may
-        have written to), its chunks may go when room is needed. Repeatable. Raises StorageError."""
+        """Releases an attempt's trees.
+
+        Trees placed only for it are deleted (`but_writable`: except those that it may have changed), and its
+        chunks may be evicted. May be repeated. Raises StorageError.
+        """
         try:
             with self._lock:
                 self._let_go(owner, but_writable=but_writable)
@@ -173,7 +177,7 @@ class TreeCheckout:
         return ()
 
     def _shares(self, wanted: CheckedOutTree) -> bool:
-        """Whether the very same stands there: it is this owner's too from now on. Raises ConflictError."""
+        """Whether this tree exists already. If so, it now belongs to this owner too. Raises ConflictError."""
         (owner,) = wanted.owners
         overlapping = [placed for placed in self.placed() if _overlap(placed.uri, wanted.uri)]
         same = next((placed for placed in overlapping if self._is(placed, wanted)), None)
@@ -184,7 +188,7 @@ class TreeCheckout:
         return same is not None
 
     def _is(self, placed: CheckedOutTree, wanted: CheckedOutTree) -> bool:
-        """Whether that stands there as it was placed, and is what is wanted."""
+        """Whether the tree exists unchanged and has the wanted content."""
         wished = (wanted.uri, wanted.content, False, False)
         existing = (placed.uri, placed.content, placed.writable, wanted.writable)
         return existing == wished and self._mark(placed.uri) == placed.mark
@@ -199,7 +203,8 @@ class TreeCheckout:
                 )
 
     def _reserve(self, wanted: CheckedOutTree, manifest: Manifest) -> None:
-        """Nothing of the tree goes for want of room. Raises CapacityError, UnavailableError (see Room)."""
+        """Reserves space, so that no chunk of the tree is evicted. Raises CapacityError, UnavailableError
+        (see DiskRoom)."""
         sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
         sizes.pop("", None)
         (owner,), uri = wanted.owners, wanted.uri
@@ -223,11 +228,11 @@ class TreeCheckout:
                 self._write(replace(wanted, mark=(status.st_ino, status.st_mtime_ns)))
                 self._put(draft, wanted.uri)
         finally:
-            _remove(draft)  # or what stood there before
+            _remove(draft)  # or the tree that was there before
 
     def _draw(self, draft: Path, manifest: Manifest, *, writable: bool) -> None:
-        """The tree, on the disk, but not yet in its place."""
-        changed: dict[str, None] = {}  # as text: of many small files each Path made counts
+        """Writes the tree to the disk as a draft."""
+        changed: dict[str, None] = {}  # as text: making a Path for each of many small files takes too long
         if not manifest.files or manifest.files[0].path:
             self._folder(str(draft), changed)
         names = [kept_as(entry, manifest.chunk_bytes) for entry in manifest.files]
@@ -284,7 +289,8 @@ class TreeCheckout:
         _remove(aside)
 
     def _mark(self, uri: str) -> tuple[int, int]:
-        """Of what stands there now; zeros where nothing does, or a link is on the way."""
+        """The inode and time of change of the file at the path; zeros if there is none, or if the path
+        contains a link."""
         above, _, name = uri.rpartition("/")
         with (
             suppress(FileNotFoundError, NotFoundError, UnsafePathError),
@@ -306,7 +312,7 @@ class TreeCheckout:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """The same path, or one below the other."""
+    """Whether the paths are equal or one contains the other."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
@@ -329,7 +335,7 @@ def _check_size(size_bytes: int, entry: FileEntry) -> None:
 
 
 def _append(source: int, target: int) -> None:
-    """The kernel copies; where it cannot, we do."""
+    """Copies the content. The kernel copies if it can."""
     try:
         while os.copy_file_range(source, target, 1 << 30):
             pass
@@ -359,13 +365,14 @@ def _remove(path: Path) -> None:
 
 COPIED_BYTES = 64 << 20
 COPIED_FILES = 1_000
-"""Files of a version that are copied, the smallest first: it takes some tenths of a second at most."""
+"""Files of a version up to this size are copied, the smallest first. It takes at most some tenths of a
+second."""
 _CLONE = 0x40049409
 """FICLONE of linux/fs.h."""
 
 
 def hand_tree(source: Path, target: Path) -> None:
-    """Make `target` with all that is in `source`, as `hand_files` does it. Raises OSError."""
+    """Makes `target` with all content of `source`, as `hand_files` does. Raises OSError."""
     entries = list(_walk(source, ""))
     target.mkdir(parents=True, exist_ok=True)
     for path, entry in entries:
@@ -378,11 +385,12 @@ def hand_tree(source: Path, target: Path) -> None:
 
 
 def hand_files(files: Iterable[tuple[str, str]]) -> None:
-    """Make each second path what the first one is. The smaller ones are copied, and the reader's own.
+    """Makes each second path equal to the first.
 
-    So are the larger ones where the file system can copy without writing (XFS, Btrfs). Elsewhere these are
-    the version's under a second name, and read-only; or links where that is not allowed (another's files at
-    a farm, another disk): nobody waits for copies of much. Raises OSError.
+    Small files are copied and belong to the reader. So are large ones if the file system can copy without
+    writing (XFS, Btrfs). Otherwise large files are read-only hard links to the version's files. If hard links
+    are not allowed (another user's files at a farm, another disk), they are symbolic links. So no job waits
+    for large copies. Raises OSError.
     """
     wanted = [(os.stat(source), source, target) for source, target in files]
     wanted.sort(key=lambda one: one[0].st_size)
@@ -398,8 +406,8 @@ def hand_files(files: Iterable[tuple[str, str]]) -> None:
 
 
 def clone(source: str, target: str) -> bool:
-    """Make a copy that shares its blocks with the source until one of them is written to; False where the
-    file system cannot."""
+    """Makes a copy that shares its blocks with the source until one of them is written. Returns False if the
+    file system cannot do this."""
     with open(source, "rb") as one, open(target, "xb") as other, suppress(OSError):
         fcntl.ioctl(other.fileno(), _CLONE, one.fileno())
         return True
@@ -414,7 +422,7 @@ def _name(source: str, target: str) -> None:
 
 
 def may_share(sizes_bytes: int, files: int) -> bool:
-    """Whether a version of that size may be handed over as what others read too."""
+    """Whether a version of that size may be given to the job as files that other readers share."""
     return sizes_bytes > COPIED_BYTES or files > COPIED_FILES
 
 
@@ -429,7 +437,7 @@ def _are_small(sizes: list[int]) -> bool:
 
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-    """Folders before what is in them. What Python leaves beside code that is run is no part of a version."""
+    """The files, with folders before their content. Cache files of Python are not part of a version."""
     with os.scandir(folder / below) as found:
         for entry in found:
             if entry.name == "__pycache__":

@@ -29,13 +29,13 @@ from gridmill.transfer.contents import (
 )
 
 SMALL_BYTES, SMALL_FILES = 16 << 20, 1000
-"""A version up to this size is read on each check: that takes some hundredths of a second."""
+"""A version up to this size is read on each check, which takes some hundredths of a second."""
 _LITTER = ("/__pycache__/", "/.nfs")
-"""Files that Python and NFS clients leave beside files that are read."""
+"""Files that Python and NFS clients create beside files that are read."""
 
 
 def seal(folder: Path, contents: VersionContents) -> None:
-    """Take the right to write away from the files; where that is refused they stay as they are."""
+    """Removes write permissions of the files. If the system refuses it, they stay as they are."""
     for file in contents.files:
         with suppress(OSError):
             place = place_of(folder, file.path)
@@ -45,18 +45,18 @@ def seal(folder: Path, contents: VersionContents) -> None:
 
 
 def seal_again(root: str | Path, version: Artifact) -> None:
-    """The same for a version, whose files may be writable again; nothing where nobody listed them."""
+    """The same for a version whose files may be writable again. It does nothing if the version has no list of
+    files."""
     contents = _contents(root, version)
     if contents is not None:
         seal(below(root, version.output.uri), contents)
 
 
 def check_order(order: AttemptOrder, root: str | Path, say: Callable[[str], object]) -> AttemptOrder:
-    """Raise DataError for a version that the job reads, or a table that it adds to, and that is not any more
-    what it was when it was made; StorageError.
+    """Checks the versions that the job reads, and the table to which it adds.
 
-    An incremental dataset does not build on such a version: it says so, and the order that is returned has
-    none before it.
+    Raises DataError for a version that was changed after it was made; StorageError. An incremental dataset
+    does not build on such a version: it reports this, and the returned order has no version before it.
     """
     check_inputs(root, (entry.artifact for entry in order.inputs))
     earlier = tuple(entry.artifact for entry in order.earlier)
@@ -75,7 +75,7 @@ def check_order(order: AttemptOrder, root: str | Path, say: Callable[[str], obje
 
 
 def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
-    """Raise DataError for a version that is not any more what it was when it was made; StorageError."""
+    """Raises DataError for a version that was changed after it was made; StorageError."""
     for version in versions:
         problems = find_troubles(root, version)
         if problems:
@@ -86,7 +86,7 @@ def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
 
 
 def repair_hint(version: Artifact) -> str:
-    """What to do about a version that was changed."""
+    """The hint for a version that was changed."""
     pipeline = version.name.partition("/")[0]
     if version.kind != ArtifactKind.SINK:
         return f"Make a new version: `gridmill run FILE --force`, with the file of pipeline {pipeline!r}."
@@ -97,18 +97,21 @@ def repair_hint(version: Artifact) -> str:
 
 
 def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False) -> tuple[FileProblem, ...]:
-    """What is wrong with its files, by path; nothing where no list of them was ever made.
+    """The problems of its files, by path; none if the version has no list of files.
 
-    The content is read where a file's time of change is another, of small versions always, with `read_all` of
-    every version. Raises StorageError for what cannot be read.
+    The content is read if the time of change of a file differs, always for small versions, and with
+    `read_all` for all versions. Raises StorageError if a file cannot be read.
     """
     contents = _contents(root, version)
     return _compared(root, version, contents, read_all=read_all) if contents is not None else ()
 
 
 def verify(root: str | Path, version: Artifact, read: dict[str, str]) -> VerificationResult:
-    """All that can be said of a version, from all of its content. `read` are hashes of files that were read
-    just now, by their places: versions of a table share files. Raises nothing but defects."""
+    """Verifies all content of a version.
+
+    `read` contains hashes of files that were just read, by path, because versions of a table share files.
+    Raises only internal errors.
+    """
     if not version.output.uri:
         return VerificationResult(version=version.id)
     try:
@@ -179,7 +182,7 @@ def _differing(
 def _differing_rejects(
     root: str | Path, version: Artifact, contents: VersionContents, read: dict[str, str]
 ) -> tuple[FileProblem, ...]:
-    """No job reads them: only who verifies does."""
+    """The differences of rejected rows. Jobs do not read them, so only a verification checks them."""
     folder = below(root, str((version.output.details.get("rejects") or {}).get("uri") or version.output.uri))
     problems = _differing(folder, VersionContents(files=contents.rejects), read_all=True, read=read)
     return tuple(replace(one, path=f"rejects/{one.path}") for one in problems)
@@ -209,5 +212,5 @@ def _extra(folder: Path, contents: VersionContents) -> Iterator[FileProblem]:
 
 
 def is_foreign_file(path: str) -> bool:
-    """Whether it is no file of anybody's, but left by who read others."""
+    """Whether the file was not written by a job, but created by a program that reads other files."""
     return any(part in f"/{path}" for part in _LITTER)

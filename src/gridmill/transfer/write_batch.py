@@ -15,16 +15,14 @@ _OPEN = 64
 
 
 class WriteBatch:
-    """Not for several threads."""
+    """Small files that are written together. Not safe to use from several threads."""
 
     def __init__(self) -> None:
         self._drafts: dict[Path, Path] = {}
 
     def add(self, path: Path, data: bytes) -> None:
-        """Write it beside its place, where `place` puts it; the last for a path counts.
-
-        Raises StorageError.
-        """
+        """Writes the file as a draft; `place` gives it its name. The last file for a path counts. Raises
+        StorageError."""
         draft = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +36,8 @@ class WriteBatch:
         self._drafts[path] = draft
 
     def place(self) -> None:
-        """All are on the disk under their names then. Raises StorageError; what is not in its place then
-        never comes there."""
+        """Syncs all files and gives them their names. Raises StorageError; files that did not get their name
+        are dropped."""
         drafts, self._drafts = self._drafts, {}
         try:
             _sync(tuple(drafts.values()))
@@ -53,8 +51,8 @@ class WriteBatch:
 
 
 def _sync(paths: Sequence[Path]) -> None:
-    """The first that is waited for takes nearly all the time: the disk has begun with the others by then.
-    Raises OSError."""
+    """Syncs the files. The first wait takes nearly all the time, because the disk has started to write the
+    others by then. Raises OSError."""
     for begin in range(0, len(paths), _OPEN):
         opened: list[int] = []
         try:
