@@ -1,4 +1,4 @@
-"""Asks systemd-logind when the sessions of a machine's users were last used, by the program `loginctl`.
+"""Asks systemd-logind when the sessions of a machine's users were last used, with the program `loginctl`.
 
 Desktops report to logind whether their users are idle, and since when. The properties are those of
 org.freedesktop.login1.Session: https://www.freedesktop.org/software/systemd/man/org.freedesktop.login1.html
@@ -11,18 +11,19 @@ _SHOWN = ("Class", "Type", "State", "IdleHint", "IdleSinceHint", "TimestampMonot
 _GRAPHICAL = ("x11", "wayland", "mir")
 _PATIENCE_SECONDS = 1.0
 _SILENT_LOOKS = 3
-"""So many looks one after the other are left unanswered before the machine counts as in use: an answer may be
-late once on a busy machine."""
+"""After this many unanswered requests in a row the machine counts as in use. One late answer can happen on a
+busy machine."""
 _AGAIN_SECONDS = 30.0
-"""A machine that has no logind is asked for one again after this time."""
+"""If a machine has no logind, it is asked again after this time."""
 NEVER_SECONDS = 10.0**9
 
 
 class DesktopSessions:
-    """What logind says, look by look. Times since a sign are very long where there was none, or no logind.
+    """The reports of logind over time.
 
-    All times are those of the monotonic clock. logind's times of the wall clock are converted when they are
-    first seen: a wall clock that is set meanwhile makes no sign.
+    Times since a sign are very long if there was none, or if there is no logind. All times are of the
+    monotonic clock. Times of the wall clock are converted when they are first seen, so setting the wall clock
+    makes no sign.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class DesktopSessions:
         self._times: dict[int, float] = {}
 
     def look(self, now: float, wall: float) -> None:
-        """Ask for the sessions; `wall` is in seconds since 1970."""
+        """Requests the sessions; `wall` is in seconds since 1970."""
         if now < self._ask_at:
             return
         try:
@@ -48,24 +49,28 @@ class DesktopSessions:
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing is known of the sessions."""
+        """Whether the state of the sessions is unknown."""
         return self._silent >= _SILENT_LOOKS or (self._silent > 0 and self._sessions is None)
 
     def seconds_since_use(self, now: float) -> float:
-        """Since a graphical session of a user was last in use. One whose desktop never says that it is idle
-        is in use, and so is a machine whose logind does not answer."""
+        """Seconds since a graphical session of a user was last in use.
+
+        A session whose desktop never reports idleness counts as in use, and so does a machine whose logind
+        does not answer.
+        """
         if self.is_silent:
             return 0.0
         desktops = (one for one in self._of_users() if one.get("Type") in _GRAPHICAL)
         return min((self._idle_seconds(one, now) for one in desktops), default=NEVER_SECONDS)
 
     def seconds_since_arrival(self, now: float) -> float:
-        """Since a session of a user began, or a desktop said that its user is no longer idle."""
+        """Seconds since a session of a user started, or a desktop reported that its user is no longer
+        idle."""
         times = (since for one in self._of_users() for since in self._arrivals(one, now))
         return min(times, default=NEVER_SECONDS)
 
     def _of_users(self) -> Iterator[Mapping[str, str]]:
-        """Not the screen at which one logs in, nor a session that is being left."""
+        """Whether it is a user's session: not the login screen, and not a session that is closing."""
         return (
             one
             for one in self._sessions or ()
@@ -90,7 +95,7 @@ def _microseconds(session: Mapping[str, str], name: str) -> int | None:
 
 
 def read_sessions(output: str) -> tuple[Mapping[str, str], ...]:
-    """Of what `loginctl show-session` says: NAME=VALUE lines, a blank line between sessions."""
+    """Parses the output of `loginctl show-session`: NAME=VALUE lines, a blank line between sessions."""
     return tuple(filter(None, map(_properties, output.split("\n\n"))))
 
 
@@ -100,7 +105,7 @@ def _properties(block: str) -> Mapping[str, str]:
 
 
 def _sessions() -> tuple[Mapping[str, str], ...] | None:
-    """None where there is no logind. Raises TimeoutExpired."""
+    """The properties of all sessions; None if there is no logind. Raises TimeoutExpired."""
     listed = _loginctl("list-sessions", "--no-legend")
     if listed is None:
         return None
@@ -110,7 +115,8 @@ def _sessions() -> tuple[Mapping[str, str], ...] | None:
 
 
 def _loginctl(*words: str) -> str | None:
-    """What it says; None where there is no logind, or a session has just ended. Raises TimeoutExpired."""
+    """The output of `loginctl`; None if there is no logind, or a session has just ended. Raises
+    TimeoutExpired."""
     try:
         done = subprocess.run(
             ["loginctl", "--no-pager", *words],

@@ -125,7 +125,7 @@ class ChunkStore:
         return True
 
     def _drop(self, name: str) -> int:
-        """Deletes chunks and returns their bytes."""
+        """Deletes the content of this name and returns its bytes."""
         self._large.remove(name)
         lot = self._lots.pop(name, None)
         if lot is not None:
@@ -387,7 +387,7 @@ class ChunkStore:
             return self._evict(wanted_bytes)
 
     def _evict(self, wanted_bytes: int) -> int:
-        """Deletes chunks and returns their bytes."""
+        """Deletes unused content, the least recently used first, and returns its bytes."""
         pinned, gone_bytes = self._all_pinned(), 0
         for name in [name for name in self._sizes if name not in pinned]:
             if gone_bytes >= wanted_bytes:

@@ -75,7 +75,7 @@ class _PartialFile:
         self.writing = threading.Lock()  # waits happen here; waits in the kernel would spin
 
     def fitting(self, chunk: str, size_bytes: int) -> list[int]:
-        """The free position of the chunk: it is absent, has this size, and no thread writes it."""
+        """The free positions of the chunk: it is absent, has this size, and no thread writes it."""
         free = self.absent - self.flowing
         return [at for at in self.places[chunk] if at in free and self.layout.range_of(at)[1] == size_bytes]
 

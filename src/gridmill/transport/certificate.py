@@ -14,8 +14,11 @@ _DAYS = 3650
 
 
 def make_certificate(folder: Path, now: float) -> tuple[Path, Path]:
-    """Certificate and key (mode 0600) in `folder`, as PEM files; those that are there are kept, because
-    pods know their fingerprint. `now` is Unix time. Pods check the fingerprint, not the dates."""
+    """The paths of certificate and key (mode 0600) in `folder`, as PEM files. Existing files are kept,
+    because pods know their fingerprint.
+
+    `now` is Unix time. Pods check the fingerprint, not the dates.
+    """
     certfile, keyfile = folder / "control.crt", folder / "control.key"
     if not (certfile.exists() and keyfile.exists()):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,10 +1,9 @@
 """Messages on a byte stream: one JSON line each, with limits, allowed senders and heartbeats; the channel.
 
-A channel is one pod's connection as the control node sees it, over any wire.
-
-Heartbeats detect a dead peer: each end sends something in time and notices a long silence. A Unix socket
-needs none (the kernel reports the end); a TLS connection through a network and a spool folder do. Only the
-local monotonic clock is read, so the clocks of two machines are never compared.
+A channel is one pod's connection as the control node sees it, over any wire. Heartbeats detect a dead peer:
+each end sends a message in time and notices a long silence. A Unix socket needs no heartbeats (the kernel
+reports the end); a TLS connection through a network and a spool folder do. Only the local monotonic clock is
+read, so the clocks of two machines are never compared.
 """
 
 import logging
@@ -19,11 +18,11 @@ from gridmill.ports.link import ReceivedMessage
 from gridmill.transport.socket import Wire
 
 LINE_LIMIT_BYTES = 64 * 2**20
-"""A longer line is refused, so that no peer can make the other end keep more than this in memory."""
+"""A longer line is refused, so that a peer cannot make the other end keep more than this in memory."""
 
 
 class LineSplitter:
-    """Cuts a stream into lines. Each byte is looked at once, however long the line."""
+    """Cuts a stream into lines. Each byte is examined once, however long the line is."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -31,7 +30,7 @@ class LineSplitter:
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes. Raises InputError when a line grows over the limit."""
+        """The lines that `data` completes. Raises InputError if a line exceeds the limit."""
         first, *rest = data.split(b"\n")
         self._keep(first)
         if not rest:
@@ -49,12 +48,12 @@ class LineSplitter:
 
     @property
     def partial(self) -> bool:
-        """True while a line has begun and not ended."""
+        """True while a line is incomplete."""
         return self._size > 0
 
 
 def to_pod(line: bytes) -> ToPod:
-    """What a control node may say. Raises InputError for anything else."""
+    """Decodes a message of a control node. Raises InputError for any other message."""
     message = decode_message(line)
     if isinstance(message, Welcome | Start | Stop | Ack | Goodbye | Heartbeat):
         return message
@@ -65,7 +64,7 @@ Monotonic: TypeAlias = Callable[[], float]
 
 
 class Liveness:
-    """Of one channel, seen from one end."""
+    """The heartbeat times of one end of a channel."""
 
     def __init__(self, monotonic: Monotonic, *, heartbeat_seconds: float, silence_seconds: float) -> None:
         self._monotonic = monotonic
@@ -74,11 +73,11 @@ class Liveness:
         self._last_sent = self._last_received = monotonic()
 
     def note_sent(self) -> None:
-        """Something was sent."""
+        """Records that bytes were sent."""
         self._last_sent = self._monotonic()
 
     def note_received(self) -> None:
-        """Something came."""
+        """Records that bytes were received."""
         self._last_received = self._monotonic()
 
     def should_speak(self) -> bool:
@@ -86,17 +85,18 @@ class Liveness:
         return self._monotonic() - self._last_sent >= self._heartbeat_seconds
 
     def is_silent(self) -> bool:
-        """True when the peer must be taken for gone."""
+        """True if the peer must be considered dead."""
         return self._monotonic() - self._last_received >= self._silence_seconds
 
 
 def for_tls(monotonic: Monotonic) -> Liveness:
-    """A peer that is there speaks within 5 s; 20 s leave room for a long pause or lost packets."""
+    """A peer that lives sends within 5 s; 20 s allow for a long pause or lost packets."""
     return Liveness(monotonic, heartbeat_seconds=5.0, silence_seconds=20.0)
 
 
 def for_spool(monotonic: Monotonic) -> Liveness:
-    """Slower: a heartbeat is a file, and a shared file system may show it half a minute late."""
+    """Longer times, because a heartbeat is a file, and a shared file system may show it half a minute
+    late."""
     return Liveness(monotonic, heartbeat_seconds=10.0, silence_seconds=90.0)
 
 
@@ -105,18 +105,19 @@ NewLiveness: TypeAlias = Callable[[Monotonic], Liveness]
 
 _LOG = logging.getLogger(__name__)
 SEND_LIMIT_BYTES = 64 * 2**20
-"""A pod that leaves this much unread is disconnected: it connects again and gets what is still valid."""
+"""A pod with this many unread bytes is disconnected. It connects again and gets the messages that are still
+valid."""
 GREETING_LIMIT_BYTES = 2**20
-"""The limit on a pod's first line: a stranger who sends nothing valid costs little."""
+"""The limit for a pod's first line, so that a stranger who sends nothing valid uses little memory."""
 FAREWELL_SECONDS = 5.0
-"""How long a dropped channel may take to read the rest."""
+"""The time in which a pod can read the rest of a channel that was dropped."""
 
 Deliver: TypeAlias = Callable[[ReceivedMessage, int], None]
 """Receives a message and its size in bytes."""
 
 
 class Channel:
-    """Where a method returns False the channel is over and wants to be closed."""
+    """A pod's connection. If a method returns False, the channel has ended and must be closed."""
 
     def __init__(
         self, number: int, wire: Wire, deliver: Deliver, *, liveness: Liveness | None, monotonic: Monotonic
@@ -128,10 +129,10 @@ class Channel:
         self._liveness = liveness
         self._monotonic = monotonic
         self._lines = LineSplitter(GREETING_LIMIT_BYTES)
-        self._farewell: float | None = None  # when a finished channel is closed at the latest
+        self._farewell: float | None = None  # the latest time to close a finished channel
 
     def read(self) -> bool | None:
-        """Take in one chunk; None when there was nothing."""
+        """Reads one chunk; None if there is none."""
         data = self.wire.read()
         if not data:
             return None if data is not None else False
@@ -145,7 +146,7 @@ class Channel:
                 if not isinstance(message, Hello | Events | Heartbeat):
                     raise InputError(f"a pod does not send messages of type {type(message).__name__}")
                 self._lines.limit_bytes = LINE_LIMIT_BYTES
-                if not isinstance(message, Heartbeat):  # these are the links' own
+                if not isinstance(message, Heartbeat):  # the links handle heartbeats themselves
                     self.has_spoken = True
                     self._deliver(ReceivedMessage(channel=self.number, message=message), len(line))
         except InputError as error:
@@ -162,24 +163,27 @@ class Channel:
         if self._liveness:
             self._liveness.note_sent()
         self.wire.write(lines)
-        return True  # a broken wire is found by reading, after the last that the pod said
+        return True  # `read` reports a broken wire, after the last messages of the pod
 
     def flush(self) -> bool:
-        """Go on sending."""
+        """Continues to send."""
         self.wire.flush()
         if self._farewell is not None and not self.wire.wants_write():
             self.wire.end()
         return True
 
     def finish(self) -> bool:
-        """Send the rest, say that it was all, and let the pod close. Closing at once could lose the rest:
-        a network resets a connection that is closed with something unread."""
+        """Sends the rest and the end, and lets the pod close.
+
+        Closing at once could lose the rest, because a network resets a connection that is closed with unread
+        bytes.
+        """
         if self._farewell is None:
             self._farewell = self._monotonic() + FAREWELL_SECONDS
         return self.flush()
 
     def tick(self) -> bool:
-        """Heartbeats and deadlines; called about once a second."""
+        """Sends heartbeats and checks deadlines; called about once a second."""
         if self._farewell is not None:
             return self._monotonic() < self._farewell
         if self._liveness is None:
@@ -194,5 +198,5 @@ class Channel:
 
 
 def encoded_heartbeat() -> bytes:
-    """A heartbeat as it travels."""
+    """An encoded heartbeat."""
     return encode_message(Heartbeat(time=time.time())) + b"\n"

@@ -16,11 +16,12 @@ _PORTS = "doors.json"
 
 
 class HomeListeners:
-    """The listeners of the home's control node: its certificate lies in HOME/tls, the ports given in
+    """The listeners of the home's control node. Its certificate is in HOME/tls, the ports are in
     HOME/doors.json.
 
-    Pods outlive the control node and know the link by which they were brought up: the same host has the
-    same port and certificate for the home's life. Safe to call from several threads.
+    Pods run longer than the control node and know only the address with which they were started. Therefore
+    the same host has the same port and certificate for the life of the home. Safe to call from several
+    threads.
     """
 
     def __init__(self, links: PodLinkServer, home: Path, now: Callable[[], float]) -> None:

@@ -1,4 +1,4 @@
-"""The pod's end of a link, over any wire; the Unix and TLS links by name."""
+"""The pod's end of a link, over any wire; functions that open a Unix or TLS link."""
 
 import logging
 import select
@@ -16,19 +16,22 @@ from gridmill.transport.channel import LineSplitter, Liveness, Monotonic, NewLiv
 from gridmill.transport.socket import SocketWire, Wire
 
 _LOG = logging.getLogger(__name__)
-_PATIENCE_SECONDS = 0.2  # the pod watches its jobs in the same thread
+_PATIENCE_SECONDS = 0.2  # the pod watches its jobs in the same thread, so it must not wait longer
 _LOOK_AGAIN_SECONDS = 0.005
 _READS_PER_TURN = 64
 
 Waiting: TypeAlias = tuple[int, int] | None
-"""A file descriptor and the poll events that opening waits for; None: check again shortly."""
+"""A file descriptor and the poll events for which opening waits; None: check again soon."""
 Dial: TypeAlias = Callable[[], Generator[Waiting, None, Wire]]
-"""Opens a wire step by step; may raise OSError. Each step can be tried again at once."""
+"""Opens a wire in steps; may raise OSError. Each step can be repeated at once."""
 
 
 class StreamLink:
-    """A PodLink over a wire. Where the link has heartbeats, `receive` sends and checks them: a pod calls
-    it at least each few seconds, whether or not something is readable."""
+    """A PodLink over a wire.
+
+    If the link has heartbeats, `receive` sends and checks them. A pod calls it at least every few seconds,
+    even if nothing is readable.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class StreamLink:
         self._liveness: Liveness | None = None
 
     def connect(self) -> bool:
-        """Try to open, for at most 0.2 s; the next call goes on where this one stopped."""
+        """Tries to open for at most 0.2 s. The next call continues at the same step."""
         if self._wire is not None:
             return True
         if self._opening is None:
@@ -84,11 +87,11 @@ class StreamLink:
             self._opening = None
 
     def fileno(self) -> int | None:
-        """The socket's; None when closed."""
+        """The descriptor of the socket; None if the link is closed."""
         return None if self._wire is None else self._wire.fileno()
 
     def receive(self) -> Sequence[ToPod] | None:
-        """Messages that have come, without heartbeats; None when the link is closed."""
+        """The received messages, without heartbeats; None if the link is closed."""
         if self._wire is None:
             return None
         messages: list[ToPod] = []
@@ -98,7 +101,7 @@ class StreamLink:
         return messages if messages or not ended else None
 
     def _read_into(self, wire: Wire, messages: list[ToPod]) -> bool:
-        """False when the stream has ended or is garbage."""
+        """False if the stream has ended or is invalid."""
         for _ in range(_READS_PER_TURN):
             data = wire.read()
             if not data:
@@ -114,7 +117,7 @@ class StreamLink:
         return True
 
     def _keep_alive(self) -> bool:
-        """False when the control node must be taken for gone."""
+        """False if the control node must be considered dead."""
         if self._liveness is None:
             return True
         if self._liveness.is_silent():
@@ -123,7 +126,7 @@ class StreamLink:
         return not self._liveness.should_speak() or self.send([Heartbeat(time=time.time())])
 
     def send(self, messages: Sequence[FromPod]) -> bool:
-        """Send; False when the link is closed (what has come before can still be received)."""
+        """Sends. Returns False if the link is closed (earlier messages can still be received)."""
         if self._wire is None:
             return False
         if self._liveness:
@@ -135,11 +138,11 @@ class StreamLink:
         return self._wire is not None and self._wire.wants_write()
 
     def flush(self) -> bool:
-        """Send what is buffered as far as it goes; False when the link is closed."""
+        """Sends buffered bytes as far as possible. Returns False if the link is closed."""
         return self._wire is not None and self._wire.flush()
 
     def close(self) -> None:
-        """Close; may be repeated."""
+        """Closes the link; may be repeated."""
         self._give_up()
         if self._wire is not None:
             self._wire.close()
@@ -159,7 +162,7 @@ def make_unix(address: str) -> PodLink:
     """The link to the control node that listens at the path `address`."""
 
     def dial() -> Generator[Waiting, None, Wire]:
-        yield from ()  # a local connection opens at once or not at all
+        yield from ()  # a local connection opens at once or never
         return SocketWire(unix.dial(Path(address)))
 
     return StreamLink(dial)

@@ -1,6 +1,6 @@
 """The control node's end of all its links: a thread that moves messages, and queues on both sides of it.
 
-The event loop of a control node's channels in one thread: a selector for sockets, polling for spools.
+One thread has an event loop for all channels: a selector for sockets, and polling for spools.
 """
 
 import itertools
@@ -31,28 +31,31 @@ _READS_PER_POLL = 64
 Accept: TypeAlias = Callable[[socket.socket], Wire]
 """Takes a listener and returns the next connection. Raises BlockingIOError if none waits."""
 Watcher: TypeAlias = Callable[[int], None]
-"""Receives what a descriptor is ready for (selectors.EVENT_READ | EVENT_WRITE)."""
+"""Receives the events of a descriptor (selectors.EVENT_READ | EVENT_WRITE)."""
 
 
 class WireSource(Protocol):
     """A polled source of wires."""
 
     def poll(self) -> Sequence[Wire]:
-        """Connections that are new."""
+        """The new connections."""
 
     def stir(self) -> None:
-        """Something happened: poll more quickly for a while."""
+        """Something happened: polls more often for a while."""
 
     def due_seconds(self) -> float:
-        """How long until the next poll."""
+        """The time until the next poll."""
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accepts no more connections."""
 
 
 class EventLoop:
-    """Not thread-safe: `PodLinkServer` owns the thread. `deliver` takes what comes and its size in bytes; a
-    channel's end is delivered once, as None, when something had come by it."""
+    """The event loop. Not thread-safe: `PodLinkServer` owns the thread.
+
+    `deliver` gets each message and its size in bytes. If a channel delivered any message, its end is
+    delivered once, as None.
+    """
 
     def __init__(self, deliver: Callable[[ReceivedMessage, int], None], monotonic: Monotonic) -> None:
         self._deliver = deliver
@@ -61,14 +64,14 @@ class EventLoop:
         self._numbers = itertools.count(1)
         self._channels: dict[int, Channel] = {}
         self._folders: dict[WireSource, NewLiveness] = {}
-        self._folder_of: dict[int, WireSource] = {}  # channels that are polled
+        self._folder_of: dict[int, WireSource] = {}  # polled channels
         self._listeners: dict[socket.socket, Watcher] = {}
         self._next_tick = 0.0
 
-    # what is watched
+    # watched sockets and folders
 
     def watch(self, sock: socket.socket, watcher: Watcher) -> None:
-        """Call `watcher` whenever `sock` is readable."""
+        """Calls `watcher` whenever `sock` is readable."""
         self._selector.register(sock, selectors.EVENT_READ, watcher)
 
     def add_listener(
@@ -78,7 +81,7 @@ class EventLoop:
         new_liveness: NewLiveness | None = None,
         most: int | None = None,
     ) -> None:
-        """Take connections from `listener` from now on, at most so many at a time."""
+        """Accepts connections from `listener`, at most so many at a time."""
         limited = None if most is None else _Limited(most)
 
         def watcher(_: int) -> None:
@@ -88,27 +91,28 @@ class EventLoop:
         self.watch(listener, watcher)
 
     def add_folder(self, folder: WireSource, new_liveness: NewLiveness) -> None:
-        """Poll `folder` from now on."""
+        """Polls `folder`."""
         self._folders[folder] = new_liveness
 
-    # what channels are told
+    # commands for channels
 
     def send(self, number: int, lines: bytes) -> None:
-        """Queue encoded messages; nothing happens when the channel is gone."""
+        """Queues encoded messages. Does nothing if the channel has ended."""
         channel = self._channels.get(number)
         if channel is not None:
             self._settle(channel, channel.send(lines))
         if number in self._folder_of:
-            self._folder_of[number].stir()  # an answer is likely
+            self._folder_of[number].stir()  # an answer will probably come soon
 
     def drop(self, number: int) -> None:
-        """Send what is queued, then close."""
+        """Sends queued messages, then closes."""
         channel = self._channels.get(number)
         if channel is not None:
             self._settle(channel, channel.finish())
 
     def close(self) -> None:
-        """Send what goes at once, and close everything. What lies in spools stays for the pods to read."""
+        """Sends what can be sent at once, and closes everything. Files in spools stay, so that the pods can
+        read them."""
         for channel in self._channels.values():
             channel.finish()
             if channel.number not in self._folder_of:
@@ -123,7 +127,7 @@ class EventLoop:
     # one turn
 
     def turn(self, timeout_seconds: float | None) -> None:
-        """Wait for something to do (at most the timeout; None: for ever) and do it."""
+        """Waits for events (at most the timeout; None: for ever) and handles them."""
         for key, events in self._selector.select(self._patience(timeout_seconds)):
             watcher: Watcher = key.data
             watcher(events)
@@ -158,7 +162,7 @@ class EventLoop:
         return channel
 
     def _settle(self, channel: Channel, alive: bool) -> None:
-        """Watch a channel for what it wants now, or close it."""
+        """Watches a channel for its next event, or closes it."""
         descriptor = channel.wire.fileno()
         if not alive:
             self._close(channel)
@@ -193,7 +197,7 @@ class EventLoop:
                 wire = accept(listener)
             except (BlockingIOError, ConnectionError):
                 return
-            except OSError as error:  # out of descriptors: ask again with the next tick, do not spin
+            except OSError as error:  # no free descriptors: try again at the next tick instead of spinning
                 _LOG.error("accept_failed reason=%s", error)
                 self._selector.unregister(listener)
                 return
@@ -209,7 +213,8 @@ class EventLoop:
             self._serve_socket(channel)
 
     def _has_room(self, limited: "_Limited") -> bool:
-        """Whether another connection may come: the oldest one that has said nothing is closed for it."""
+        """Whether another connection may be accepted. The oldest connection without a message is closed for
+        it."""
         for number in [number for number in limited.numbers if number not in self._channels]:
             del limited.numbers[number]
         if len(limited.numbers) < limited.most:
@@ -241,7 +246,7 @@ class EventLoop:
 
 
 class _Limited:
-    """The connections of a listener that takes at most so many, oldest first."""
+    """The connections of a listener that accepts at most so many, oldest first."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -256,7 +261,7 @@ def _serve(channel: Channel, events: int) -> bool:
 
 
 def _drain(channel: Channel) -> bool | None:
-    """Take in what there is, within reason; None when there was nothing, False when the channel is over."""
+    """Reads a limited number of chunks. None if there was none, False if the channel has ended."""
     for count in range(_READS_PER_POLL):
         alive = channel.read()
         if not alive:
@@ -265,14 +270,15 @@ def _drain(channel: Channel) -> bool | None:
 
 
 RECEIVE_LIMIT_BYTES = 16 * 2**20
-"""If this much waits for the control loop, nothing more is read: the pods keep the rest in their journals."""
+"""If this many bytes wait for the control loop, nothing more is read. The pods keep the rest in their
+journals."""
 _CLOSE_SECONDS = 10.0
-_BREATH_SECONDS = 0.1  # after a defect: what fails each time must not take a whole CPU
+_BREATH_SECONDS = 0.1  # after an internal error, so that an error in each turn does not use a whole CPU
 
 
 class PodLinkServer:
-    """A LinkServer. `on_ready` is called from the links' thread after something came or a channel closed;
-    it must return at once and not raise. All methods may be called from any thread."""
+    """A LinkServer. `on_ready` is called from the links' thread after a message arrived or a channel closed.
+    It must return at once and not raise. All methods may be called from any thread."""
 
     def __init__(
         self,
@@ -291,7 +297,7 @@ class PodLinkServer:
         self._commands: deque[Callable[[], None]] = deque()
         self._lock = threading.Condition()
         self._closing = False
-        self._sockets: list[tuple[Path, int]] = []  # paths with the inodes that are ours
+        self._sockets: list[tuple[Path, int]] = []  # paths of our sockets, with their inodes
         self._bell, self._ring = socket.socketpair()
         for end in (self._bell, self._ring):
             end.setblocking(False)
@@ -299,10 +305,11 @@ class PodLinkServer:
         self._thread = threading.Thread(target=self._loop, name="gridmill-links", daemon=True)
         self._thread.start()
 
-    # what the links listen to
+    # addresses on which the links listen
 
     def listen_unix(self, path: Path | str, *, user: int | None = None, most: int | None = None) -> None:
-        """Take pods at a Unix socket: mode 0600, same user or root only, or that `user`; at most so many.
+        """Accepts pods at a Unix socket: mode 0600, only the same user, root, or that `user`; at most so
+        many.
 
         Raises HomeInUseError, StorageError.
         """
@@ -316,18 +323,18 @@ class PodLinkServer:
         )
 
     def listens_at(self, path: Path) -> bool:
-        """Whether the Unix socket there is this server's."""
+        """Whether the Unix socket at the path is this server's."""
         try:
             return (path, path.lstat().st_ino) in self._sockets
         except OSError:
             return False
 
     def listen_tls(self, host: str, port: int, certfile: Path, keyfile: Path) -> tuple[int, str]:
-        """Take pods over TLS; the port (0 picks one) and the certificate's fingerprint.
+        """Accepts pods over TLS. Returns the port (0 picks one) and the certificate's fingerprint.
 
         Raises InputError for the files, UnavailableError for the address.
         """
-        from gridmill.transport import tls  # and with it OpenSSL: most grids never leave the machine
+        from gridmill.transport import tls  # imports OpenSSL, which most grids do not need
 
         context, fingerprint = tls.server_context(certfile, keyfile), tls.fingerprint_of(certfile)
         listener = tls.listen(host, port)
@@ -337,14 +344,14 @@ class PodLinkServer:
         return int(listener.getsockname()[1]), fingerprint
 
     def watch_spool(self, folder: Path | str) -> None:
-        """Take pods through files in `folder`. Raises StorageError."""
+        """Accepts pods through files in `folder`. Raises StorageError."""
         watched = SpoolFolder(Path(folder), self._monotonic)
         self._do(lambda: self._exchange.add_folder(watched, for_spool))
 
     # LinkServer
 
     def receive(self) -> Sequence[ReceivedMessage]:
-        """Everything that has come, in order per channel; never waits."""
+        """All received messages, in order per channel; never waits."""
         with self._lock:
             taken = [received for received, _ in self._received]
             self._received.clear()
@@ -353,16 +360,16 @@ class PodLinkServer:
         return taken
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Queue messages; never waits, never raises for a channel that is gone."""
+        """Queues messages; never waits, and never raises if the channel has ended."""
         lines = b"".join(encode_message(message) + b"\n" for message in messages)
         self._do(lambda: self._exchange.send(channel, lines))
 
     def drop(self, channel: int) -> None:
-        """Send what is queued and close the channel."""
+        """Sends queued messages and closes the channel."""
         self._do(lambda: self._exchange.drop(channel))
 
     def close(self) -> None:
-        """Send what goes at once and close everything; may be repeated. Pods will try again."""
+        """Sends what can be sent at once and closes everything; may be repeated. Pods will connect again."""
         with self._lock:
             self._closing = True
             self._lock.notify_all()
@@ -377,7 +384,7 @@ class PodLinkServer:
         try:
             self._ring.send(b"!")
         except OSError:
-            return  # full: the bell rings already; closed: nobody is left to do it
+            return  # full: a wake-up is pending already; closed: the thread has ended
 
     def _answer_bell(self) -> None:
         try:

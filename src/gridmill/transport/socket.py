@@ -1,43 +1,44 @@
-"""A wire: bytes in both directions without blocking; here over a socket. `tls` and `spool` have others."""
+"""A wire: bytes in both directions without blocking; here over a socket. `tls` and `spool` contain other
+wires."""
 
 import contextlib
 import socket
 from collections import deque
 from typing import Protocol
 
-_CHUNK_BYTES = 64 * 1024  # over this, malloc asks the kernel for fresh pages each time
+_CHUNK_BYTES = 64 * 1024  # larger sizes make malloc request new pages from the kernel each time
 
 
 class Wire(Protocol):
-    """Nothing here waits, nothing raises: a broken wire reads None and writes False."""
+    """A wire. No method waits or raises: on a broken wire `read` returns None and `write` False."""
 
     def fileno(self) -> int | None:
-        """For a selector; None where there is nothing to select on and `read` must be polled."""
+        """The descriptor for a selector; None if there is none and `read` must be polled."""
 
     def read(self) -> bytes | None:
-        """What is there now, up to a chunk; empty when nothing is; None when the stream has ended."""
+        """The available bytes, up to a chunk; empty if there are none; None if the stream has ended."""
 
     def write(self, data: bytes) -> bool:
-        """Queue `data` and send what goes at once; False when the wire is broken."""
+        """Queues `data` and sends as much as possible; False if the wire is broken."""
 
     def flush(self) -> bool:
-        """Send what is queued as far as it goes; False when the wire is broken."""
+        """Sends queued bytes as far as possible; False if the wire is broken."""
 
     def wants_write(self) -> bool:
-        """True while `flush` should be called once the descriptor is writable."""
+        """True if `flush` must be called when the descriptor is writable."""
 
     def pending_bytes(self) -> int:
-        """How much the other end has left unread, as far as this end can tell."""
+        """The bytes that the other end has not read, as far as this end knows."""
 
     def end(self) -> None:
-        """Say that nothing more will come; what was sent still arrives. May be repeated."""
+        """Ends the sending direction; sent bytes still arrive. May be repeated."""
 
     def close(self) -> None:
-        """Release everything; may be repeated."""
+        """Releases everything; may be repeated."""
 
 
 class SocketWire:
-    """A connected, non-blocking socket and a queue for what it does not take yet."""
+    """A connected, non-blocking socket and a queue for bytes that it does not accept yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -45,11 +46,11 @@ class SocketWire:
         self._queued_bytes = 0
 
     def fileno(self) -> int | None:
-        """The socket's."""
+        """The descriptor of the socket."""
         return self._sock.fileno()
 
     def read(self) -> bytes | None:
-        """One `recv`, so that no sender keeps the others waiting."""
+        """Reads with one `recv`, so that no sender delays the others."""
         try:
             return self._receive(_CHUNK_BYTES) or None
         except BlockingIOError:
@@ -58,13 +59,13 @@ class SocketWire:
             return None
 
     def write(self, data: bytes) -> bool:
-        """Queue and flush."""
+        """Queues and flushes."""
         self._queue.append(memoryview(data))
         self._queued_bytes += len(data)
         return self.flush()
 
     def flush(self) -> bool:
-        """Send until the socket takes no more."""
+        """Sends until the socket accepts no more."""
         try:
             while self._queue:
                 self._advance(self._transmit(self._queue[0]))
@@ -82,20 +83,20 @@ class SocketWire:
             self._queue.appendleft(rest)
 
     def wants_write(self) -> bool:
-        """True while something is queued."""
+        """True while bytes are queued."""
         return bool(self._queue)
 
     def pending_bytes(self) -> int:
-        """What is queued here; the kernel's buffers do not count."""
+        """The bytes that are queued here, without those in the kernel's buffers."""
         return self._queued_bytes
 
     def end(self) -> None:
-        """Close the sending direction."""
+        """Closes the sending direction."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close the socket."""
+        """Closes the socket."""
         self._forget_queue()
         self._sock.close()
 
@@ -104,9 +105,9 @@ class SocketWire:
         self._queued_bytes = 0
 
     def _receive(self, limit: int) -> bytes:
-        """Bytes; empty at the end. Raises BlockingIOError, OSError."""
+        """Received bytes; empty at the end. Raises BlockingIOError, OSError."""
         return self._sock.recv(limit)
 
     def _transmit(self, data: memoryview) -> int:
-        """How many bytes went. Raises BlockingIOError, OSError."""
+        """The number of bytes that were sent. Raises BlockingIOError, OSError."""
         return self._sock.send(data)

@@ -28,35 +28,36 @@ from gridmill.transport.pod_side import StreamLink, Waiting
 from gridmill.transport.socket import Wire
 
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.005, 0.5, 1.25
-_COUNT_FROM_BYTES = 2**20  # below this, nobody asks the folder how much of it has been read
+_COUNT_FROM_BYTES = 2**20  # with fewer unread bytes the folder is not checked
 _ANSWER_SECONDS = 90.0
 
 
 class SpoolWire:
-    """A Wire over two folders. `owns` removes the connection's folder on closing: the control node does."""
+    """A wire over two folders. With `owns`, closing deletes the connection's folder: the control node does
+    this."""
 
     def __init__(self, connection: Path, *, read_from: str, write_to: str, owns: bool) -> None:
         self.connection = connection
         self._source, self._target = connection / read_from, connection / write_to
         self._owns = owns
         self._next_read = self._next_write = 1
-        self._names: Iterator[str] = iter(())  # seen in the source and not read yet
+        self._names: Iterator[str] = iter(())  # found in the folder and not read yet
         self._written: deque[tuple[int, int]] = deque()  # number and size of files that may be unread
         self._written_bytes = 0
         self._ended = False
 
     def fileno(self) -> int | None:
-        """Nothing to select on."""
+        """None, because a folder cannot be selected on."""
         return None
 
     def read(self) -> bytes | None:
-        """The next file's content."""
+        """The content of the next file."""
         try:
             return self._take()
         except FileNotFoundError:
-            return None  # the connection's folder is gone
+            return None  # the connection's folder was deleted
         except OSError:
-            return b""  # the file system has a bad moment: a long one ends as silence
+            return b""  # a temporary error of the file system; a long one ends as silence
 
     def _take(self) -> bytes | None:
         name = next(self._names, None) or self._look()
@@ -84,15 +85,15 @@ class SpoolWire:
         return True
 
     def flush(self) -> bool:
-        """Nothing is ever queued."""
+        """Always False, because nothing is queued."""
         return True
 
     def wants_write(self) -> bool:
-        """Nothing is ever queued."""
+        """Always False, because nothing is queued."""
         return False
 
     def pending_bytes(self) -> int:
-        """What the reader has not deleted yet."""
+        """The bytes that the reader has not deleted yet."""
         if self._written_bytes > _COUNT_FROM_BYTES:
             self._forget_read()
         return self._written_bytes
@@ -105,19 +106,19 @@ class SpoolWire:
                 self._written_bytes -= self._written.popleft()[1]
 
     def end(self) -> None:
-        """An empty file."""
+        """Writes an empty file."""
         if not self._ended:
             self._ended = self.write(b"")
 
     def close(self) -> None:
-        """End the stream; the owner removes the folder."""
+        """Ends the stream; the owner deletes the folder."""
         self.end()
         if self._owns:
             remove(self.connection)
 
 
 def write_whole(folder: Path, name: str, data: bytes) -> None:
-    """A file that appears at once or not at all. Raises OSError."""
+    """Writes a file that appears at once or not at all. Raises OSError."""
     temporary = folder / f".{name}"
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
@@ -125,7 +126,7 @@ def write_whole(folder: Path, name: str, data: bytes) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Hide a folder, then remove it: somebody may still be writing into it."""
+    """Hides a folder, then deletes it, because another process may still write into it."""
     gone = folder.with_name(f".gone-{folder.name}")
     with contextlib.suppress(OSError):
         os.rename(folder, gone)
@@ -145,17 +146,17 @@ def make(folder: str, monotonic: Monotonic = time.monotonic) -> PodLink:
 
 
 def _dial(folder: Path) -> Generator[Waiting, None, Wire]:
-    """Make a connection's folder and wait for the control node's first file. Raises OSError."""
+    """Makes a connection's folder and waits for the control node's first file. Raises OSError."""
     epoch = (folder / "epoch").read_text()
     name = os.urandom(8).hex()
     temporary, connection = folder / epoch / f".{name}", folder / epoch / name
     for part in (temporary, temporary / "in", temporary / "out"):
-        part.mkdir(mode=0o700)  # no parents: an epoch that is over must not come back
+        part.mkdir(mode=0o700)  # without parents, because an epoch that has ended must not be created again
     os.rename(temporary, connection)
     try:
         while not os.listdir(connection / "in"):
             yield None
-    except BaseException:  # GeneratorExit too: whoever gives up leaves no connection behind
+    except BaseException:  # also for GeneratorExit: an abandoned attempt leaves no connection behind
         remove(connection)
         raise
     return SpoolWire(connection, read_from="in", write_to="out", owns=False)
@@ -165,10 +166,10 @@ def _dial(folder: Path) -> Generator[Waiting, None, Wire]:
 
 
 class SpoolFolder:
-    """A polled source of wires: quick while something happens, then slower, up to half a second."""
+    """A polled source of wires. It polls fast after events, then slower, up to half a second."""
 
     def __init__(self, folder: Path, monotonic: Monotonic) -> None:
-        """Begin a new epoch. Raises StorageError."""
+        """Starts a new epoch. Raises StorageError."""
         self._folder = folder
         self._monotonic = monotonic
         self._name = f"epoch-{os.urandom(8).hex()}"
@@ -186,7 +187,7 @@ class SpoolFolder:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self._folder.stat().st_uid != os.geteuid():
             raise StorageError("belongs to another user", place=str(self._folder))
-        os.chmod(self._folder, 0o700)  # attempts' orders pass through here
+        os.chmod(self._folder, 0o700)  # the files contain the orders of attempts
         (self._folder / self._name).mkdir(mode=0o700)
         write_whole(self._folder, "epoch", self._name.encode())
         for entry in os.listdir(self._folder):
@@ -196,13 +197,13 @@ class SpoolFolder:
                 shutil.rmtree(self._folder / entry, ignore_errors=True)
 
     def poll(self) -> Sequence[Wire]:
-        """Connections that are new; each is answered with a first file."""
+        """The new connections; each gets a first file as an answer."""
         self._interval = min(self._interval * _SLOWING, _SLOWEST_SECONDS)
         self._due = self._monotonic() + self._interval
         try:
             names = {name for name in os.listdir(self._folder / self._name) if not name.startswith(".")}
         except OSError:
-            return ()  # a bad moment of the file system; without end, all its channels fall silent
+            return ()  # a temporary error of the file system; if it lasts, all channels become silent
         new, self._seen = sorted(names - self._seen), names
         if new:
             self.stir()
@@ -215,15 +216,16 @@ class SpoolFolder:
         return wire
 
     def stir(self) -> None:
-        """Poll quickly again."""
+        """Polls fast again."""
         self._interval = _QUICKEST_SECONDS
         self._due = min(self._due, self._monotonic() + _QUICKEST_SECONDS)
 
     def due_seconds(self) -> float:
-        """How long until the next poll."""
+        """The time until the next poll."""
         return self._due - self._monotonic()
 
     def close(self) -> None:
-        """Withdraw the epoch: pods find nobody. What was said stays to be read until the next start."""
+        """Deletes the epoch mark, so that pods find no control node. Sent messages can be read until the next
+        start."""
         with contextlib.suppress(OSError):
             (self._folder / "epoch").unlink()

@@ -19,7 +19,8 @@ _BACKLOG = 512
 
 
 class TlsWire(SocketWire):
-    """A SocketWire whose socket speaks TLS 1.3, which never has to write in order to read once it is open."""
+    """A SocketWire whose socket uses TLS 1.3, in which an open connection never has to write in order to
+    read."""
 
     def _receive(self, limit: int) -> bytes:
         try:
@@ -64,14 +65,14 @@ def _dial(host: str, port: int, pinned: str) -> Generator[Waiting, None, Wire]:
     try:
         yield from _shake_hands(secure)
         _check_fingerprint(secure, pinned)
-    except BaseException:  # GeneratorExit too: whoever gives up leaves no connection behind
+    except BaseException:  # also for GeneratorExit: an abandoned attempt leaves no connection behind
         secure.close()
         raise
     return TlsWire(secure)
 
 
 def _dial_any(host: str, port: int) -> Generator[Waiting, None, socket.socket]:
-    """The first of the host's addresses that answers. Raises OSError."""
+    """Connects to the first address of the host that answers. Raises OSError."""
     reason: OSError = ConnectionRefusedError(f"{host} has no address")
     for family, kind, protocol, _, target in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
@@ -114,7 +115,7 @@ def _shake_hands(secure: ssl.SSLSocket) -> Generator[Waiting, None, None]:
 
 
 def _check_fingerprint(secure: ssl.SSLSocket, pinned: str) -> None:
-    """Nothing secret has been said yet. Raises PermissionError."""
+    """Checks the certificate before anything secret is sent. Raises PermissionError."""
     shown = hashlib.sha256(secure.getpeercert(binary_form=True) or b"").hexdigest()
     if not hmac.compare_digest(shown, pinned):
         raise PermissionError(f"the control node shows the certificate {shown}, not {pinned}")
@@ -123,7 +124,7 @@ def _check_fingerprint(secure: ssl.SSLSocket, pinned: str) -> None:
 def _pod_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # the fingerprint says more than a name and an authority could
+    context.check_hostname = False  # the fingerprint proves more than a name and an authority
     context.verify_mode = ssl.CERT_NONE
     return context
 
@@ -143,10 +144,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
-    """TLS 1.3 with that certificate. Raises InputError."""
+    """The context for TLS 1.3 with that certificate. Raises InputError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.num_tickets = 0  # pods dial rarely; a ticket would only be one more thing to keep secret
+    context.num_tickets = 0  # pods connect rarely; a ticket would be another secret to protect
     try:
         context.load_cert_chain(certfile, keyfile)
     except OSError as error:
@@ -165,7 +166,7 @@ def fingerprint_of(certfile: Path) -> str:
 
 
 def accept(listener: socket.socket, context: ssl.SSLContext) -> Wire:
-    """The next connection; its handshake happens within the first reads. Raises OSError."""
+    """The next connection. Its handshake happens during the first reads. Raises OSError."""
     sock, _ = listener.accept()
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -17,12 +17,13 @@ _BACKLOG = 512
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """`path`, or a way to it through a short symbolic link when it is too long for the kernel."""
+    """`path`, or a short symbolic link to it if it is too long for the kernel."""
     if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
         yield str(path)
         return
     link = f"/tmp/.gridmill-{os.urandom(8).hex()}"
-    os.symlink(path.parent.absolute(), link)  # fails when it exists: nobody can have put it there before
+    # fails if it exists, so no other user can have created it before
+    os.symlink(path.parent.absolute(), link)
     try:
         yield f"{link}/{path.name}"
     finally:
@@ -30,7 +31,7 @@ def _address(path: Path) -> Iterator[str]:
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """The user who opened the other end, as the kernel knows it."""
+    """The user of the process at the other end, as the kernel reports it."""
     if sys.platform == "linux":
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         return int(struct.unpack("3i", credentials)[1])
@@ -39,12 +40,12 @@ def peer_uid(sock: socket.socket) -> int:
 
 
 def is_trusted(uid: int) -> bool:
-    """Only the same user and root."""
+    """Whether the user is the same user or root."""
     return uid in (os.geteuid(), 0)
 
 
 def dial(path: Path) -> socket.socket:
-    """A connected, non-blocking socket. Raises OSError when nobody trusted answers."""
+    """A connected, non-blocking socket. Raises OSError if no trusted process answers."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.setblocking(False)
@@ -59,10 +60,10 @@ def dial(path: Path) -> socket.socket:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, mode 0600; a file that a killed process left is replaced.
+    """A listening socket at `path`, mode 0600. The file of a killed process is replaced.
 
-    Missing folders are made for this user alone. Raises HomeInUseError when somebody answers there,
-    StorageError when the place cannot be used.
+    Missing folders are made for this user alone. Raises HomeInUseError if a process answers at the path,
+    StorageError if the path cannot be used.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,12 +85,13 @@ def _check_free(path: Path) -> None:
     except (ConnectionRefusedError, FileNotFoundError):
         return
     except BlockingIOError:
-        pass  # it answers, and is busy
+        pass  # a process listens and is busy
     raise HomeInUseError("a control node runs in this home", place=str(path))
 
 
 def _bind(path: Path) -> socket.socket:
-    """Bound beside, closed to others, then renamed: `path` never shows a socket that cannot be used."""
+    """Binds at another path, restricts the access, then renames. So `path` never shows a socket that cannot
+    be used."""
     temporary = path.with_name(f".{os.urandom(4).hex()}")
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -107,8 +109,8 @@ def _bind(path: Path) -> socket.socket:
 
 
 def accept(listener: socket.socket, user: int | None = None) -> socket.socket:
-    """The next connection, non-blocking. Raises BlockingIOError when none waits, UnavailableError for a
-    stranger: neither trusted nor that `user`."""
+    """The next connection, non-blocking. Raises BlockingIOError if none waits, UnavailableError for an
+    untrusted user other than `user`."""
     sock, _ = listener.accept()
     sock.setblocking(False)
     uid = peer_uid(sock)

@@ -21,16 +21,16 @@ _KEPT_SECONDS = 30 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptNote:
-    """What is known of an attempt at the farm, over restarts and sessions.
+    """The state of an attempt at the farm that is known after restarts and in later sessions.
 
-    It leaves there its own folder and its checkpoints (`farm_checkpoints`), by their URIs; a `part` leaves
-    something in any case. `refusal` is why it never began, as `errors.to_body` writes it. `end_event` is the
-    body of its end as it was told, once all that it made is here: then it is told so again. `upload` is what
-    was carried there for it, `staging` how, and how what it made comes. `pod_id` is where it runs, `alike`
-    are folders here that may hold some of what it makes. `carried` is what its checkpoints here were when
-    they were last carried, there or back (a manifest's fingerprint; empty: there were none). `lost`: its pod
-    was given up while the farm was cut off; `ended`: nothing more is asked about it. `is_there`: its end was
-    told, and the farm has yet to hear that it may forget it.
+    The attempt leaves its own folder and its checkpoints (`farm_checkpoints`) at the farm, by their URIs; a
+    `part` always leaves files. `refusal` is the reason if it never started, in the form of `errors.to_body`.
+    `end_event` is the body of its reported end after all results arrived; a repeated end gets the same body.
+    `upload` is the transfer of its inputs; `staging` is the way of its transfers. `pod_id` is its pod.
+    `alike` are local folders that may contain parts of its results. `carried` is the manifest fingerprint of
+    its local checkpoints at their last transfer in either direction (empty: there were none). `lost`: its pod
+    was given up while the farm could not be reached. `ended`: no more requests about it. `is_there`: its end
+    was reported, but the farm has not deleted it yet.
     """
 
     token: str
@@ -51,15 +51,15 @@ class AttemptNote:
 
     @property
     def is_open(self) -> bool:
-        """Whether something of it may still come."""
+        """Whether more results of it may arrive."""
         return self.end_event is None and not self.ended
 
 
 class AttemptLog:
-    """One file per attempt, below a folder. Safe to use from several threads."""
+    """The notes, one file per attempt, in a folder. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
-        """Notes of long ago go: nobody asks for them any more."""
+        """Deletes old notes, which are not needed any more."""
         self._folder = folder
         self._lock = Lock()
         self._open: dict[str, AttemptNote] = {}
@@ -73,18 +73,18 @@ class AttemptLog:
                     self._sort(path.stem, decode(path.read_bytes(), AttemptNote))
 
     def find(self, attempt_id: str) -> AttemptNote | None:
-        """None where it never was at this farm, or nothing can be made of what was noted."""
+        """The note of the attempt; None if it never was at this farm, or if the note is damaged."""
         try:
             return decode(self._path(attempt_id).read_bytes(), AttemptNote)
         except (OSError, InputError):
             return None
 
     def is_damaged(self, attempt_id: str) -> bool:
-        """Whether it was at this farm, and nobody knows what is to come of it."""
+        """Whether it was at this farm but its note is damaged."""
         return self._path(attempt_id).exists() and self.find(attempt_id) is None
 
     def write(self, attempt_id: str, note: AttemptNote) -> None:
-        """Keep or replace it, on the disk. Raises StorageError."""
+        """Writes or replaces the note on the disk. Raises StorageError."""
         path = self._path(attempt_id)
         with self._lock:
             try:
@@ -101,12 +101,12 @@ class AttemptLog:
                 kept[attempt_id] = note
 
     def to_delete_at_farm(self) -> Mapping[str, AttemptNote]:
-        """Those whose end was told, and that the farm is to forget, by attempt."""
+        """The attempts with a reported end that the farm must delete, with their notes."""
         with self._lock:
             return dict(self._at_farm)
 
     def open(self) -> Mapping[str, AttemptNote]:
-        """Those whose end was not told, by attempt."""
+        """The attempts whose end was not reported, with their notes."""
         with self._lock:
             return dict(self._open)
 
@@ -115,7 +115,7 @@ class AttemptLog:
 
 
 def not_started(event: PodEvent, note: AttemptNote) -> PodEvent:
-    """Stopped, or refused for what was noted, before its pod heard of it."""
+    """The end of an attempt that was stopped, or refused for the noted reason, before its pod got it."""
     result = replace(event, token=note.token)
     if note.refusal is None:
         return result
@@ -125,12 +125,12 @@ def not_started(event: PodEvent, note: AttemptNote) -> PodEvent:
 
 
 def lost_note(event: PodEvent) -> PodEvent:
-    """The end of one of which nobody knows where what it made is to come."""
+    """The end of an attempt whose note is damaged, so that the place of its results is unknown."""
     return ended(event, AttemptState.LOST, "the record of this attempt at home is damaged")
 
 
 def succeeded(body: Mapping[str, Any]) -> bool:
-    """Whether the body of an end tells that its attempt did."""
+    """Whether the body of an end reports success."""
     return from_builtins(body["outcome"], AttemptOutcome).state == AttemptState.SUCCEEDED
 
 
@@ -143,7 +143,7 @@ def with_transfers(event: PodEvent, carriage: AttemptTransfers) -> PodEvent:
 def ended(
     event: PodEvent, state: AttemptState, message: str, *, hint: str = "", cause: Cause = Cause.STORAGE
 ) -> PodEvent:
-    """The event with that end in the place of its own."""
+    """The event with that end instead of its own."""
     outcome = AttemptOutcome(
         state=state, cause=Cause.LOST if state == AttemptState.LOST else cause, message=message, hint=hint
     )

@@ -1,11 +1,10 @@
 """Selects the endpoint of transfers between home and a farm: its controller, or a bucket that both sides
 reach.
 
-Garbage collection of objects in buckets: finds what this home has put there and no use needs any more.
-
-Notes on disk say in which buckets and folders this home put objects, over restarts. Objects for one use are
-deleted when it has ended, kept objects after their time. What a removed site kept is deleted only if no other
-port of this process keeps objects there; none begins to until the deletion has ended.
+It also deletes objects in buckets that this home has put there and that are not needed any more. Notes on
+disk record in which buckets and folders this home put objects, over restarts. Objects for one use are deleted
+after that use, kept objects after a time. Kept objects of a removed site are deleted only if no other site of
+this process keeps objects there; new ones must wait until the deletion has ended.
 """
 
 import logging
@@ -42,9 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPrefix:
-    """What is below a bucket's `url`: in `folder` what one process put there for one use; without a folder
-    what is kept. `endpoint` is where the bucket's server is (empty: the cloud's own); `over`: since when
-    (Unix) that process is known to be gone."""
+    """A place below a bucket's `url`: `folder` has the objects that one process put there for one use;
+    without a folder it has the kept objects.
+
+    `endpoint` is the address of the bucket's server (empty: the cloud's own). `over` is the Unix time since
+    which that process is known to have ended.
+    """
 
     url: str
     endpoint: str = ""
@@ -53,7 +55,7 @@ class BucketPrefix:
 
 
 class BucketPrefixes:
-    """One file each, written before the first object is put. Safe to use from several threads and
+    """The notes, one file each, written before the first object is put. Safe to use from several threads and
     processes."""
 
     def __init__(self, folder: Path) -> None:
@@ -62,14 +64,14 @@ class BucketPrefixes:
         self._lock = Lock()
 
     def begin(self, lot: BucketPrefix) -> None:
-        """Something is about to be put there. May be repeated. Raises StorageError."""
+        """Notes that objects will be put there. May be repeated. Raises StorageError."""
         with self._lock:
             if lot not in self._started:
                 self._write(lot)
                 self._started.add(lot)
 
     def over(self, lot: BucketPrefix, now: float) -> BucketPrefix:
-        """The process that put it there is gone. May be repeated. Raises StorageError."""
+        """Notes that the process that put objects there has ended. May be repeated. Raises StorageError."""
         if lot.over is None or lot.over > now:  # the clock was set back
             lot = replace(lot, over=now)
             self._write(lot)
@@ -83,21 +85,22 @@ class BucketPrefixes:
             raise StorageError(f"cannot be written: {error.strerror}", place=str(self._folder)) from error
 
     def all(self) -> tuple[BucketPrefix, ...]:
-        """Those that were begun, by whatever process, and are not done."""
+        """The notes of all processes that are not done."""
         lots: list[BucketPrefix] = []
         for path in sorted(self._folder.glob("*.json")):
-            with suppress(OSError, InputError):  # damaged: its objects go by their age
+            with suppress(OSError, InputError):  # damaged: the objects are deleted by their age
                 lots.append(decode(path.read_bytes(), BucketPrefix))
         return tuple(lots)
 
     def done(self, lot: BucketPrefix) -> None:
-        """Nothing is there, and nothing will be, unless this process has begun it. May be repeated."""
-        with self._lock, suppress(OSError):  # then it is looked at again
+        """Deletes the note of a place that is empty and stays empty, unless this process still uses it. May
+        be repeated."""
+        with self._lock, suppress(OSError):  # then it is checked again
             if lot not in self._started:
                 self._path(lot).unlink(missing_ok=True)
 
     def end(self, lot: BucketPrefix) -> None:
-        """Nothing is there, and this process puts nothing there any more."""
+        """Notes that the place is empty and that this process puts nothing more there."""
         with self._lock:
             self._started.discard(lot)
         self.done(lot)
@@ -108,7 +111,7 @@ class BucketPrefixes:
 
 
 class PrefixesInUse:
-    """Safe to use from several threads."""
+    """The places in which this process keeps objects. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._held: Counter[BucketPrefix] = Counter()
@@ -116,7 +119,8 @@ class PrefixesInUse:
         self._lock = threading.Lock()
 
     def hold(self, lot: BucketPrefix) -> None:
-        """Something is kept there from now on. Raises UnavailableError while what was there goes."""
+        """Records that objects are kept there. Raises UnavailableError while old objects are deleted
+        there."""
         with self._lock:
             if lot in self._clearing:
                 raise UnavailableError(
@@ -127,13 +131,13 @@ class PrefixesInUse:
             self._held[lot] += 1
 
     def release(self, lot: BucketPrefix) -> None:
-        """Whoever has held it keeps nothing there any more."""
+        """Ends one hold: its owner keeps no more objects there."""
         with self._lock:
             self._held[lot] -= 1
 
     @contextmanager
     def clearing(self, lot: BucketPrefix) -> Iterator[bool]:
-        """Whether all that is there may go: then nobody holds it inside."""
+        """Whether all objects there may be deleted. If so, no hold can start inside the `with` block."""
         with self._lock:
             free = self._held[lot] <= 0 and lot not in self._clearing
             if free:
@@ -151,19 +155,19 @@ HOLDS = PrefixesInUse()
 
 
 STALE_SECONDS = 3600.0
-"""Objects that no note mentions are removed when they are this old."""
+"""Objects without a note are deleted when they are this old."""
 LATE_SECONDS = 1800.0
 """How long a farm may still put objects that an ended process requested: until the signed URL has expired,
-and uploads that began before then are complete."""
+and uploads that started before then are complete."""
 _SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
 _AHEAD = timedelta(days=2)  # of the bucket's clock
 _LOG = logging.getLogger(__name__)
 LIVE: set[str] = set()
-"""Folders in buckets that ports of this process write to: a site has two for a while when it is changed."""
+"""Folders in buckets that this process writes to. A site has two for a while when it is changed."""
 
 
 class BucketCollector:
-    """Of one site. Others' objects are not looked at."""
+    """Deletes the objects of one site. It does not examine objects of others."""
 
     def __init__(
         self,
@@ -175,19 +179,19 @@ class BucketCollector:
         keep_seconds: float,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`uses` are this process's; `opens` give the bucket where a lot is, and what is kept there; `swept`
-        is a file whose time tells when what is old was removed last. `now` in Unix time."""
+        """`uses` are those of this process. `opens` returns the bucket of a place and its kept objects. The
+        time of the file `swept` is the time of the last deletion of old objects. `now` is in Unix time."""
         self._name, self._prefixes, self._uses = name, lots, uses
         self._bucket, self._kept = opens
         self._swept, self._keep_seconds, self._now = swept, keep_seconds, now
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Now, and from time to time."""
+        """Sweeps now and then repeatedly."""
         threading.Thread(target=self._run, name="gridmill-sweeper", daemon=True).start()
 
     def close(self) -> None:
-        """Sweep no more. May be repeated."""
+        """Stops sweeping. May be repeated."""
         self._over.set()
 
     def _run(self) -> None:
@@ -215,8 +219,8 @@ class BucketCollector:
             return 0.0
 
     def sweep_unused(self) -> None:
-        """What was put for one use and is not in use, by this process or one that is gone. What cannot be
-        removed now is tried another time."""
+        """Deletes objects for one use that no use of this process or of an ended process needs. A failed
+        deletion is retried later."""
         for lot in self._prefixes.all():
             if lot.folder:
                 self._logging_errors(lot, self._sweep_lot)
@@ -236,14 +240,14 @@ class BucketCollector:
         over = None if mine else self._prefixes.over(lot, self._now()).over
         bucket = self._bucket(lot)
         object_names = [name for page in bucket.names(lot.folder) for name in page]
-        for name in object_names:  # what is put after they were listed is not among them
+        for name in object_names:  # objects that are put after the listing are not in it
             if name not in self._uses:
                 bucket.remove(name)
         if over is not None and not object_names and self._now() - over >= LATE_SECONDS:
             self._prefixes.done(lot)
 
     def sweep_old(self, now: datetime) -> None:
-        """What has been there for too long: for one use, whoever put it; and what is kept, after its time."""
+        """Deletes old objects: those for one use, of any process, and kept ones after their time."""
         for lot in {(lot.url, lot.endpoint): lot for lot in self._prefixes.all()}.values():
             self._logging_errors(lot, lambda lot: self._sweep_old(lot, now))
 
@@ -256,8 +260,8 @@ class BucketCollector:
             self._prefixes.done(lot)
 
     def clear(self, others: Iterable[BucketPrefix]) -> None:
-        """All that was put for the site, now that it was removed, but what is of `others` too: that is theirs
-        from now on. What cannot be removed stays."""
+        """Deletes all objects of the site after it was removed, except those that `others` share, which
+        belong to them from now on. A failed deletion is skipped."""
         kept = {lot for lot in others if not lot.folder}
         for lot in self._prefixes.all():
             if lot in kept:
@@ -266,13 +270,13 @@ class BucketCollector:
                 self._logging_errors(lot, self._clear, logging.WARNING)
 
     def _clear(self, lot: BucketPrefix) -> None:
-        if lot.folder:  # noted further, if the site is added again: a slow farm may put something yet
+        if lot.folder:  # the note stays in case the site is added again: a slow farm may still put objects
             bucket = self._bucket(lot)
             for name in [name for page in bucket.names(lot.folder) for name in page]:
                 bucket.remove(name)
             return
         with HOLDS.clearing(lot) as free:
-            if not free:  # the site was added again meanwhile, and has them
+            if not free:  # the site was added again meanwhile and uses them
                 return _LOG.info("bucket_not_cleared site=%s url=%s reason=in use", self._name, lot.url)
             self._kept(lot).clear(datetime.now(UTC) + _AHEAD)
             self._prefixes.end(lot)
@@ -288,12 +292,13 @@ _KEEP = "30d"
 
 
 class BucketEndpoints:
-    """Safe to use from several threads. All is this home's that lies below PREFIX/TENANT/SITE, for one use,
+    """The places in which this process keeps objects. Safe to use from several threads.All is this home's
+    that lies below PREFIX/TENANT/SITE, for one use,
     and below PREFIX/kept/TENANT."""
 
     def __init__(self, farm: FarmClient, site: Site, tenant: str, folder: Path) -> None:
-        """`tenant` is how the farm calls this home; in `folder` is noted which buckets were used. Raises
-        InputError for settings that cannot be."""
+        """`tenant` is the name of this home at the farm; `folder` contains notes of the used buckets. Raises
+        InputError for invalid settings."""
         self._farm, self._site, self._tenant, self._folder = farm, site, tenant, folder
         self._lock = threading.Lock()
         self._opened: dict[tuple[str, str], BucketClient] = {}
@@ -312,9 +317,12 @@ class BucketEndpoints:
         )
 
     def endpoint(self, staging: Staging, sizes: Mapping[str, int]) -> ChunkEndpoint:
-        """To the farm and from it; `sizes` (bytes) are those of all chunks that will travel. Raises
-        InputError where there is no bucket, StorageError, UnavailableError while a bucket is cleared, and
-        once nothing more is kept in one by this."""
+        """The endpoint for transfers to and from the farm; `sizes` (bytes) are those of all chunks of the
+        transfer.
+
+        Raises InputError if there is no bucket, StorageError, UnavailableError while a bucket is cleared or
+        after the site was closed.
+        """
         if staging == Staging.DIRECT:
             return self._farm
         url = bucket_of(self._site, staging)
@@ -326,7 +334,7 @@ class BucketEndpoints:
 
     def _new_prefix(self, url: str, folder: str = "") -> BucketPrefix:
         lot = BucketPrefix(url=url, endpoint=self._site.settings.get("endpoint", ""), folder=folder)
-        self._bucket(lot)  # what cannot be opened is not noted
+        self._bucket(lot)  # a bucket that cannot be opened gets no note
         if not folder:
             self._hold(lot)
         self._prefixes.begin(lot)
@@ -334,7 +342,7 @@ class BucketEndpoints:
 
     def _hold(self, lot: BucketPrefix) -> None:
         with self._lock:
-            if self._over:  # nobody would release it
+            if self._over:  # a hold that started now would never be released
                 raise UnavailableError(
                     f"the site {self._site.name} was changed or removed",
                     hint="If the site still exists, the transfer continues automatically.",
@@ -345,7 +353,7 @@ class BucketEndpoints:
                 self._held.add(lot)
 
     def _release(self) -> None:
-        """All, for good."""
+        """Releases all holds. None can start afterwards."""
         with self._lock:
             self._over = True
             while self._held:
@@ -372,25 +380,27 @@ class BucketEndpoints:
             return self._opened[key]
 
     def start(self) -> None:
-        """Sweep, now and from time to time."""
+        """Sweeps now and then repeatedly."""
         self.sweeper.start()
 
     def clear(self) -> None:
-        """The site was removed: what was put for it goes, but what other sites of this home have put in the
-        same place to be kept."""
+        """Deletes the objects of a removed site, except kept objects in a place that other sites of this home
+        share."""
         self._release()
         others = (folder for folder in self._folder.parent.glob("*/lots") if folder.parent != self._folder)
         self.sweeper.clear([lot for folder in others for lot in BucketPrefixes(folder).all()])
 
     def close(self) -> None:
-        """Carry and sweep no more: what was put for one use is anybody's to remove. May be repeated."""
+        """Ends transfers and sweeping. Objects for one use may then be deleted by any process. May be
+        repeated."""
         LIVE.discard(self._uses.folder)
         self._release()
         self.sweeper.close()
 
 
 def check(site: Site) -> float:
-    """For how many seconds chunks are kept. Raises InputError, at the setting that cannot be."""
+    """Checks the settings. Returns the seconds for which chunks are kept. Raises InputError at an invalid
+    setting."""
     for staging in (Staging.EXPORT, Staging.SHARED):
         if staging in site.settings:
             check_bucket(site.settings[staging], f"site {site.name}: settings.{staging}")
@@ -408,7 +418,7 @@ def check(site: Site) -> float:
 
 
 def bucket_of(site: Site, staging: Staging) -> str:
-    """Without a `/` at its end. Raises InputError where the site has none."""
+    """The address of the bucket without a `/` at its end. Raises InputError if the site has none."""
     url = site.settings.get(staging)
     if not url:
         raise TransferRefusedError(

@@ -19,7 +19,7 @@ def new_key() -> bytes:
 
 
 def signing_request(private: bytes, tenant: str) -> str:
-    """For a private key (PEM) of `new_key`: PEM, too. Raises ValueError for what is none."""
+    """A signing request (PEM) for a private key (PEM) of `new_key`. Raises ValueError for an invalid key."""
     key: Any = serialization.load_pem_private_key(private, password=None)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, tenant)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
@@ -27,7 +27,7 @@ def signing_request(private: bytes, tenant: str) -> str:
 
 
 def holds(certificate: bytes) -> tuple[float, float]:
-    """From when until when (Unix) a certificate (PEM) does. Raises InputError."""
+    """The start and end of the validity (Unix) of a certificate (PEM). Raises InputError."""
     try:
         read = x509.load_pem_x509_certificate(certificate)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Fetches checkpoints of running attempts from a farm, since a farm may become unreachable for ever."""
+"""Fetches checkpoints of running attempts from a farm, because the farm may become unreachable for ever."""
 
 import logging
 import threading
@@ -19,21 +19,22 @@ from gridmill.sites.farm.inputs import KnownFolders
 
 _LOG = logging.getLogger(__name__)
 _SHARE = 20
-"""Fetching checkpoints takes at most a twentieth of the time, as writing them does."""
+"""Fetching checkpoints takes at most a twentieth of the time, like writing them."""
 _CLOSE_SECONDS = 5.0
 
 
 class FolderDownload(Protocol):
-    """Brings a folder home."""
+    """Downloads a folder."""
 
     def __call__(
         self, attempt_id: str, note: AttemptNote, manifest: Manifest | None, stop: threading.Event | None
     ) -> None:
-        """Its checkpoints: as of that manifest, or as they are. Raises as `ResultDownload.fetch`."""
+        """Downloads the checkpoints of an attempt, in the state of that manifest or in the present state.
+        Raises as `ResultDownload.fetch`."""
 
 
 class CheckpointDownloads:
-    """Of one farm. Safe to use from several threads."""
+    """The checkpoints at one farm. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class CheckpointDownloads:
         fetch: FolderDownload,
         lock_of: Callable[[str], threading.Lock],
     ) -> None:
-        """`lock_of` an attempt is held while anything of it is carried."""
+        """`lock_of` an attempt is held while any of its data is transferred."""
         self._farm, self._root, self._notes, self._known = farm, root, notes, known_folders
         self._fetch, self._lock_of = fetch, lock_of
         self._hurry: dict[str, threading.Event] = {}
@@ -53,14 +54,14 @@ class CheckpointDownloads:
         self._thread: threading.Thread | None = None
 
     def start(self, every_seconds: float) -> None:
-        """Look for newer ones that often."""
+        """Looks for newer checkpoints in this interval."""
         self._thread = threading.Thread(
             target=self._run, args=(every_seconds,), name="gridmill-checkpoints", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """May be repeated."""
+        """Stops. May be repeated."""
         self._over.set()
         for stop in tuple(self._hurry.values()):
             stop.set()
@@ -75,7 +76,8 @@ class CheckpointDownloads:
                 _LOG.exception("checkpoints_not_transferred")
 
     def tick(self, every_seconds: float) -> None:
-        """Of each attempt that runs, when it is due; and what was given up is done with, when that can be."""
+        """Downloads checkpoints of each running attempt when they are due, and finishes lost attempts when
+        possible."""
         running = self._notes.open()
         self._due = {name: due for name, due in self._due.items() if name in running}
         for attempt_id, note in running.items():
@@ -88,8 +90,10 @@ class CheckpointDownloads:
                 self._due[attempt_id] = now + max(every_seconds, _SHARE * (now - began))
 
     def bring(self, attempt_id: str) -> bool:
-        """Whether newer ones of an attempt that runs have come. Those that change meanwhile, or that cannot
-        come now, come another time."""
+        """Downloads newer checkpoints of a running attempt. Returns whether any arrived.
+
+        Checkpoints that change meanwhile or cannot be transferred now are tried again later.
+        """
         lock = self._lock_of(attempt_id)
         if not lock.acquire(blocking=False):
             return False
@@ -110,13 +114,14 @@ class CheckpointDownloads:
             lock.release()
 
     def hurry(self, attempt_id: str) -> None:
-        """It has ended: what comes of it now is its end."""
+        """Stops the downloads of an ended attempt. Its results come with its end."""
         stop = self._hurry.get(attempt_id)
         if stop is not None:
             stop.set()
 
     def _steady(self, attempt_id: str, note: AttemptNote, stop: threading.Event) -> bool:
-        """Seen twice the same: a folder that is being written to shows files of which some are newer."""
+        """The manifest of the folder if it is equal in two looks. A folder that is being written shows a mix
+        of old and new files."""
         manifest = self._farm.scan(note.farm_checkpoints)
         if not manifest.files or _mark(manifest) == self._mark_here(note):
             return False
@@ -127,34 +132,34 @@ class CheckpointDownloads:
         return True
 
     def carried(self, attempt_id: str) -> None:
-        """They are here as they are there."""
+        """Records that the local checkpoints equal those at the farm."""
         note = self._notes.find(attempt_id)
         if note is not None and note.checkpoint_uri:
             self._notes.write(attempt_id, replace(note, carried=self._mark_here(note)))
 
     def _mark_here(self, note: AttemptNote) -> str:
-        """What tells them from others; empty where there are none."""
+        """The fingerprint of the checkpoints; empty if there are none."""
         try:
             return _mark(self._known.scan(below(self._root, note.checkpoint_uri)))
         except NotFoundError:
             return ""
 
     def settle(self, pod_id: str) -> None:
-        """A pod is gone, and has said all: what its attempts leave comes home, and the farm may forget them.
-        Raises UnavailableError."""
+        """Downloads the rest of a pod that has ended and reported all, so that the farm may delete its
+        attempts. Raises UnavailableError."""
         for attempt_id, note in self._notes.open().items():
             if note.pod_id == pod_id:
                 self._end(attempt_id)
 
     def lose(self, pod_id: str) -> None:
-        """A pod was given up, as its farm is cut off."""
+        """Marks the attempts of a pod that was given up because its farm cannot be reached."""
         for attempt_id, note in self._notes.open().items():
             if note.pod_id == pod_id and not note.lost:
                 self._notes.write(attempt_id, replace(note, lost=True))
 
     def take_over(self, checkpoint_uri: str, attempt_id: str) -> None:
-        """An attempt is to go on: from what those before it, that were given up, have left there since,
-        unless another has gone on meanwhile. Raises UnavailableError."""
+        """Prepares an attempt to resume: downloads the checkpoints that earlier, lost attempts left at the
+        farm, unless another attempt has resumed meanwhile. Raises UnavailableError."""
         for before, note in self._notes.open().items():
             if note.lost and note.checkpoint_uri == checkpoint_uri and before != attempt_id:
                 self._end(before)
@@ -166,17 +171,17 @@ class CheckpointDownloads:
                 return
             wanted = note.checkpoint_uri and not (note.lost and self._went_on(note))
             if wanted and not self._bring_last(attempt_id, note):
-                self._notes.write(attempt_id, replace(note, ended=True))  # it stays at the farm for its time
+                self._notes.write(attempt_id, replace(note, ended=True))  # the farm keeps it for a time
             else:
                 self._delete_checkpoint(attempt_id, note)
 
     def _bring_last(self, attempt_id: str, note: AttemptNote) -> bool:
-        """Whether all that there is has come."""
+        """Whether all checkpoints at the farm have arrived."""
         try:
             if _mark(self._farm.scan(note.farm_checkpoints)) != self._mark_here(note):
                 self._fetch(attempt_id, note, None, None)
         except NotFoundError:
-            return True  # it made none
+            return True  # the attempt made no checkpoints
         except StorageError as error:
             _LOG.warning("checkpoints_not_transferred attempt=%s reason=%s", attempt_id, error)
             return False
@@ -188,11 +193,12 @@ class CheckpointDownloads:
         return True
 
     def _went_on(self, note: AttemptNote) -> bool:
-        """Whether another attempt has made further ones, or has succeeded: those there are old."""
+        """Whether another attempt has made later checkpoints, or has succeeded, so that these are old."""
         return self._mark_here(note) != note.carried
 
     def _sweep(self, attempt_id: str) -> None:
-        """It was given up, and nobody needs what it left: its farm forgets it when it is back."""
+        """Marks a lost attempt whose files are not needed: its farm deletes it when it can be reached
+        again."""
         try:
             with self._lock_of(attempt_id):
                 note = self._notes.find(attempt_id)
@@ -202,7 +208,7 @@ class CheckpointDownloads:
             _LOG.debug("attempt_not_deleted attempt=%s reason=%s", attempt_id, error)
 
     def _delete_checkpoint(self, attempt_id: str, note: AttemptNote) -> None:
-        """Raises UnavailableError."""
+        """The manifest of the checkpoints at the farm. Raises UnavailableError."""
         with suppress(NotFoundError):
             self._farm.delete_attempt(attempt_id)
         self._notes.write(attempt_id, replace(note, ended=True))

@@ -1,6 +1,6 @@
 """The HTTPS client of a farm, with the standard library and the farm's certificate pinned.
 
-Chunks are the bodies of requests and answers; their bytes are counted as they move, piece by piece.
+Chunks are the bodies of requests and answers. Their bytes are counted piece by piece while they move.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ from gridmill.version import __version__
 
 
 class RepeatableBody:
-    """A body that may be sent again: then what was sent before counts for nothing."""
+    """A request body that may be sent again: then the bytes sent before do not count."""
 
     def __init__(self, contents: Sequence[stream.Content], meter: ByteMeter) -> None:
         self._contents, self._meter, self._sent_bytes = contents, meter, 0
@@ -66,7 +66,8 @@ class RepeatableBody:
 
 
 def read_chunks(answer: http.client.HTTPResponse, meter: ByteMeter) -> list[Chunk]:
-    """All of an answer's; their hashes are still to be compared. Raises HTTPException where it breaks off."""
+    """The chunks of an answer; the caller compares their hashes. Raises HTTPException if the connection
+    breaks."""
     return list(stream.decode(_pieces(answer, meter)))
 
 
@@ -80,12 +81,12 @@ def _pieces(answer: http.client.HTTPResponse, meter: ByteMeter) -> Iterator[memo
         if answer.length:
             raise http.client.IncompleteRead(b"", answer.length)
     except (OSError, http.client.HTTPException):
-        meter.moved(-got_bytes)  # it may be asked for again
+        meter.moved(-got_bytes)  # the request may be repeated
         raise
 
 
 class PinnedConnection(http.client.HTTPSConnection):
-    """To a farm that shows the pinned certificate, or none."""
+    """A connection to a farm that shows the pinned certificate. It refuses any other certificate."""
 
     def __init__(
         self, credentials: FarmCredentials, context: ssl.SSLContext, seconds: float, way: Path | None
@@ -94,7 +95,8 @@ class PinnedConnection(http.client.HTTPSConnection):
         self._pinned, self._secured, self._way = credentials.fingerprint, context, way
 
     def connect(self) -> None:
-        """Nothing secret is said before the certificate is known. Raises OSError, InputError."""
+        """Connects, and sends nothing secret before the certificate is checked. Raises OSError,
+        InputError."""
         if self._way is None:
             super().connect()
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -106,7 +108,7 @@ class PinnedConnection(http.client.HTTPSConnection):
             plain.connect(str(self._way))
             self.sock = self._secured.wrap_socket(plain)
         sock: Any = self.sock
-        sock.suppress_ragged_eofs = False  # what is cut off is an error, also within a header
+        sock.suppress_ragged_eofs = False  # a connection that is cut is an error, also within a header
         shown = hashlib.sha256(self._secure.getpeercert(binary_form=True) or b"").hexdigest()
         if not hmac.compare_digest(shown, self._pinned):
             raise InputError(
@@ -122,12 +124,13 @@ class PinnedConnection(http.client.HTTPSConnection):
         return secure
 
     def patience(self, seconds: float) -> None:
-        """How long an answer may take."""
+        """Sets the timeout for an answer."""
         if self.sock is not None:
             self.sock.settimeout(seconds)
 
     def cut(self) -> None:
-        """End it from another thread. Not as TLS ends it: what uses it now would go on without."""
+        """Ends the connection from another thread. It skips the TLS shutdown, because the thread that uses
+        the connection would continue without TLS."""
         if self.sock is not None:
             try:
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
@@ -143,7 +146,7 @@ CONNECT_SECONDS = 10.0
 QUEUED_SECONDS = 120.0
 """Timeout for a connection that waits behind data in the same SSH connection."""
 SILENCE_SECONDS = 10.0
-"""Timeout of a relay session; the farm sends something every two seconds."""
+"""Timeout of a relay session; the farm sends a line every two seconds."""
 _DATA = ("/v1/staging/", "/v1/probe")
 Body = bytes | RepeatableBody
 MOST_LINE_BYTES = 64 * 2**20
@@ -152,8 +155,10 @@ _ASKED_LAST = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ConnectionPool:
-    """Connections that wait to be used again, and what leads there where SSH does. Data has a lane of its
-    own: in one SSH connection messages would come after all of it that is on its way."""
+    """Idle connections, and the SSH tunnel if there is one.
+
+    Data has its own pool: in one SSH connection messages would wait behind all data in flight.
+    """
 
     tunnel: Tunnel | None
     idle: list[PinnedConnection] = field(default_factory=list)
@@ -164,8 +169,11 @@ def _tunnel(at: FarmCredentials) -> Tunnel | None:
 
 
 class FarmClient:
-    """Safe to call from several threads; connections are used again. All calls may be repeated, and raise
-    UnavailableError where the farm does not answer, and the error that it answers."""
+    """The client. Safe to call from several threads; connections are reused.
+
+    All calls may be repeated. They raise UnavailableError if the farm does not answer, or the error in its
+    answer.
+    """
 
     def __init__(
         self,
@@ -174,75 +182,76 @@ class FarmClient:
         key: Path | None = None,
         version: str = __version__,
     ) -> None:
-        """`version` is the one that is told of us."""
+        """`version` is the version of Gridmill that the farm gets."""
         self._credentials, self._version = credentials, version
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
-        self._context.check_hostname = False  # the fingerprint says more than a name and an authority could
+        self._context.check_hostname = False  # the fingerprint proves more than a name and an authority
         self._context.verify_mode = ssl.CERT_NONE
         if certificate is not None:
             self._context.load_cert_chain(certificate, key)
         self._closed = False
         self.reached = float("-inf")
-        """When it may have heard of us last (monotonic), also where no answer came."""
+        """The latest time at which the farm may have received a request (monotonic), even without an
+        answer."""
         self._took: deque[float] = deque(maxlen=_ASKED_LAST)
         self._messages, self._data = (_ConnectionPool(tunnel=_tunnel(credentials)) for _ in range(2))
         self._open: set[PinnedConnection] = set()
         self._lock = threading.Lock()
 
     def join(self, request: JoinRequest) -> JoinResponse:
-        """Become a tenant of it. Raises InputError for one of a version that does not fit."""
+        """Joins the farm as a tenant. Raises InputError if its version is not compatible."""
         joined = decode(self._ask("POST", "/v1/join", encode(request)), JoinResponse)
         check_versions(tenant=self._version, farm=joined.version, protocol=joined.protocol)
         return joined
 
     @property
     def round_trip_seconds(self) -> float | None:
-        """The quickest of the latest answers; None before the first."""
+        """The fastest of the latest answers; None before the first."""
         return min(tuple(self._took), default=None)
 
     def greet(self) -> None:
-        """Whether it answers."""
+        """Whether the farm answers."""
         self._ask("GET", "/healthz")
 
     def clock(self) -> float:
-        """What time of day it has (Unix), to the second. Raises UnavailableError where it does not say."""
+        """The farm's time of day (Unix), to the second. Raises UnavailableError if it does not report it."""
         result = self._exchange("GET", "/healthz", b"", _read_date, seconds=LOOK_SECONDS, more={})
         if result is None:
             raise UnavailableError(f"the farm at {self._place} does not report its time")
         return result
 
     def probe(self, there_bytes: int, back_bytes: int) -> None:
-        """Carry so many bytes there, and so many back, for nothing."""
+        """Sends that many bytes and receives that many, to measure the speed."""
         kind = {"Content-Type": "application/octet-stream"}
         self._ask("POST", f"/v1/probe?back={back_bytes}", os.urandom(there_bytes), more=kind)
 
     def status(self) -> FarmStatus:
-        """What it has, and what goes on there. Raises InputError for one of a version that does not fit."""
+        """The nodes and load of the farm. Raises InputError if its version is not compatible."""
         result = decode(self._ask("GET", "/v1/farm", seconds=LOOK_SECONDS), FarmStatus)
         check_versions(tenant=self._version, farm=result.version, protocol=result.protocol)
         return result
 
     def deploy(self, deployment_id: str, wanted: DeployRequest) -> None:
-        """Bring up pods, as soon as there is room."""
+        """Requests pods, which start when the farm has room."""
         self._ask("PUT", f"/v1/deployments/{quote(deployment_id, safe='')}", encode(wanted))
 
     def observe(self, pods: Sequence[str]) -> PodReports:
-        """How they look."""
+        """The states of the pods."""
         wanted = encode(PodNames(pods=tuple(pods)))
         return decode(self._ask("POST", "/v1/pods/observe", wanted, seconds=LOOK_SECONDS), PodReports)
 
     def end(self, pods: Sequence[str]) -> None:
-        """They are gone when this returns."""
+        """Ends the pods; they have ended when this returns."""
         self._ask("POST", "/v1/pods/end", encode(PodNames(pods=tuple(pods))), seconds=60.0)
 
     def open_relay(self) -> str:
-        """A new session of messages; an older one ends."""
+        """Opens a new session for messages, which ends an older session."""
         answer: dict[str, str] = json.loads(self._ask("POST", "/v1/relay"))
         return answer["session"]
 
     def receive_lines(self, session: str) -> Iterator[bytes]:
-        """Its lines, as they come. Ends by UnavailableError when the session does."""
+        """The lines of the session, while they arrive. Raises UnavailableError when the session ends."""
         connection = self._connect(SILENCE_SECONDS, self._messages)
         try:
             connection.request("GET", f"/v1/relay/{session}", headers=self._headers())
@@ -259,14 +268,14 @@ class FarmClient:
         raise UnavailableError(f"the farm at {self._place} ended the session")
 
     def send_lines(self, session: str, number: int, lines: Sequence[bytes]) -> None:
-        """Pass lines on; the same number again is ignored there."""
+        """Sends lines. The farm ignores a number that it has received before."""
         body = b"".join(line + b"\n" for line in lines)
         self._ask("POST", f"/v1/relay/{session}", body, more={"Sequence": str(number)})
 
     # what is carried
 
     def missing(self, chunks: Iterable[str], *, seconds: float = LONG_SECONDS) -> tuple[str, ...]:
-        """Which of them are not there. `seconds`: how long the answer may take."""
+        """The chunks that the farm lacks. `seconds` is the timeout."""
         wanted = encode(ChunkHashes(chunks=tuple(chunks)))
         return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=seconds), MissingChunks).chunks
 
@@ -275,19 +284,19 @@ class FarmClient:
         return MeteredFarmClient(farm=self, meter=ByteMeter(moved=moved, piece_bytes=piece_bytes))
 
     def send(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED) -> None:
-        """Carry these there."""
+        """Sends these chunks."""
         size = str(stream.size_bytes(chunks))
         kind = {"Content-Type": "application/octet-stream", "Content-Length": size}
         body = RepeatableBody(tuple(stream.encode(chunks)), meter)
         self._ask("POST", "/v1/staging/chunks", body, seconds=LONG_SECONDS, more=kind)
 
     def fetch(self, chunks: Iterable[str], meter: ByteMeter = UNMETERED) -> Iterator[Chunk]:
-        """Carry these here; their hashes are still to be compared."""
+        """Receives these chunks; the caller compares their hashes."""
         wanted, read = encode(ChunkHashes(chunks=tuple(chunks))), partial(read_chunks, meter=meter)
         yield from self._exchange("POST", "/v1/staging/fetch", wanted, read, seconds=LONG_SECONDS, more={})
 
     def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
-        """Let it take chunks from a bucket; those that are not there."""
+        """Lets the farm read chunks from a bucket. Returns the objects that do not exist."""
         wanted = encode(BucketObjects(parcels=tuple(parcels)))
         return decode(
             self._ask("POST", "/v1/staging/take", wanted, seconds=PARCEL_SECONDS + ANSWER_SECONDS),
@@ -295,28 +304,28 @@ class FarmClient:
         ).chunks
 
     def give(self, parcel: BucketObject) -> None:
-        """Let it put chunks into a bucket."""
+        """Lets the farm put chunks into a bucket."""
         self._ask("POST", "/v1/staging/give", encode(parcel), seconds=PARCEL_SECONDS + ANSWER_SECONDS)
 
     def place(self, place: PlaceTree) -> tuple[str, ...]:
-        """Make a tree there; the chunks it lacks, if any."""
+        """Makes a tree at the farm. Returns the chunks that it lacks."""
         return decode(
             self._ask("POST", "/v1/staging/place", encode(place), seconds=LONG_SECONDS), MissingChunks
         ).chunks
 
     def scan(self, uri: str) -> Manifest:
-        """A tree that is there. Raises NotFoundError."""
+        """The manifest of a tree at the farm. Raises NotFoundError."""
         wanted = json.dumps({"uri": uri}).encode()
         return decode(self._ask("POST", "/v1/staging/scan", wanted, seconds=LONG_SECONDS), Manifest)
 
     def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
-        """What was carried for the attempt may go, what it made there goes; `keep`: its chunks stay, as those
-        that were carried there do."""
+        """Lets the farm delete the attempt's files and evict its inputs. With `keep`, the chunks of its
+        results stay, like those of its inputs."""
         path = f"/v1/staging/attempts/{quote(attempt_id, safe='')}"
         self._ask("DELETE", f"{path}?keep=true" if keep else path, seconds=LONG_SECONDS)
 
     def close(self) -> None:
-        """End all connections; whoever waits for one is told that the farm does not answer."""
+        """Ends all connections. Waiting callers get the error that the farm does not answer."""
         with self._lock:
             self._closed = True
             for connection in self._open:
@@ -376,7 +385,7 @@ class FarmClient:
                 self._discard_connection(used)
                 if connection is None or isinstance(error, TimeoutError):
                     raise self._unavailable(error, lane) from error
-                continue  # a kept connection may have ended while nobody used it
+                continue  # an idle connection may have ended
             except GridmillError:
                 self._leave(used, answer, lane)
                 raise
@@ -387,7 +396,7 @@ class FarmClient:
     def _leave(
         self, connection: PinnedConnection, answer: http.client.HTTPResponse | None, lane: _ConnectionPool
     ) -> None:
-        """To be used again, if its answer was read to the end."""
+        """Keeps the connection for reuse if its answer was read completely."""
         if answer is None or answer.will_close or not answer.isclosed():
             return self._discard_connection(connection)
         with self._lock:
@@ -395,7 +404,7 @@ class FarmClient:
 
     def _connect(self, seconds: float, lane: _ConnectionPool) -> PinnedConnection:
         way = lane.tunnel.path() if lane.tunnel is not None else None
-        behind_data = way is not None and lane is self._data  # where ssh says that the line is cut
+        behind_data = way is not None and lane is self._data  # then ssh reports a broken line
         patience = min(seconds, QUEUED_SECONDS if behind_data else CONNECT_SECONDS)
         connection = PinnedConnection(self._credentials, self._context, patience, way)
         try:
@@ -428,7 +437,7 @@ class FarmClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeteredFarmClient:
-    """A farm's ChunkEndpoint that reports what it sends and receives."""
+    """The farm's ChunkEndpoint, which reports the bytes that it sends and receives."""
 
     farm: FarmClient
     meter: ByteMeter
@@ -459,7 +468,7 @@ def _read_date(answer: http.client.HTTPResponse) -> float | None:
 
 
 def member(keeping: CredentialFiles, at: FarmCredentials | None = None) -> FarmClient:
-    """The farm that was joined, dialled where it was or `at` another place. Raises InputError."""
+    """The client of a joined farm, at its address or `at` another address. Raises InputError."""
     credentials = keeping.read()
     if at is not None:
         credentials = replace(credentials, host=at.host, port=at.port, ssh=at.ssh)

@@ -13,7 +13,8 @@ _FARM, _KEY, _CERTIFICATE = "farm.json", "tenant.key", "tenant.crt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmCredentials:
-    """Where a farm is, which certificate it must show (SHA-256, hex), and the token that it gave us."""
+    """The address of a farm, the fingerprint of its certificate (SHA-256, hex), and the token that it gave
+    this home."""
 
     host: str
     port: int
@@ -30,21 +31,21 @@ class CredentialFiles:
 
     @property
     def key(self) -> Path:
-        """The private key (PEM), which never leaves this machine."""
+        """The file of the private key (PEM), which never leaves this machine."""
         return self.folder / _KEY
 
     @property
     def certificate(self) -> Path:
-        """What the farm signed (PEM)."""
+        """The file of the certificate that the farm signed (PEM)."""
         return self.folder / _CERTIFICATE
 
     @property
     def is_kept(self) -> bool:
-        """Whether a farm was joined."""
+        """Whether the farm was joined."""
         return (self.folder / _FARM).exists()
 
     def read(self) -> FarmCredentials:
-        """Raises InputError where the farm was never joined."""
+        """Reads the credentials. Raises InputError if the farm was never joined."""
         try:
             return decode((self.folder / _FARM).read_bytes(), FarmCredentials)
         except OSError as error:
@@ -54,12 +55,12 @@ class CredentialFiles:
             ) from error
 
     def write(self, credentials: FarmCredentials, certificate: str) -> None:
-        """Keep them, whole or not at all. Raises OSError."""
+        """Writes the credentials, completely or not at all. Raises OSError."""
         write_private(self.certificate, certificate.encode())
         write_private(self.folder / _FARM, encode(credentials))
 
     def request(self, tenant: str) -> str:
-        """A signing request (PEM) of the key that is there, or of a new one, which is kept. Raises
+        """A signing request (PEM) of the existing key, or of a new key, which is stored. Raises
         UnavailableError, OSError."""
         if find_spec("cryptography") is None:
             raise UnavailableError(
@@ -76,5 +77,5 @@ class CredentialFiles:
 
 
 def keeping(home: Path, name: str) -> CredentialFiles:
-    """What this home keeps of the farm it calls `name`."""
+    """The credentials of this home for the farm `name`."""
     return CredentialFiles(folder=home / "clusters" / name)

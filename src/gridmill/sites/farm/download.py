@@ -1,4 +1,5 @@
-"""Downloads folders from a farm, whole or not at all, and only the chunks that are not here yet."""
+"""Downloads folders from a farm, completely or not at all. It transfers only chunks that do not exist
+here."""
 
 import shutil
 import time
@@ -23,13 +24,13 @@ from gridmill.transfer.tree_writer import TreeCheckout
 COMING = ".coming"
 """Folder below the storage root for incomplete downloads."""
 WORTH_BYTES = 1 << 20
-"""Smaller folders are fetched faster than they are searched for here."""
+"""Fetching smaller folders is faster than searching for their chunks here."""
 _TIMES = 3
 
 
 class ResultDownload:
-    """To the storage root of this home. Safe to use from several threads, of which one at a time asks for the
-    same folder."""
+    """Downloads to the storage root of this home. Safe to use from several threads; only one may request a
+    folder at a time."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class ResultDownload:
         carrier: Callable[[Staging, Manifest], ChunkEndpoint],
         terms: TransferLimits,
     ) -> None:
-        """`name` is the farm's; what was half-way of a process that was killed goes."""
+        """`name` is the farm's. Deletes incomplete downloads of a killed process."""
         self._farm, self._root, self._known = farm, root, known_folders
         self._carrier, self._terms = carrier, terms
         self._folder = root / COMING / name
@@ -58,20 +59,24 @@ class ResultDownload:
         stop: Event | None = None,
         came: Callable[[Transfer], None] = lambda _: None,
     ) -> None:
-        """The folder `there` as `uri` here; with a `manifest` as it was then, or not at all. `alike`: folders
-        here that may hold some of the same; `came` is told what was carried, also of what is cut. Raises
-        NotFoundError where there is none, UnavailableError to be asked again, InterruptedRunError once `stop`
-        is set, as `TreeCheckout.place`."""
+        """Downloads the folder `there` as `uri` here.
+
+        With a `manifest`, the folder must be in that state. `alike` are local folders that may have equal
+        content. `came` is called with the transferred bytes, also after a failure. Raises NotFoundError if
+        the folder does not exist, UnavailableError to be repeated, InterruptedRunError after `stop` is set,
+        and as `TreeCheckout.place`.
+        """
         folder = self._folder / sha256(uri.encode()).hexdigest()[:32]
         for _ in range(_TIMES if manifest is None else 1):
             remote = manifest or self._farm.scan(there)
             chunks = ChunkStore(folder, remote.size_bytes + 1)
-            chunks.unpin(COMING)  # what was to come earlier, and is not asked for any more
+            chunks.unpin(COMING)  # chunks that an earlier request expected and that are not needed any more
             placer = TreeCheckout(self._root, chunks, handing_over=True)
             lacking = placer.place(uri, remote, COMING, writable=True)
             if lacking:
                 came(Transfer(reused_bytes=self._take_alike(set(lacking), remote, chunks, alike)))
-                with suppress(NotFoundError):  # its controller was started anew, and has not looked there yet
+                # the farm's controller was restarted and has not scanned the folder yet
+                with suppress(NotFoundError):
                     self._pull(remote, chunks, self._carrier(staging, remote), progress, stop, came)
                 lacking = placer.place(uri, remote, COMING, writable=True)
             if not lacking:
@@ -101,11 +106,12 @@ class ResultDownload:
     def _take_alike(
         self, lacking: set[str], manifest: Manifest, chunks: ChunkStore, alike: Iterable[str]
     ) -> int:
-        """How many bytes are here already, in folders that hold some of the same."""
+        """Adds chunks of local folders with equal content. Returns their bytes."""
         sizes = chunk_sizes(manifest)
         taken = 0
         for uri in alike if sum(sizes[chunk] for chunk in lacking) >= WORTH_BYTES else ():
-            with suppress(GridmillError, OSError):  # then it is carried: it may be gone, or changing
+            # then it is transferred: the folder may be deleted or changing
+            with suppress(GridmillError, OSError):
                 here = self._known.scan(below(self._root, uri))
                 reusable = sorted(lacking & chunk_sizes(here).keys())
                 tree = ScannedTree(below(self._root, uri), here)

@@ -10,11 +10,11 @@ class FarmStorageError(StorageError):
 
 
 def refusal(status: int, body: bytes) -> GridmillError:
-    """The error that it tells; UnavailableError where nothing can be made of it."""
+    """The error in an answer; UnavailableError if the answer is not understood."""
     try:
         error = from_body(json.loads(body))
     except ValueError:
         return UnavailableError(f"the farm answers with HTTP status {status}")
-    if isinstance(error, StorageError):  # a path there is none here
+    if isinstance(error, StorageError):  # the path is at the farm, so its place must not be shown as local
         return FarmStorageError(f"at the farm {error}", hint=error.hint)
     return error

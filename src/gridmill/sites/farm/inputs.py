@@ -27,25 +27,26 @@ _NEVER_NS = 2**63
 
 
 class KnownFolders:
-    """One file per folder. Safe to use from several threads."""
+    """The caches of hashes, one file per folder. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def path(self, path: Path) -> Path:
-        """Where it is kept what a folder's files hashed to."""
+        """The file with the hashes of a folder."""
         return self._folder / f"{sha256(str(path).encode()).hexdigest()[:32]}.json"
 
     def cache(self, path: Path) -> HashCache:
-        """For a scan of the folder."""
+        """The cache for a scan of the folder."""
         return HashCache(self.path(path))
 
     def scan(self, path: Path) -> Manifest:
-        """See `manifest.scan`."""
+        """The manifest of the folder, see `chunk_manifest.scan`."""
         return scan(path, cache=self.cache(path))
 
     def remember(self, path: Path, manifest: Manifest) -> None:
-        """The folder was just made of that: nobody need read it to know, and nobody has written to it yet."""
+        """Stores the hashes of a folder that was just written from that manifest: it need not be read, and no
+        job has changed it yet."""
         cache = HashCache(self.path(path), now_ns=lambda: _NEVER_NS)
         cache.open(manifest.chunk_bytes)
         with suppress(OSError, StorageError):  # then it is read once more
@@ -69,13 +70,13 @@ class InputTree:
 
 
 class InputTrees:
-    """Of attempts, as they are in this home's storage root. Safe to call from several threads."""
+    """The input trees of attempts in this home's storage root. Safe to call from several threads."""
 
     def __init__(self, root: Path, bundles: Path, known_folders: KnownFolders) -> None:
         self._home_root, self._bundles, self._known = root, bundles, known_folders
 
     def of(self, order: AttemptOrder) -> Iterator[InputTree]:
-        """All that it reads."""
+        """All trees that the attempt reads."""
         for entry in (*order.inputs, *kept_from(order)):
             if entry.artifact.output.uri:  # a command may make no files
                 yield self._tree_of(entry)
@@ -94,7 +95,8 @@ class InputTrees:
             yield InputTree(path=folder, uri=farm_checkpoint_uri(order), manifest=manifest, writable=True)
 
     def manifest_of(self, version: Artifact) -> Manifest | None:
-        """Its files; None where that would take long, as they were never read, or it has none."""
+        """The manifest of the files; None if there are none, or if they were never read and reading them
+        takes long."""
         output = version.output
         if not output.uri:
             return None
@@ -115,30 +117,30 @@ class InputTrees:
 
 
 def counts(order: AttemptOrder) -> bool:
-    """Whether what it makes is kept: of a gang, what rank 0 makes."""
+    """Whether the results of the attempt are stored. For a gang these are the results of rank 0."""
     return order.gang is None or order.gang.rank == 0
 
 
 def farm_checkpoint_uri(order: AttemptOrder) -> str:
-    """A folder of the attempt's own, or of its gang's: what an earlier one left there is nobody's concern."""
+    """A folder that belongs to the attempt or its gang. Files of an earlier attempt in it do not matter."""
     owner = order.gang.id if order.gang is not None else order.attempt_id
     return f"{order.checkpoint_uri}.{owner}" if order.checkpoint_uri else ""
 
 
 def kept_from(order: AttemptOrder) -> tuple[Input, ...]:
-    """The version before, where the job goes on from it."""
+    """The previous version, if the job continues from it."""
     spec = order.job.dataset
     return order.earlier if spec is not None and spec.incremental else ()
 
 
 def read_by(order: AttemptOrder) -> frozenset[str]:
-    """The folders of this home that it reads, by their URIs."""
+    """The folders of this home that the attempt reads, by their URIs."""
     entries = (*order.inputs, *kept_from(order))
     return frozenset(order.parts) | {entry.artifact.output.uri for entry in entries} - {""}
 
 
 def farm_input(entry: Input) -> Input:
-    """As it is named there."""
+    """The input with its URI at the farm."""
     output = entry.artifact.output
     if output.kind != ArtifactKind.SINK:
         return entry
@@ -148,20 +150,20 @@ def farm_input(entry: Input) -> Input:
 
 _ASKED = 10_000
 _PATIENCE_SECONDS = 5.0
-"""Timeout, because a user waits for the plan. Without an answer the plan uses the records."""
+"""A timeout, because a user waits for the plan. Without an answer the plan uses the records."""
 
 
 class FarmInventory(Protocol):
     """The inventory of a farm's chunks."""
 
     def missing(self, chunks: Iterable[str], *, seconds: float) -> tuple[str, ...]:
-        """Which of them are not there, told in so many seconds. Raises UnavailableError."""
+        """The chunks that the farm lacks, within so many seconds. Raises UnavailableError."""
 
 
 def missing_bytes(
     farm: FarmInventory, versions: Iterable[Artifact], manifest_of: Callable[[Artifact], Manifest | None]
 ) -> Mapping[str, int]:
-    """By the id of each version whose files can be told of. Raises UnavailableError."""
+    """The missing bytes by the id of each version whose files are known. Raises UnavailableError."""
     sizes: dict[str, dict[str, int]] = {}
     for version in versions:
         try:
@@ -169,7 +171,7 @@ def missing_bytes(
         except UnavailableError:
             raise
         except GridmillError:
-            continue  # its files are gone or changing: the attempt that reads it will say so
+            continue  # its files are deleted or changing: the attempt that reads it reports this
         if manifest is not None:
             sizes[version.id] = chunk_sizes(manifest)
     gone = set(_missing(farm, dict.fromkeys(chunk for one in sizes.values() for chunk in one)))
@@ -179,13 +181,14 @@ def missing_bytes(
 def changed_shares(
     pairs: Iterable[tuple[Artifact, Artifact]], manifest_of: Callable[[Artifact], Manifest | None]
 ) -> Mapping[str, float]:
-    """By the id of the newer version of each pair, the share of its bytes in chunks that the older lacks."""
+    """By the id of the newer version of each pair, the share of its bytes in chunks that the older version
+    lacks."""
     shares: dict[str, float] = {}
     for newer, older in pairs:
         try:
             manifests = manifest_of(newer), manifest_of(older)
         except GridmillError:
-            continue  # the files of one are gone or changing
+            continue  # the files of one are deleted or changing
         if manifests[0] is not None and manifests[1] is not None:
             sizes, before = chunk_sizes(manifests[0]), chunk_sizes(manifests[1])
             changed = sum(size for chunk, size in sizes.items() if chunk not in before)

@@ -20,15 +20,16 @@ _AWAY = (
     "Check that `gridmill up --light` runs at the farm and that this machine can reach the address and port. "
     "Run `gridmill doctor` at the farm."
 )
-_HOST = 16  # farms take 23 characters
+_HOST = 16  # farms accept 23 characters
 _FORM = re.compile(r"(?P<fingerprint>[0-9a-f]{64}):(?P<secret>\S{16,200})")
 
 
 def become_tenant(home: Path, name: str, controller: str, line: str) -> None:
-    """Join the farm at HOST:PORT (or ssh://USER@HOST) by FINGERPRINT:SECRET; what it gives is kept in `home`.
+    """Joins the farm at HOST:PORT (or ssh://USER@HOST) by FINGERPRINT:SECRET and stores the credentials in
+    `home`.
 
-    Without a line a membership that is there is kept, at that address. Raises InputError, also for another
-    certificate than that of the line, ConflictError for a farm that was joined under another name,
+    Without a line, an existing membership is kept with that address. Raises InputError, also if the
+    certificate differs from the line, ConflictError for a farm that was joined under another name,
     UnavailableError, StorageError.
     """
     at = read_controller(controller)
@@ -56,7 +57,7 @@ def _join(kept: CredentialFiles, tenant: str, at: FarmCredentials, line: str) ->
         joined = _join_response(farm, join_request)
     except GridmillError as error:
         may_have_heard = isinstance(error, AwayError) and farm.reached > float("-inf")
-        if not may_have_heard:  # else it knows that key, and may be asked again
+        if not may_have_heard:  # otherwise the farm knows that key, and the request can be repeated
             shutil.rmtree(draft.folder, ignore_errors=True)
         raise
     kept.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -66,7 +67,7 @@ def _join(kept: CredentialFiles, tenant: str, at: FarmCredentials, line: str) ->
 
 
 def _join_response(farm: FarmClient, request: JoinRequest) -> JoinResponse:
-    """What the farm says, as whoever typed the line can use it."""
+    """The farm's error in terms that help the user who typed the line."""
     try:
         return farm.join(request)
     except AwayError as error:
@@ -78,7 +79,8 @@ def _join_response(farm: FarmClient, request: JoinRequest) -> JoinResponse:
 
 
 def _check_new(kept: CredentialFiles, fingerprint: str) -> None:
-    """Two sites of one farm would be one tenant there, and take each other's messages."""
+    """Refuses a second site for the same farm. Both would be one tenant there and receive each other's
+    messages."""
     for folder in sorted(kept.folder.parent.glob("[!.]*")):
         other = CredentialFiles(folder=folder)
         if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
@@ -91,8 +93,8 @@ def _check_new(kept: CredentialFiles, fingerprint: str) -> None:
 
 
 def read_controller(text: str) -> FarmCredentials:
-    """Where a farm is: HOST[:PORT], or ssh://[USER@]HOST[:SSHPORT] with the farm's own address behind `/`
-    (default: 127.0.0.1:8700 there). Raises InputError."""
+    """Parses the address of a farm: HOST[:PORT], or ssh://[USER@]HOST[:SSHPORT] with the farm's own address
+    after `/` (default: 127.0.0.1:8700 at the farm). Raises InputError."""
     if not text.startswith("ssh://"):
         host, port = read_address(text, port=PORT, place="--controller")
         return FarmCredentials(host=host, port=port, fingerprint="", token="")
@@ -104,8 +106,8 @@ def read_controller(text: str) -> FarmCredentials:
 
 
 def read_line(line: str) -> tuple[str, str]:
-    """Fingerprint and secret of a join line, or of the command that ends with it. Raises InputError; the
-    line is a secret, so it is not shown."""
+    """Fingerprint and secret of a join line, or of the command that ends with it. Raises InputError. The line
+    is a secret, so the error does not show it."""
     words = line.split() or [""]
     match = _FORM.fullmatch(words[-1])
     if match is None:
@@ -118,7 +120,7 @@ def read_line(line: str) -> tuple[str, str]:
 
 
 def _amiss(word: str) -> str:
-    """What is wrong with it; nothing of it is told."""
+    """The defect of the line, without its content."""
     fingerprint, colon, _ = word.partition(":")
     if not colon:
         return ""
@@ -128,7 +130,8 @@ def _amiss(word: str) -> str:
 
 
 def tenant_name(home: Path) -> str:
-    """How this home is called at farms: the machine, and a mark of the home, for it may have several."""
+    """The name of this home at farms: the machine, and a hash of the home's path, because a machine may have
+    several homes."""
     host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower())
     mark = hashlib.sha256(str(home).encode()).hexdigest()[:6]
     return f"{host.lstrip('-0123456789')[:_HOST] or 'tenant'}-{mark}"
