@@ -110,7 +110,7 @@ def _by_status(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
 
 def _with_files(ending: AttemptEnding, left: CollectedFiles) -> AttemptOutcome:
     """For a rank of a gang, only reports problems with the files. Other ranks may still write, and the last
-    rank decides (`planning.together`)."""
+    rank decides (`scheduler.gang_results`)."""
     if left.problem and not ending.in_gang:
         return _failed(Cause.OUTPUT, left.problem, left.hint)
     return AttemptOutcome(

@@ -250,12 +250,12 @@ class SharedBucketEndpoint:
         self._back = ExportBucketEndpoint(far, bucket, sizes, uses, meter)
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "SharedBucketEndpoint":
-        """See Metered."""
+        """See MeteredEndpoint."""
         meter = ByteMeter(moved=moved, piece_bytes=piece_bytes)
         return SharedBucketEndpoint(self._farm, self._cache, self._bucket, self._sizes, self._uses, meter)
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """See Taker."""
+        """See ChunkWriter."""
         return self._farm.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:

@@ -94,7 +94,7 @@ class ExportBucketEndpoint:
         self._names, self._meter = uses or UniqueNames(), meter
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "ExportBucketEndpoint":
-        """See Metered."""
+        """See MeteredEndpoint."""
         return ExportBucketEndpoint(
             self._farm,
             self._bucket,
@@ -104,7 +104,7 @@ class ExportBucketEndpoint:
         )
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """See Taker."""
+        """See ChunkWriter."""
         return self._farm.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:

@@ -146,7 +146,7 @@ class ScannedTree:
                     yield from (self._read(name, below) for name in names)
 
     def flows(self, chunks: Iterable[str]) -> Iterator[ChunkStream]:
-        """See Flowing. Raises StorageError."""
+        """See StreamingReader. Raises StorageError."""
         buffer = memoryview(bytearray(PIECE_BYTES))
         with FilesBelow(self._root) as below:
             for small, names in groupby(chunks, self._is_small):

@@ -40,7 +40,7 @@ class SignedUrlFarm(Protocol):
     """A farm that accesses objects. All methods raise UnavailableError."""
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """See Taker."""
+        """See ChunkWriter."""
 
     def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
         """Stores the chunks of these objects. Returns those whose objects do not exist. Raises InputError if

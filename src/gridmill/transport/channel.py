@@ -154,7 +154,7 @@ class Channel:
         return True
 
     def send(self, lines: bytes) -> bool:
-        """Send what goes at once and queue the rest; over when the pod left the pod leaves too many messages
+        """Sends the lines now, as far as possible, and queues the rest. The channel ends if the pod left too much
         unread."""
         if self._farewell is not None:
             return True

@@ -32,7 +32,7 @@ class HomeListeners:
         self._lock = Lock()
 
     def tls(self, host: str, port: int = 0) -> str:
-        """See Doors."""
+        """See PodListeners."""
         with self._lock:
             link = self._open.get(host)
             if link is None or (port and not link.startswith(f"tls:{host}:{port}#")):
@@ -74,7 +74,7 @@ class HomeListeners:
         draft.rename(self._home / _PORTS)
 
     def spool(self, folder: Path) -> str:
-        """See Doors."""
+        """See PodListeners."""
         link = f"spool:{folder}"
         with self._lock:
             if link not in self._open:

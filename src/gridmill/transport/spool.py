@@ -85,7 +85,7 @@ class SpoolWire:
         return True
 
     def flush(self) -> bool:
-        """Always False, because nothing is queued."""
+        """Always True, because nothing is queued."""
         return True
 
     def wants_write(self) -> bool:

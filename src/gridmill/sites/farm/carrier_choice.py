@@ -292,8 +292,8 @@ _KEEP = "30d"
 
 
 class BucketEndpoints:
-    """The places in which this process keeps objects. Safe to use from several threads.All is this home's
-    that lies below PREFIX/TENANT/SITE, for one use,
+    """The buckets of one site. Safe to use from several threads. All objects of this home are below
+    PREFIX/TENANT/SITE, for one use,
     and below PREFIX/kept/TENANT."""
 
     def __init__(self, farm: FarmClient, site: Site, tenant: str, folder: Path) -> None:

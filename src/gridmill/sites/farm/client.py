@@ -280,7 +280,7 @@ class FarmClient:
         return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=seconds), MissingChunks).chunks
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> "MeteredFarmClient":
-        """See Metered."""
+        """See MeteredEndpoint."""
         return MeteredFarmClient(farm=self, meter=ByteMeter(moved=moved, piece_bytes=piece_bytes))
 
     def send(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED) -> None:
@@ -443,15 +443,15 @@ class MeteredFarmClient:
     meter: ByteMeter
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """See Taker."""
+        """See ChunkWriter."""
         return self.farm.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """See Taker."""
+        """See ChunkWriter."""
         self.farm.send(chunks, self.meter)
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See Giver."""
+        """See ChunkReader."""
         return self.farm.fetch(chunks, self.meter)
 
 

@@ -376,7 +376,7 @@ class FarmSite:
         self._undelivered.drop(pod_ids)
 
     def transfer_progress(self, attempt_id: str) -> Mapping[str, Any]:
-        """See Carries."""
+        """See TransferSite."""
         way, progress = self._attempt_data.progress(attempt_id) or ("", None)
         if progress is None or not progress.total_bytes:
             return {}
@@ -385,18 +385,18 @@ class FarmSite:
         return {"done": done, "total": progress.total_bytes, "unit": "bytes", "note": note}
 
     def farm_status(self) -> FarmStatus:
-        """See Carries."""
+        """See TransferSite."""
         return self._status()
 
     def transfer_problems(self) -> Mapping[str, str]:
-        """See Carries. What the farm says is lost belongs to it."""
+        """See TransferSite. What the farm says is lost belongs to it."""
         with self._lock:
             status = self._cached_status
         lost = status[1].warnings if status is not None else ()
         return {message: f"site {self._name}: {message}" for message in lost} | self._attempt_data.held_up()
 
     def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
-        """See Carries. What an attempt made there that the farm has not forgotten yet counts as lacking, as
+        """See TransferSite. What an attempt made there that the farm has not forgotten yet counts as lacking, as
         nobody waits for that here, and is kept by the time that it is read."""
         self._attempt_data.cleanup.soon()
         return self._answer(
@@ -408,15 +408,15 @@ class FarmSite:
         return changed_shares(pairs, self._attempt_data.trees.manifest_of)
 
     def probe(self) -> Route:
-        """See Carries."""
+        """See TransferSite."""
         return self._answer(partial(probe, self._farm, self._attempt_data.limit_bytes_per_second))
 
     def clean_up_previous(self) -> None:
-        """See Clears."""
+        """See ExternalCleanup."""
         self._attempt_data.tidy_buckets()
 
     def delete_all(self) -> None:
-        """See Clears."""
+        """See ExternalCleanup."""
         self._attempt_data.clear_buckets()
 
     def close(self) -> None:

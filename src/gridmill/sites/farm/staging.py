@@ -186,7 +186,7 @@ class HomeAttemptData:
         self.cleanup = FarmCleanup(farm, self._noted, self._lock_of)
 
     def note(self, order: AttemptOrder, pod_id: str = "") -> None:
-        """See Carrying."""
+        """See AttemptData."""
         mine, before = counts(order), self._noted.find(order.attempt_id)
         note = AttemptNote(
             token=order.token,
@@ -206,13 +206,13 @@ class HomeAttemptData:
             self._stops[order.attempt_id] = Event()
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
-        """See Carrying."""
+        """See AttemptData."""
         note = self._noted.find(attempt_id)
         if note is not None:
             self._noted.write(attempt_id, replace(note, refusal=to_body(why)))
 
     def upload_inputs(self, order: AttemptOrder) -> AttemptOrder:
-        """See Carrying. Asked twice, the second waits for the first, and finds all there."""
+        """See AttemptData. Asked twice, the second waits for the first, and finds all there."""
         with (
             self._lock_of(order.attempt_id),
             self._telling(order.attempt_id, _by("to", order.staging)) as progress,
@@ -373,7 +373,7 @@ class HomeAttemptData:
     # home
 
     def download_results(self, events: Events) -> Events:
-        """See Carrying."""
+        """See AttemptData."""
         return Events(events=tuple(map(self._brought, events.events)))
 
     def _brought(self, event: PodEvent) -> PodEvent:
@@ -508,7 +508,7 @@ class HomeAttemptData:
                 self.abandon(attempt_id)
 
     def abandon(self, attempt_id: str) -> None:
-        """See Carrying. What has arrived stays: the next attempt has use for it."""
+        """See AttemptData. What has arrived stays: the next attempt has use for it."""
         self._held_up.pop(attempt_id, None)
         stop = self._stops.get(attempt_id)
         if stop is not None:
