@@ -154,8 +154,8 @@ class Channel:
         return True
 
     def send(self, lines: bytes) -> bool:
-        """Sends the lines now, as far as possible, and queues the rest. The channel ends if the pod left too much
-        unread."""
+        """Sends the lines now, as far as possible, and queues the rest. The channel ends if the pod
+        left too much unread."""
         if self._farewell is not None:
             return True
         if self.wire.pending_bytes() > SEND_LIMIT_BYTES:

@@ -293,8 +293,7 @@ _KEEP = "30d"
 
 class BucketEndpoints:
     """The buckets of one site. Safe to use from several threads. All objects of this home are below
-    PREFIX/TENANT/SITE, for one use,
-    and below PREFIX/kept/TENANT."""
+    PREFIX/TENANT/SITE, for one use, and below PREFIX/kept/TENANT."""
 
     def __init__(self, farm: FarmClient, site: Site, tenant: str, folder: Path) -> None:
         """`tenant` is the name of this home at the farm; `folder` contains notes of the used buckets. Raises

@@ -396,8 +396,8 @@ class FarmSite:
         return {message: f"site {self._name}: {message}" for message in lost} | self._attempt_data.held_up()
 
     def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
-        """See TransferSite. What an attempt made there that the farm has not forgotten yet counts as lacking, as
-        nobody waits for that here, and is kept by the time that it is read."""
+        """See TransferSite. Results that the farm has not released yet count as missing. No job waits for the
+        release, and the farm keeps them before a job reads them."""
         self._attempt_data.cleanup.soon()
         return self._answer(
             partial(missing_bytes, self._farm, versions, self._attempt_data.trees.manifest_of)
