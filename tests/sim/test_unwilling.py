@@ -1,11 +1,14 @@
 """Nodes at which pods do not come up: work goes to others where there are any."""
 
+import pytest
 from tests.sim.test_parts import NODES, node_of, simulation, view_of
 from tests.sim.test_races import command, finish, job_of
 
 from gridmill.control.steps.problems import UNFIT_SECONDS
 from gridmill.domain.pipeline import Pipeline
+from gridmill.domain.pod_protocol import PROTOCOL
 from gridmill.domain.states import RunState
+from gridmill.testing import simulated_site
 from gridmill.testing.simulated_site import Behaviour
 
 
@@ -99,3 +102,15 @@ def test_a_node_that_was_put_right_is_tried_again():
     run = finish(grid, grid.submit(Pipeline(name="q", jobs=jobs)))
     assert run.state == RunState.SUCCEEDED
     assert not any(grid.node.control.bring_ups.unfit.values())
+
+
+@pytest.mark.parametrize("protocol", [*range(PROTOCOL + 2)])
+def test_pods_of_the_version_before_are_accepted_and_others_are_not(
+    protocol: int, monkeypatch: pytest.MonkeyPatch
+):
+    """A pod that compresses texts of logs must not connect to a control node that cannot read them."""
+    monkeypatch.setattr(simulated_site, "PROTOCOL", protocol)
+    grid, run = run_with()
+    accepted = protocol in (PROTOCOL - 1, PROTOCOL)
+    assert run.state == (RunState.SUCCEEDED if accepted else RunState.FAILED)
+    assert bool(grid.world.executions) == accepted

@@ -22,6 +22,7 @@ HOME_LOG_BYTES = 8 * GIB
 MOST_TEXT_BYTES = 384 * KIB
 """The most bytes of UTF-8 in a text: 128 KiB of a job's output have this size if every byte is replaced by
 U+FFFD."""
+_MOST_OVERHEAD = KIB
 
 
 def unpacked(packed: bytes, size: int) -> bytes:
@@ -35,7 +36,10 @@ def unpacked(packed: bytes, size: int) -> bytes:
 
 def packed_of(body: Mapping[str, object]) -> tuple[bytes, int]:
     """The compressed text in the body of a LOG event, and its uncompressed size. The text is empty and the
-    size 0 if the body has no compressed text, or if its size is implausible."""
+    size 0 if the body has no compressed text, or if its size is implausible.
+
+    The limits of logs count the uncompressed size, so the compressed text must not be much larger.
+    """
     coded, size = body.get("packed"), body.get("size")
     if not isinstance(size, int) or not 0 < size <= MOST_TEXT_BYTES:
         return b"", 0
@@ -43,7 +47,9 @@ def packed_of(body: Mapping[str, object]) -> tuple[bytes, int]:
         packed = coded if isinstance(coded, bytes) else b64decode(str(coded), validate=True)
     except ValueError:
         return b"", 0
-    return packed, size if packed else 0
+    if not 0 < len(packed) <= size + size // 4 + _MOST_OVERHEAD:
+        return b"", 0
+    return packed, size
 
 
 def text_of(body: Mapping[str, object]) -> str:

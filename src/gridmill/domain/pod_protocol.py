@@ -111,7 +111,10 @@ class PartReport:
     use: MeasuredUse
 
 
-PROTOCOL = 1
+PROTOCOL = 2
+"""What a pod speaks. In version 2, a long text of a log is compressed."""
+ACCEPTED_PROTOCOLS = (1, PROTOCOL)
+"""What a control node understands: pods that started before an upgrade continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
 import os
+import random
 import zlib
 from itertools import zip_longest
 
@@ -155,6 +156,7 @@ def test_a_long_text_is_compressed_once_and_a_short_one_not():
         {"packed": zlib.compress(b"x" * 10), "size": -1},
         {"packed": zlib.compress(b"x" * 10)},
         {"packed": 7, "size": "9"},
+        {"packed": zlib.compress(b"x" * 10) + b"x" * 5000, "size": 10},
     ],
 )
 def test_a_compressed_text_that_cannot_be_right_is_empty(body):
@@ -163,3 +165,8 @@ def test_a_compressed_text_that_cannot_be_right_is_empty(body):
 
 def test_a_compressed_text_is_not_longer_than_its_pod_says():
     assert text_of({"packed": zlib.compress(b"x" * 1_000_000), "size": 10}) == "x" * 10
+
+
+def test_a_text_that_cannot_be_compressed_is_kept():
+    data = random.Random(1).randbytes(384 * 1024)
+    assert packed_of({"packed": zlib.compress(data, 0), "size": len(data)})[1] == len(data)

@@ -12,7 +12,7 @@ from gridmill.control.steps.pod_events import apply_event, deployment_of, outcom
 from gridmill.domain.deployment import Deployment, Pod
 from gridmill.domain.frozen import replace
 from gridmill.domain.pod_protocol import (
-    PROTOCOL,
+    ACCEPTED_PROTOCOLS,
     Ack,
     Events,
     EventType,
@@ -89,8 +89,9 @@ def _known_pod(deployment: Deployment | None, hello: Hello) -> Pod | None:
 def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None, hello: Hello) -> str:
     if hello.secret != channels.pod_secret(hello.pod_id):
         return "the secret of the pod is wrong"
-    if hello.protocol != PROTOCOL:
-        return f"protocol {hello.protocol} is not supported; this control node uses {PROTOCOL}"
+    if hello.protocol not in ACCEPTED_PROTOCOLS:
+        accepted = " and ".join(map(str, ACCEPTED_PROTOCOLS))
+        return f"protocol {hello.protocol} is not supported; this control node supports {accepted}"
     if deployment is None or pod is None or pod.state == PodState.GONE:
         return "the deployment does not exist any more"
     if deployment.state == DeploymentState.RELEASING:
