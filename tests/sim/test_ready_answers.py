@@ -1,5 +1,7 @@
 """Encoded answers from memory are those of the use cases: no event is missed, and no view is too old."""
 
+import threading
+
 import pytest
 from tests.sim.test_races import command, service, simulation
 
@@ -98,8 +100,7 @@ def test_of_many_readers_one_renews_a_view_before_it_is_too_old():
 
 def test_the_memory_of_kept_events_is_bounded():
     tails, size = EventTails(), 10_000
-    tails.follow("p-1")
-    tails.begin("p-1", 0)
+    tails.follow("p-1", lambda: 0)
     assert tails.after("p-1", 0, 10) == b"[]"
     for number in range(1, 200):
         tails.add([Event(time=1.0, type="x", run_id="p-1", body={"text": "x" * size})], [number])
@@ -111,6 +112,59 @@ def test_the_memory_of_kept_events_is_bounded():
     assert [sequence_of(one.id) for one in newest] == [*range(tail.begin + 1, 200)]
     assert sum(map(len, tails._pages.values())) == tails._page_bytes <= _PAGES_BYTES
     for number in range(100):
-        tails.follow(f"other-{number}")
+        tails.follow(f"other-{number}", lambda: 0)
     assert tails.after("p-1", 199, 10) is None
     assert len(tails._tails) <= 16
+
+
+def _event(size: int = 1) -> Event:
+    return Event(time=1.0, type="x", run_id="p-1", body={"text": "x" * size})
+
+
+def test_an_answer_is_bounded_although_the_newest_event_is_large():
+    tails = EventTails()
+    tails.follow("p-1", lambda: 0)
+    for number in range(1, 2000):
+        tails.add([_event()], [number])
+    tails.add([_event(8 * _BYTES)], [2000])
+    tails.add([_event()], [2001])
+    tail = tails._tails["p-1"]
+    assert sum(map(len, tail.texts)) <= _BYTES
+    assert tails.after("p-1", 1999, 10) is None
+    assert b'"id":"00000000000007d1"' in tails.after("p-1", 2000, 10)
+
+
+def test_an_old_reader_that_answers_first_does_not_open_a_newer_tail():
+    tails, asked, answered = EventTails(), threading.Event(), threading.Event()
+
+    def read_slowly() -> int:
+        asked.set()
+        assert answered.wait(30)
+        return 5
+
+    old = threading.Thread(target=tails.follow, args=("p-1", read_slowly))
+    old.start()
+    assert asked.wait(30)
+    tails.clear()
+    tails.add([_event()], [6])
+
+    def read_meanwhile() -> int:
+        answered.set()
+        old.join(30)
+        assert tails.after("p-1", 5, 10) is None, "event 6 would be missed"
+        return 6
+
+    tails.follow("p-1", read_meanwhile)
+    assert tails.after("p-1", 6, 10) == b"[]"
+
+
+def test_a_run_is_followed_although_the_store_failed_before():
+    tails = EventTails()
+
+    def fail() -> int:
+        raise StorageError("the connection is lost")
+
+    with pytest.raises(StorageError):
+        tails.follow("p-1", fail)
+    tails.follow("p-1", lambda: 5)
+    assert tails.after("p-1", 5, 10) == b"[]"

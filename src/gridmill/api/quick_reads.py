@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -21,13 +22,14 @@ from gridmill.errors import TABLE, GridmillError
 from gridmill.http.errors import failure
 from gridmill.ports.grid import Grid
 from gridmill.ports.ready_answers import ReadyAnswers
-from gridmill.ports.usecase import ArgumentLimits, Hint, UseCase
+from gridmill.ports.usecase import ArgumentLimits, Hint, ResponseForm, UseCase
 from gridmill.ports.usecases import USE_CASES
 
 QUICK = ("control", "run", "job", "events", "logs")
 """The use cases that are answered here."""
 THREADS = 16
-"""The most answers that are made at the same time; further ones wait."""
+"""The most answers of streams, and the most other answers, that are made at the same time. Further ones
+wait. A slow read of a log does not delay the others."""
 FOLLOWERS = 512
 """The most requests that wait for events at the same time here. Further ones are passed on."""
 _SLICE_SECONDS = 1.0
@@ -56,7 +58,7 @@ class QuickReads:
         self._app, self._grid = app, grid
         self._ready = grid if isinstance(grid, ReadyAnswers) else None
         self._requests = [_Request(USE_CASES[name]) for name in QUICK]
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="read")
+        self._pools = {form: ThreadPoolExecutor(THREADS, thread_name_prefix="read") for form in ResponseForm}
         self._commits: dict[asyncio.AbstractEventLoop, _Commits] = {}
         self._waiting = 0
 
@@ -93,7 +95,8 @@ class QuickReads:
         return encode(getattr(self._grid, name)(**arguments))
 
     async def _in_thread(self, make: Callable[[str, Mapping[str, Any]], bytes], call: _Call) -> bytes:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, make, call.name, call.arguments)
+        pool = self._pools[USE_CASES[call.name].form]
+        return await asyncio.get_running_loop().run_in_executor(pool, make, call.name, call.arguments)
 
     def _may_wait(self, call: _Call) -> bool:
         """Only the events of a whole run are in memory; other streams wait in threads of their own."""
@@ -151,8 +154,9 @@ class _Commits:
 
     def note(self) -> None:
         """There was a commit. From any thread."""
-        if self._next is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        if self._next is not None:
+            with suppress(RuntimeError):  # the server has stopped and closed its loop
+                self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
         done, self._next = self._next, None

@@ -7,7 +7,7 @@ kept here as well. What is older, and what is asked of one job only, is read fro
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gridmill.codec import encode
 from gridmill.domain.frozen import replace
@@ -30,11 +30,11 @@ class _Tail:
         self._size = 0
 
     def add(self, sequence: int, text: bytes) -> None:
-        """Keep the next event; if there are too many, drop the older half."""
+        """Keep the next event; while there are too many, drop the older half."""
         self.sequences.append(sequence)
         self.texts.append(text)
         self._size += len(text)
-        if self._size > _BYTES or len(self.sequences) > _EVENTS:
+        while self._size > _BYTES or len(self.sequences) > _EVENTS:
             dropped = (len(self.sequences) + 1) // 2
             self.begin = self.sequences[dropped - 1]
             self._size -= sum(map(len, self.texts[:dropped]))
@@ -58,23 +58,24 @@ class EventTails:
                 if tail is not None and sequence:
                     tail.add(sequence, encode(replace(event, id=event_id(sequence))))
 
-    def follow(self, run_id: str) -> bool:
-        """Keep the events of a run from the next commit on; False if it is followed already. The caller then
-        reads the run's last event from the store and calls `begin`."""
+    def follow(self, run_id: str, read_last: Callable[[], int]) -> None:
+        """Keep the events of a run from the next commit on, unless it is followed already. `read_last` reads
+        the sequence of the run's last event from the store: the kept events are complete from there on."""
         with self._lock:
             if run_id in self._tails:
-                return False
+                return
             while len(self._tails) >= _RUNS:
                 del self._tails[next(iter(self._tails))]
-            self._tails[run_id] = _Tail(-1)
-            return True
-
-    def begin(self, run_id: str, last: int) -> None:
-        """From the event `last`, which was read after `follow`, the kept events are complete."""
-        with self._lock:
-            tail = self._tails.get(run_id)
-            if tail is not None:
-                tail.begin = max(tail.begin, last)
+            tail = self._tails[run_id] = _Tail(-1)
+        try:
+            last = read_last()
+        except BaseException:
+            with self._lock:
+                if self._tails.get(run_id) is tail:
+                    del self._tails[run_id]
+            raise
+        with self._lock:  # another thread may have replaced this tail by a newer one, which begins later
+            tail.begin = max(tail.begin, last)
 
     def clear(self) -> None:
         """Keep nothing: what the store has is not known for certain."""

@@ -11,9 +11,10 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from gridmill.api.app import make_app
-from gridmill.api.quick_reads import QuickReads
+from gridmill.api.quick_reads import THREADS, QuickReads, _Commits
 from gridmill.codec import encode
 from gridmill.domain.job import CommandSpec, Job
+from gridmill.domain.job_log import LogEntry
 from gridmill.domain.pipeline import Pipeline
 from gridmill.http.server import serve
 from gridmill.testing.fake_grid import FakeGrid
@@ -187,3 +188,59 @@ def test_a_follower_gets_an_empty_answer_when_its_time_is_over_or_the_server_sto
     server.stop()
     follower.join(30)
     assert answers == [b"[]"]
+
+
+class SlowLogs(FakeGrid):
+    """A grid whose logs are on a slow disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading, self.go_on = threading.Semaphore(0), threading.Event()
+
+    def logs(self, run_id: str, **query: Any) -> tuple[LogEntry, ...]:
+        self.reading.release()
+        self.go_on.wait(60)
+        return ()
+
+
+def test_slow_reads_of_logs_do_not_delay_the_other_reads() -> None:
+    grid = SlowLogs()
+    grid.start_run(PIPELINE)
+    server = serve(make_app(grid))
+    threads = [
+        threading.Thread(
+            target=httpx.get, args=(f"{server.address}/v1/runs/p-1/logs",), kwargs={"timeout": 60}
+        )
+        for _ in range(THREADS + 4)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(THREADS):
+            assert grid.reading.acquire(timeout=30)
+        assert httpx.get(f"{server.address}/v1/control", timeout=20).status_code == 200
+    finally:
+        grid.go_on.set()
+        for thread in threads:
+            thread.join(60)
+        server.stop()
+
+
+class ClosingLoop:
+    """A loop that another thread closes at once after a check that it is open."""
+
+    def create_future(self) -> object:
+        return object()
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_soon_threadsafe(self, callback: object) -> None:
+        raise RuntimeError("Event loop is closed")
+
+
+def test_a_commit_while_the_server_closes_its_loop_does_not_fail() -> None:
+    loop: Any = ClosingLoop()
+    commits = _Commits(loop)
+    commits.next()
+    commits.note()

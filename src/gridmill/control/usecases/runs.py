@@ -375,9 +375,8 @@ class RunUseCases(AlterationUseCases):
 
     def _keep_events(self, run_id: str) -> None:
         """Keep the events of an active run from now on for those that follow it."""
-        tails = self._ledger.tails
-        if run_id in self._ledger.snapshot.runs and not self._ledger.doubtful and tails.follow(run_id):
-            tails.begin(run_id, self._ledger.store.last_event(run_id))
+        if run_id in self._ledger.snapshot.runs and not self._ledger.doubtful:
+            self._ledger.tails.follow(run_id, lambda: self._ledger.store.last_event(run_id))
 
     def ready(self, name: str, arguments: Mapping[str, Any]) -> bytes | None:
         """See ports.ready_answers."""
