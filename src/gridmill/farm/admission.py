@@ -1,7 +1,9 @@
-"""Admission of tenants' deployments to the farm's nodes and GPUs, and the forecast of their waits. Pure.
+"""Admits deployments of tenants to the nodes and GPUs of the farm, and forecasts how long they wait. Pure
+functions.
 
-The order is first come, first served over all tenants. A GPU, or a share of one that its owner declared,
-belongs to one pod at a time. The forecast is based on how long earlier deployments stayed.
+Deployments of all tenants are admitted in the order of their requests. A GPU, or a share of a GPU that the
+owner of the farm declared, belongs to one pod at a time. The forecast is based on how long earlier
+deployments stayed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,23 +23,23 @@ from gridmill.farm.deployment import HAS_ROOM, PodPlacement, TenantDeployment, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeCapacity:
-    """The free capacity of a node: `amounts` without GPUs, and the numbers of its free GPUs, of which each of
-    the machine's has `shares`."""
+    """The free capacity of a node: `amounts` without GPUs, and the numbers of its free GPUs. `shares`: the
+    number of shares of each GPU of the machine."""
 
     amounts: Amounts
     gpus: tuple[int, ...]
     shares: int = 1
 
     def holds(self, wanted: Amounts) -> bool:
-        """Whether a pod of that size fits."""
+        """Whether a pod of this size fits."""
         return self.pick(wanted) is not None and replace(wanted, gpus=0).fits_in(self.amounts)
 
     def pick(self, wanted: Amounts) -> tuple[int, ...] | None:
-        """The GPUs that a pod of that size would get."""
+        """The GPUs that a pod of this size would get."""
         return pick(self.gpus, wanted.gpus, self.shares)
 
     def without(self, taken: Amounts, gpus: Iterable[int]) -> "FreeCapacity":
-        """What a pod leaves."""
+        """The capacity that is left after a pod is placed."""
         left = tuple(index for index in self.gpus if index not in set(gpus))
         return replace(self, amounts=self.amounts - replace(taken, gpus=0), gpus=left)
 
@@ -45,9 +47,9 @@ class FreeCapacity:
 def admit(
     lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> tuple[TenantDeployment, ...]:
-    """The deployments that may be brought up now, with the placement of their pods. Who asked first goes
-    first, and nobody overtakes: a large deployment would wait for ever. Only what no node here could ever
-    hold is passed over."""
+    """The deployments that can start now, with the placement of their pods. Deployments start in the order of
+    their requests, and no later one overtakes: otherwise a large deployment could wait for ever. Only a
+    deployment that is too large for the empty farm is skipped."""
     rooms = free(lodgings, nodes, shares)
     whole = free((), nodes, shares)
     admitted: list[TenantDeployment] = []
@@ -63,7 +65,7 @@ def admit(
 
 
 def queue(lodgings: Iterable[TenantDeployment]) -> list[TenantDeployment]:
-    """Those that wait, in their order."""
+    """The waiting deployments, in their order."""
     waiting = (deployment for deployment in lodgings if deployment.state == TenantDeploymentState.WAITING)
     return sorted(waiting, key=lambda one: one.number)
 
@@ -71,7 +73,7 @@ def queue(lodgings: Iterable[TenantDeployment]) -> list[TenantDeployment]:
 def free(
     lodgings: Iterable[TenantDeployment], nodes: Iterable[Node], shares: int = 1
 ) -> dict[str, FreeCapacity]:
-    """What each node has left beside those that have room."""
+    """The capacity of each node that running and starting deployments leave free."""
     rooms = {
         node.name: FreeCapacity(
             amounts=replace(node.capacity, gpus=0), gpus=tuple(range(node.capacity.gpus)), shares=shares
@@ -91,7 +93,8 @@ def free(
 def gpu_slots(
     lodgings: Sequence[TenantDeployment], nodes: Iterable[Node], tenant: str, shares: int = 1
 ) -> dict[str, tuple[GpuSlot, ...]]:
-    """Who has which GPU, or share of one, by node, as a tenant may know it: of others, that it is taken."""
+    """Which pod has which GPU or share of a GPU, by node, as a tenant is allowed to see it: GPUs of other
+    tenants are only marked as taken."""
     taken = {
         (berth.node, index): deployment.id if deployment.tenant == tenant else ""
         for deployment in lodgings
@@ -115,8 +118,8 @@ def gpu_slots(
 def queued(
     lodgings: Iterable[TenantDeployment], tenant: str, starts: Mapping[int, float]
 ) -> tuple[QueuedDeployment, ...]:
-    """Those of a tenant that wait, and their places in the line of all; `starts`: in how many seconds each is
-    expected to get room, by its number."""
+    """The waiting deployments of a tenant, and their places in the queue of all tenants. `starts`: by the
+    number of a deployment, in how many seconds it is expected to get room."""
     return tuple(
         QueuedDeployment(deployment=one.id, position=place, seconds=starts.get(one.number))
         for place, one in enumerate(queue(lodgings))
@@ -125,7 +128,8 @@ def queued(
 
 
 def _numbers(berth: PodPlacement, shares: int) -> Sequence[int]:
-    """Its GPUs, as they are numbered now: of those that were numbered otherwise when it came all is its."""
+    """The GPUs of a deployment, as they are numbered now. If the numbering has changed since the deployment
+    started, all GPUs count as its own."""
     if berth.shares == shares:
         return berth.gpus
     whole = devices_of(berth.gpus, berth.shares)
@@ -133,7 +137,7 @@ def _numbers(berth: PodPlacement, shares: int) -> Sequence[int]:
 
 
 def check_size(lodging: TenantDeployment, nodes: Sequence[Node], shares: int = 1) -> None:
-    """Raises CapacityError for what would not fit if nothing else were here."""
+    """Raises CapacityError for a deployment that would not fit if the farm were empty."""
     if _placements(lodging, free((), nodes, shares)) is None:
         largest = max((order.capacity for order in lodging.request.orders), key=lambda one: one.memory_bytes)
         raise CapacityError(
@@ -147,7 +151,7 @@ _Found = tuple[tuple[PodPlacement, ...], dict[str, FreeCapacity]]
 
 
 def _placements(lodging: TenantDeployment, rooms: dict[str, FreeCapacity]) -> _Found | None:
-    """A placement for each pod, and the remaining capacity; None where one of them has none."""
+    """A placement for each pod, and the remaining capacity. None if a pod cannot be placed."""
     left, berths = dict(rooms), []
     for order in lodging.request.orders:
         name = next((name for name in _nodes_in_order(order, left) if left[name].holds(order.capacity)), None)
@@ -160,7 +164,7 @@ def _placements(lodging: TenantDeployment, rooms: dict[str, FreeCapacity]) -> _F
 
 
 def _nodes_in_order(order: PodOrder, rooms: dict[str, FreeCapacity]) -> list[str]:
-    """The nodes in the order in which they are tried; the one that was asked for first."""
+    """The nodes in the order in which they are tried. The requested node is the first."""
     first = [name for name in rooms if name == order.node]
     return first if order.pinned and order.node else [*first, *(name for name in rooms if name != order.node)]
 
@@ -175,8 +179,9 @@ _LIKELY = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueForecast:
-    """In seconds from now: `starts`, when each that waits (by its number) gets room; `openings`, when there
-    is room for more behind them all. Who is not there waits for nobody knows how long."""
+    """A forecast in seconds from now. `starts`: by the number of a waiting deployment, when it gets room.
+    `openings`: when there is room for further deployments behind all of these. A deployment that is missing
+    waits for an unknown time."""
 
     starts: Mapping[int, float]
     openings: tuple[FutureCapacity, ...]
@@ -185,7 +190,8 @@ class QueueForecast:
 def forecast(
     lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> QueueForecast:
-    """All stay as long as half of those before did, of their own tenant where enough of it have left."""
+    """Each deployment is expected to stay for the median time of earlier ones: those of its own tenant if
+    enough of them have ended, else those of all tenants."""
     line = [one for one in queue(lodgings) if _fits(one, nodes, shares)]
     near, further = line[:MOST_WAITING], line[MOST_WAITING:]
     hold_room = [one for one in lodgings if one.state != TenantDeploymentState.WAITING]
@@ -226,7 +232,7 @@ def _forecast(
 
 
 def _fits(waiting: TenantDeployment, nodes: Sequence[Node], shares: int) -> bool:
-    """Whether it would get room if nobody else were here."""
+    """Whether the deployment would get room if the farm were empty."""
     return bool(admit((waiting,), nodes, 0.0, shares))
 
 
@@ -236,7 +242,8 @@ def _open(openings: list[FutureCapacity], seconds: float, gpus: int | None) -> N
 
 
 def _gpus(lodgings: Iterable[TenantDeployment], nodes: Sequence[Node], shares: int) -> int | None:
-    """The most that one pod would get, on nodes that have a CPU and memory left; None: there is none."""
+    """The largest amounts that one pod would get, on nodes that have a CPU and memory left. None if there is
+    no such node."""
     rooms = free(lodgings, nodes, shares).values()
     roomy = (one for one in rooms if one.amounts.cpus >= 1.0 and one.amounts.memory_bytes > 0)
     return max((_most(room.gpus, shares) for room in roomy), default=None)
@@ -247,7 +254,7 @@ def _most(numbers: Sequence[int], shares: int) -> int:
 
 
 class _PastDurations:
-    """How long those that have left had stayed, ascending: of each tenant, and of all."""
+    """How long ended deployments stayed, in ascending order: by tenant, and for all tenants."""
 
     def __init__(self, lodgings: Iterable[TenantDeployment]) -> None:
         durations = sorted(
@@ -261,7 +268,7 @@ class _PastDurations:
             self._of.setdefault(tenant, []).append(seconds)
 
     def median_remaining(self, lodging: TenantDeployment, now: float) -> float:
-        """Seconds until it leaves; infinite where nobody knows."""
+        """The expected seconds until the deployment ends; infinite if that is unknown."""
         own = self._of.get(lodging.tenant, [])
         durations = own if len(own) >= LEAST_STAYS else self._all
         if len(durations) < LEAST_STAYS:

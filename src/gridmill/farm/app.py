@@ -1,4 +1,4 @@
-"""The farm's HTTP API for its tenants."""
+"""The HTTP API of the farm for its tenants."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +34,7 @@ PROBE_BYTES = 4 * 2**20
 
 
 def make_app(farm: Farm) -> FastAPI:
-    """The application, with its guard."""
+    """The application, with the middleware that authenticates tenants."""
     app = FastAPI(title="Gridmill farm", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.farm, app.state.tries = farm, JoinRateLimiter()
     app.add_api_route("/healthz", _health, methods=["GET"])
@@ -58,7 +58,7 @@ def _health() -> dict[str, str]:
 
 
 def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
-    """Become a tenant, by a one-time secret."""
+    """Make the caller a tenant, with a one-time secret."""
     tries: JoinRateLimiter = request.app.state.tries
     caller = request.client.host if request.client else ""
     if not tries.allows(caller, farm.now()):
@@ -72,14 +72,15 @@ def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
 
 
 def _look(farm: TheFarm, tenant: Asking) -> Response:
-    """What the farm has, and what goes on there."""
+    """The capacity of the farm and its deployments, as the tenant is allowed to see them."""
     return reply(look(farm, tenant))
 
 
 async def _probe(
     request: Request, tenant: Asking, back: Annotated[int, Query(ge=0, le=PROBE_BYTES)] = 0
 ) -> Response:
-    """Take what comes and answer with so many bytes: how quick the way is."""
+    """Read the body and answer with the requested number of bytes: this measures the speed of the
+    connection."""
     del tenant
     async for _ in request.stream():
         continue
@@ -87,29 +88,29 @@ async def _probe(
 
 
 def _deploy(farm: TheFarm, tenant: Asking, deployment_id: Name, wanted: DeployRequest) -> Response:
-    """Bring up pods when there is room; may be repeated."""
+    """Start pods when there is room. Can be repeated."""
     deploy(farm, tenant, deployment_id, wanted)
     return done()
 
 
 def _observe(farm: TheFarm, tenant: Asking, wanted: PodNames) -> Response:
-    """How pods look."""
+    """The states of pods."""
     return reply(observe(farm, tenant, wanted.pods))
 
 
 def _end(farm: TheFarm, tenant: Asking, wanted: PodNames) -> Response:
-    """End pods; they are gone when this answers."""
+    """End pods. When this returns, they have ended."""
     end(farm, tenant, wanted.pods)
     return done()
 
 
 def _open(farm: TheFarm, tenant: Asking) -> Response:
-    """A new session of messages; the one before it ends."""
+    """Open a new session of messages, which ends the previous one."""
     return reply(SessionName(session=farm.sandbox_of(tenant).relay.open()))
 
 
 async def _read(request: Request, farm: TheFarm, tenant: Asking, session: Name) -> Response:
-    """What the pods say, as lines, until the session ends."""
+    """The messages of the pods, as lines, until the session ends."""
     relay = (await run_in_threadpool(farm.sandbox_of, tenant)).relay
     begun = relay.begin(session)
     stopping: Callable[[], bool] = request.scope.get("gridmill.stopping", lambda: False)
@@ -124,7 +125,8 @@ async def _forward_lines(
     session: Name,
     sequence: Annotated[int | None, Header(ge=0)] = None,
 ) -> Response:
-    """Lines for pods. A `Sequence` that is not higher than one before was passed on already."""
+    """Forward lines to pods. If the header `Sequence` is not higher than an earlier one, the lines were
+    forwarded before and are skipped."""
     body = await request.body()
     relay = (await run_in_threadpool(farm.sandbox_of, tenant)).relay
     await run_in_threadpool(relay.forward, session, sequence, body)

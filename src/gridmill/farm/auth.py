@@ -1,7 +1,7 @@
-"""Authenticates requests to the farm by certificate and token, limits bodies, and answers all errors.
+"""Authenticates requests to the farm by certificate and token, limits the size of bodies, and answers all
+errors.
 
-It has the common code of all routes of the farm's controller: the tenant of the request, and how it is
-answered.
+It also has the common code of all routes: the tenant of a request, and the form of an answer.
 """
 
 import logging
@@ -36,14 +36,15 @@ _log = logging.getLogger("gridmill.farm")
 
 
 class TenantMiddleware:
-    """ASGI middleware. Whoever passes is a tenant (the scope's `gridmill.tenant`), but for joining."""
+    """ASGI middleware. Each request that passes is from a tenant (`gridmill.tenant` in the scope), except
+    requests to join."""
 
     def __init__(self, app: ASGIApp, *, farm: Farm) -> None:
         self._app, self._farm = app, farm
         self._lanes: dict[tuple[str, bool], Semaphore] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Admit and pass on, or answer."""
+        """Pass the request on, or refuse it."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
@@ -59,8 +60,9 @@ class TenantMiddleware:
             return await pass_on(self._app, scope, body, send, who="the farm", log=_log)
 
     def _lane(self, scope: Scope) -> AbstractAsyncContextManager[None]:
-        """Of one tenant so many are answered at once, and what takes long holds up nothing else of it; each
-        lane has threads of its own. Sessions need none."""
+        """Limits how many requests of a tenant are served at a time. Long requests have a limit of their own,
+        so that they do not delay others of the tenant. Each limit has its own threads. Sessions are not
+        limited."""
         path, tenant = scope["path"], scope.get(TENANT)
         if tenant is None or path.startswith("/v1/relay/"):
             return nullcontext()
@@ -94,7 +96,8 @@ def _limit(path: str) -> int:
 
 
 def _version_refusal(version: str, ours: str) -> Response | None:
-    """What the tenant says of itself, where it does: both may have changed since it joined."""
+    """Refuses versions that do not work together. The request names the version of the tenant: both versions
+    can have changed since the tenant joined."""
     if not version:
         return None
     try:
@@ -119,10 +122,10 @@ Asking = Annotated[Tenant, Depends(_tenant)]
 
 
 def reply(noun: object) -> Response:
-    """A noun as the codec writes it."""
+    """An answer with this noun, encoded by the codec."""
     return Response(encode(noun), media_type="application/json")
 
 
 def done() -> Response:
-    """Nothing to say."""
+    """An answer without content."""
     return Response(status_code=204)

@@ -1,4 +1,5 @@
-"""The farm's certificate and its own certificate authority, which signs those of tenants (extra `tls`)."""
+"""The certificate of the farm and its certificate authority, which signs the certificates of tenants (extra
+`tls`)."""
 
 import datetime
 import hashlib
@@ -20,9 +21,10 @@ _LEAST_RSA_BITS = 2048
 
 
 class Authority:
-    """Lies in a folder, made once; tenants pin `fingerprint` (SHA-256, hex, of the certificate).
+    """A certificate authority in a folder, made once. Tenants pin `fingerprint`, the SHA-256 (hex) of the
+    certificate.
 
-    What it shows signs those of tenants too: it is trusted here for nothing else.
+    The farm's own certificate also signs those of tenants. The farm trusts it for nothing else.
     """
 
     def __init__(self, folder: Path, now: float) -> None:
@@ -56,22 +58,23 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """What tenants pin."""
+        """The fingerprint that tenants pin: SHA-256 (hex) of the certificate."""
         return _fingerprint(self._certificate)
 
     def context(self) -> ssl.SSLContext:
-        """TLS 1.3; a client may show a certificate, and then one that was signed here."""
+        """The settings of TLS 1.3. A client can present a certificate; it must be signed by this
+        authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.num_tickets = 0  # a session that goes on would show no certificate again
+        context.num_tickets = 0  # a resumed TLS session would not present the client's certificate again
         context.load_cert_chain(self._certfile, self._keyfile)
         context.load_verify_locations(self._certfile)
         context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
     def sign(self, tenant: str, request: str, now: float) -> tuple[str, str]:
-        """A certificate (PEM) for the key of a signing request (PEM), and its fingerprint. Nothing else is
-        taken over from the request. Raises InputError."""
+        """A certificate (PEM) for the key of a signing request (PEM), and its fingerprint. Only the key is
+        taken from the request. Raises InputError."""
         key = _requested_key(request)
         made = (
             _dated(now)
@@ -86,7 +89,7 @@ class Authority:
 
 
 def fingerprint_of_key(request: str) -> str:
-    """Of the key that a signing request (PEM) is for: SHA-256 (hex). Raises InputError."""
+    """The SHA-256 (hex) of the key in a signing request (PEM). Raises InputError."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(_requested_key(request).public_bytes(serialization.Encoding.DER, form)).hexdigest()
 

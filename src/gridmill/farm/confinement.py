@@ -1,6 +1,6 @@
-"""How pods of a tenant are confined on this machine, and its folders, which links cannot lead away from.
+"""Confines the pods of a tenant on this machine, and makes the folders of the tenant safely against links.
 
-Folders and files that say how pods are belong to the farm; jobs get a home folder of their own beside them.
+Files and folders that control pods belong to the farm. Jobs have a separate home folder beside them.
 """
 
 import os
@@ -29,8 +29,8 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFolders:
-    """Those of one tenant. `home` has the socket and the folders of pods, and is the farm's; `user` is the
-    home folder of its jobs, `root` their storage root."""
+    """The folders of one tenant. `home` holds the socket and the folders of pods and belongs to the farm.
+    `user` is the home folder of its jobs, `root` their storage root."""
 
     folder: Path
     root: Path
@@ -38,7 +38,7 @@ class TenantFolders:
 
     @property
     def home(self) -> Path:
-        """See there."""
+        """The folder with the socket and the folders of pods. It belongs to the farm."""
         return self.folder / "home"
 
     @property
@@ -48,21 +48,21 @@ class TenantFolders:
 
     @property
     def records(self) -> Path:
-        """A file for each pod that was started confined."""
+        """The folder with a record for each pod that was started confined."""
         return self.folder / "confined"
 
     @property
     def scratch(self) -> Path:
-        """Private folders of its pods."""
+        """The folder with the private folders of pods."""
         return self.folder / "scratch"
 
     @property
     def written(self) -> tuple[Path, ...]:
-        """Those whose files count as the tenant's."""
+        """The folders whose files count against the disk limit of the tenant."""
         return (self.home, self.root, *((self.person, self.scratch) if self.user is not None else ()))
 
     def make(self) -> None:
-        """Make those that are missing; a link or a file in the place of one goes. Raises OSError."""
+        """Make missing folders. A link or a file at the path of a folder is deleted. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(PASS)
         owner = self.user
@@ -78,7 +78,7 @@ class TenantFolders:
             own_folder(one, owner, _PRIVATE)
 
     def make_pods(self, pods: Iterable[str]) -> None:
-        """The folders of pods, which are the tenant's. Raises OSError."""
+        """Make the folders of pods, which belong to the tenant. Raises OSError."""
         if self.user is not None:
             with acting_as(0):
                 for pod in pods:
@@ -86,8 +86,8 @@ class TenantFolders:
 
 
 def own_folder(path: Path, user: int | None, mode: int) -> None:
-    """Make the folder, or see that it is one, of that user and mode; its parent is the farm's. What is in its
-    place and is no folder is deleted: a job may have put a link there. Raises OSError."""
+    """Make a folder with this user and mode, or correct those of an existing one. The parent belongs to the
+    farm. A link or a file at the path is deleted, because a job can put a link there. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(_TRIES):
         with suppress(FileExistsError):
@@ -109,7 +109,7 @@ def own_folder(path: Path, user: int | None, mode: int) -> None:
 
 @cache
 def look_at_isolation(cgroups: bool) -> Isolation:
-    """What this machine permits; tried once."""
+    """The isolation that this machine supports; tested once."""
     try:
         tried = subprocess.run(
             [*PROGRAM, "--probe", str(FIRST_USER - 1)],
@@ -131,7 +131,8 @@ def look_at_isolation(cgroups: bool) -> Isolation:
 
 
 def why_not_isolated(isolation: Isolation) -> str:
-    """Why jobs of several tenants could exhaust or end each other here; empty: they cannot."""
+    """Why jobs of one tenant could exhaust the machine for other tenants or end their processes. Empty: they
+    cannot."""
     if isolation.is_complete:
         return ""
     missing = "limits of memory, processes and CPUs" if not isolation.groups else "namespaces"
@@ -139,7 +140,7 @@ def why_not_isolated(isolation: Isolation) -> str:
 
 
 class PodConfiner:
-    """Starts the pods of one tenant confined. See `sites.processes.Confiner`."""
+    """Starts the pods of one tenant confined. Implements `sites.processes.Confiner`."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class PodConfiner:
         self._isolation, self._node = isolation, node
 
     def command(self, order: PodOrder, folder: Path, words: Sequence[str]) -> list[str]:
-        """The command line of the program that starts these words confined."""
+        """The command line that runs these words confined."""
         folders, shared = self._folders, self._settings.farm_folders
         confinement = Confinement(
             user=self._user,
@@ -173,7 +174,8 @@ class PodConfiner:
         return [*PROGRAM, encode(confinement).decode()]
 
     def environment(self) -> dict[str, str | None]:
-        """Variables of a pod that differ from the farm's; None: not set."""
+        """The environment variables of a pod that differ from those of the farm. None: the variable is not
+        set."""
         name = f"gridmill-{self._user}"
         person = {"HOME": str(self._folders.person), "USER": name, "LOGNAME": name}
         return {**person, "TMPDIR": None, "TEMP": None, "TMP": None}
@@ -182,7 +184,7 @@ class PodConfiner:
         return self._folders.records / pod
 
     def pid(self, pod: str) -> int | None:
-        """The process that keeps a pod; None where there is none."""
+        """The id of the process that keeps a pod; None if there is none."""
         with acting_as(0):
             try:
                 noted = decode(self._record(pod).read_bytes(), ConfinedPod)
@@ -191,14 +193,15 @@ class PodConfiner:
         return noted.pid if _start_time(noted.pid) == noted.started else None
 
     def clear(self, pods: Iterable[str]) -> None:
-        """End these pods, whatever their folders say, and remove what they have left outside them."""
+        """End these pods, whatever the files in their folders say, and delete what they left outside these
+        folders."""
         with acting_as(0):
             for pod in pods:
                 if self._record(pod).exists():
                     self._clear(pod)
 
     def clear_all(self) -> None:
-        """All pods of the tenant."""
+        """End all pods of the tenant."""
         with acting_as(0):
             records = [path.name for path in self._folders.records.iterdir() if not path.name.startswith(".")]
         self.clear(records)
@@ -213,7 +216,7 @@ class PodConfiner:
 
 
 def _start_time(pid: int) -> int:
-    """In ticks since boot; 0 where it has ended."""
+    """The start time of a process in ticks since boot; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -223,6 +226,6 @@ def _start_time(pid: int) -> int:
 
 @cache
 def _python_folders() -> tuple[str, ...]:
-    """Where this Python and this Gridmill are."""
+    """The folders of this Python and of Gridmill."""
     wanted = (sys.prefix, sys.base_prefix, *sys.path)
     return tuple(dict.fromkeys(str(Path(one)) for one in wanted if one and Path(one).is_dir()))

@@ -1,8 +1,8 @@
-"""A deployment of a tenant on this farm, from its request to its removal, and what its attempts wrote.
+"""A deployment of a tenant on this farm, from its request to its removal, and the results of its attempts.
 
-It decides what ends by itself (pure over `now`): deployments of tenants that send nothing any more, and what
-they left. `AttemptRecord` records what was placed here for an attempt and where it writes, until its home
-confirms that it has everything.
+Pure functions over `now` decide what ends without a request: deployments of tenants that are silent, and
+results that are not downloaded. `AttemptRecord` stores what was placed on the farm for an attempt and where
+the attempt writes, until the tenant confirms that it has everything.
 """
 
 import re
@@ -18,8 +18,9 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,199}")
 
 
 class TenantDeploymentState(StrEnum):
-    """WAITING for room; STARTING: has it, is being brought up; UP; GONE: its pods are, what they left is
-    here; ENDED: forgotten but for its id, which is not brought up again."""
+    """The states of a deployment. WAITING: it has no room yet. STARTING: it has room and its pods are
+    starting. UP: its pods run. GONE: its pods have ended, their results are still on the farm. ENDED: only
+    its id is kept, so that a repeated request does not start it again."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -33,7 +34,7 @@ HAS_ROOM = frozenset({TenantDeploymentState.STARTING, TenantDeploymentState.UP})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlacement:
-    """Where a pod is: its node, and the numbers of the GPUs there that are its alone."""
+    """The placement of a pod: its node, and the numbers of the GPUs that belong to it."""
 
     pod_id: str
     node: str
@@ -44,8 +45,8 @@ class PodPlacement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantDeployment:
     """A deployment of a tenant. `number` counts all deployments of the farm, in the order of their requests.
-    `since` is when it came into its state (Unix time); `message` says why it is gone. `started` is when it
-    got room (0: never), `stayed_seconds` how long it had it, once it has it no more."""
+    `since` is when it entered its state (Unix time). `message` says why it has ended. `started` is when it
+    got room (0: never). `stayed_seconds` is how long it had room; set when it no longer has it."""
 
     id: str
     tenant: str
@@ -60,11 +61,11 @@ class TenantDeployment:
 
     @property
     def pods(self) -> tuple[str, ...]:
-        """Their ids."""
+        """The ids of its pods."""
         return tuple(order.pod_id for order in self.request.orders)
 
     def to(self, state: TenantDeploymentState, now: float, message: str = "") -> "TenantDeployment":
-        """In that state from now on; without room nothing is taken."""
+        """The deployment in this state, from now on. In a state without room it has no placement."""
         changed = replace(self, state=state, since=now, message=message)
         if state in HAS_ROOM:
             return replace(changed, started=now if self.state not in HAS_ROOM else self.started)
@@ -73,28 +74,29 @@ class TenantDeployment:
         return replace(changed, placements=(), stayed_seconds=stayed)
 
     def ended(self, now: float, message: str = "") -> "TenantDeployment":
-        """What is remembered of it: which pods it had, why what they left is lost, and nothing secret."""
+        """The record that is kept after the end: the ids of the pods and why results were lost. It contains
+        no secret."""
         orders = tuple(replace(order, secret="") for order in self.request.orders)
         return replace(
             self.to(TenantDeploymentState.ENDED, now, message), request=replace(self.request, orders=orders)
         )
 
     def without(self, pods: Collection[str]) -> "TenantDeployment":
-        """Of those that wait: with the other pods only."""
+        """A waiting deployment without these pods."""
         orders = tuple(order for order in self.request.orders if order.pod_id not in pods)
         return replace(self, request=replace(self.request, orders=orders))
 
 
 def check_id(name: str) -> str:
-    """The id of a deployment, pod or attempt. Raises InputError for what could not be a folder's name."""
+    """The id of a deployment, pod or attempt. Raises InputError if it cannot be the name of a folder."""
     if not _ID.fullmatch(name) or ".." in name:
         raise InputError(f"{name[:60]!r} is no id", place="id")
     return name
 
 
 def check_deploy(lodging: TenantDeployment, others: Iterable[TenantDeployment]) -> None:
-    """Raises InputError for ids that could not be folders, ConflictError for pods of another
-    deployment of the same tenant."""
+    """Raises InputError for ids that cannot be names of folders, ConflictError for pods that belong to
+    another deployment of the same tenant."""
     if not lodging.request.orders:
         raise InputError("a deployment needs at least one pod", place="orders")
     if not 0 < lodging.request.lease_seconds < float("inf"):
@@ -127,23 +129,24 @@ def _check_amounts(deploy: DeployRequest) -> None:
 SILENT_SECONDS = 20.0
 """A tenant without any request for this long is disconnected; connected ones send one every few seconds."""
 REMEMBERED_SECONDS = 86400.0
-"""How long an ended deployment is remembered, so that a late, repeated request for it is recognised and the
-last messages of its pods are available."""
+"""How long the record of an ended deployment is kept, so that a late, repeated request for it is recognised
+and the last messages of its pods are available."""
 
 
 def expired(
     lodgings: Iterable[TenantDeployment], last_contacts: Mapping[str, float], now: float
 ) -> tuple[TenantDeployment, ...]:
-    """The deployments whose tenant sent no request for the time of their lease. `last_contacts`: when each
-    was heard of last; when the controller comes up all are, for until then they could not be."""
+    """The deployments whose tenant sent no request for the time of their lease. `last_contacts`: the time of
+    the last request of each tenant. When the farm starts, all tenants count as heard, because until then they
+    could not send requests."""
     live = (one for one in lodgings if one.state in HAS_ROOM or one.state == TenantDeploymentState.WAITING)
     return tuple(one for one in live if last_contacts.get(one.tenant, now) + one.request.lease_seconds <= now)
 
 
 def silent(last_contacts: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """Tenants that have said nothing for so long that they may be cut off. Their pods are to count their
-    leases themselves from now on: who passes their words on may be gone before these end. Others may add to
-    `last_contacts` meanwhile."""
+    """The tenants that have sent nothing for so long that they can be disconnected. From then on, their pods
+    count their leases themselves, because the relay may not exist when the leases end. Other threads can add
+    to `last_contacts` meanwhile."""
     return tuple(tenant for tenant, time in tuple(last_contacts.items()) if time + SILENT_SECONDS <= now)
 
 
@@ -156,15 +159,16 @@ def expired_results(
 
 
 def forgotten(lodgings: Iterable[TenantDeployment], now: float) -> tuple[TenantDeployment, ...]:
-    """The ended deployments whose ids may be deleted."""
+    """The ended deployments whose ids can be deleted."""
     ended = (one for one in lodgings if one.state == TenantDeploymentState.ENDED)
     return tuple(one for one in ended if one.since + REMEMBERED_SECONDS <= now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """`uri` and `checkpoints` are the folders below the tenant's root that the attempt writes (empty before
-    it starts), `pod_id` where it runs. `time`: when it was heard of last (Unix)."""
+    """An attempt on the farm. `uri` and `checkpoints` are the folders below the root of the tenant that the
+    attempt writes (empty before it starts). `pod_id` is its pod. `time` is the last request that named it
+    (Unix time)."""
 
     attempt_id: str
     tenant: str
@@ -175,7 +179,7 @@ class AttemptRecord:
 
 
 def left_by(works: Iterable[AttemptRecord], lodging: TenantDeployment) -> tuple[AttemptRecord, ...]:
-    """What its pods ran, and nobody has said that it is home."""
+    """The attempts of its pods whose results the tenant has not confirmed."""
     pods = frozenset(lodging.pods)
     return tuple(work for work in works if work.tenant == lodging.tenant and work.pod_id in pods)
 
@@ -183,9 +187,9 @@ def left_by(works: Iterable[AttemptRecord], lodging: TenantDeployment) -> tuple[
 def left_behind(
     works: Iterable[AttemptRecord], lodgings: Iterable[TenantDeployment], retain_seconds: float, now: float
 ) -> tuple[AttemptRecord, ...]:
-    """Those whose pod does not live any more, and that nobody has asked for in all the time that results are
-    kept. What is carried here before it starts may take longer than that: it stays while its tenant has a
-    deployment here."""
+    """The attempts whose pod has ended and that no request has named for the time that results are kept. Data
+    that was transferred before an attempt starts is kept as long as the tenant has a deployment, because
+    waiting can take longer than that time."""
     since = {(deployment.tenant, pod): deployment.since for deployment in lodgings for pod in deployment.pods}
     live = {
         (deployment.tenant, pod)

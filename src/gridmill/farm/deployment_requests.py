@@ -1,4 +1,4 @@
-"""Requests of a tenant for its deployments: bring them up, report their state, end them."""
+"""Executes requests of a tenant for its deployments: start them, report their state, end them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from gridmill.ports.site import PodReport, PodReports, PodStatus
 
 
 def look(farm: Farm, tenant: Tenant) -> FarmStatus:
-    """The farm as that tenant sees it; takes a moment."""
+    """The farm as this tenant is allowed to see it. Can take a second."""
     quarters = farm.sandbox_of(tenant)
     lost = [one for one in farm.records.all(LostResults) if one.tenant == tenant.name]
     everybody, nodes = farm.records.all(TenantDeployment), quarters.site.nodes()
@@ -46,8 +46,8 @@ def look(farm: Farm, tenant: Tenant) -> FarmStatus:
 
 
 def deploy(farm: Farm, tenant: Tenant, deployment_id: str, wanted: DeployRequest) -> None:
-    """Bring up its pods as soon as there is room. May be repeated, also after they have ended: no pod
-    comes up twice. Raises InputError, ConflictError, CapacityError."""
+    """Start the pods as soon as there is room. Can be repeated, also after they have ended: no pod starts
+    twice. Raises InputError, ConflictError, CapacityError."""
     nodes = farm.sandbox_of(tenant).site.nodes() if farm.shares_nodes else ()
     with farm.records.change():
         farm.check(tenant)
@@ -67,7 +67,7 @@ def deploy(farm: Farm, tenant: Tenant, deployment_id: str, wanted: DeployRequest
 
 
 def observe(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> PodReports:
-    """How they look; of those that are gone what they said last. Raises InputError."""
+    """The states of pods. For pods that have ended, also their last messages. Raises InputError."""
     for pod in pods:
         check_id(pod)
     quarters, everybody = farm.sandbox_of(tenant), farm.records.all(TenantDeployment)
@@ -80,7 +80,7 @@ def observe(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> PodReports:
 
 
 def _expected(farm: Farm, everybody: Sequence[TenantDeployment], nodes: Sequence[Node]) -> QueueForecast:
-    """Nothing of a cluster, whose own queue decides."""
+    """The forecast; empty for a cluster, because its own queue decides."""
     if not farm.shares_nodes:
         return QueueForecast(starts={}, openings=())
     return farm.forecasts.read(
@@ -89,7 +89,8 @@ def _expected(farm: Farm, everybody: Sequence[TenantDeployment], nodes: Sequence
 
 
 def _waits(farm: Farm, everybody: Sequence[TenantDeployment]) -> Mapping[int, str]:
-    """What is told of each that waits, by its number: home shows it, and keeps each change."""
+    """A message for each waiting deployment, by its number. The tenant shows the message and stores each
+    change of it."""
     line = queue(everybody)
     starts = _expected(farm, everybody, farm.nodes()).starts if line else {}
     return {one.number: _place(place, starts.get(one.number)) for place, one in enumerate(line)}
@@ -103,7 +104,7 @@ def _place(ahead: int, seconds: float | None) -> str:
 def _before(
     lodging_of: Mapping[str, TenantDeployment], waits: Mapping[int, str], pods: Iterable[str], short: str
 ) -> Iterable[tuple[str, PodReport]]:
-    """Of pods whose turn has not come, and of those that the farm never brought up."""
+    """The states of pods that wait for room, and of pods that the farm never started."""
     for pod in pods:
         lodging = lodging_of.get(pod)
         if lodging is None:
@@ -123,7 +124,7 @@ def _before(
 def _seen(
     quarters: TenantSandbox, lodging_of: Mapping[str, TenantDeployment], pods: Sequence[str]
 ) -> Mapping[str, PodReport]:
-    """What the site says, and what we know of those that we ended."""
+    """The states of pods as the site reports them, corrected for pods that the farm has ended."""
     seen = dict(quarters.observe(pods)) if pods else {}
     for pod in pods:
         why = lodging_of[pod].message
@@ -138,8 +139,8 @@ def _words(quarters: TenantSandbox, pods: Iterable[str]) -> Mapping[str, tuple[P
 
 
 def end(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> None:
-    """They are gone when this returns, and do not come later. May be repeated; others' pods are no business
-    of this tenant."""
+    """End pods. When this returns, they have ended and do not start later. Can be repeated. Pods of other
+    tenants are ignored."""
     wanted = {check_id(pod) for pod in pods}
     _withdraw(farm, tenant, wanted)
     brought = [
@@ -152,7 +153,9 @@ def end(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> None:
     end_pods(farm, tenant, sorted(wanted))
     left = [one for one in brought if not _is_gone(quarters, one)]
     if left and _are_its_last(farm, tenant, wanted):
-        end_processes(tenant.user)  # its jobs can hold what tells that a pod lives
+        end_processes(
+            tenant.user
+        )  # jobs of the tenant can keep the lock open by which a live pod is recognised
     for lodging in brought:
         if lodging not in left or _is_gone(quarters, lodging):
             settle(farm, lodging, lodging.ended(farm.now()))
@@ -162,8 +165,8 @@ def end(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> None:
 def end_pods(
     farm: Farm, tenant: Tenant, pods: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """These pods are gone when this returns; where its jobs have damaged what tells of them, all that runs
-    for the tenant ends once nothing else of it has room. Raises UnavailableError, OSError."""
+    """End these pods. If jobs have damaged the files that describe the pods, all processes of the tenant are
+    ended as soon as no other deployment of it has room. Raises UnavailableError, OSError."""
     try:
         farm.sandbox_of(tenant).tear_down(pods)
     except (GridmillError, OSError):
@@ -181,7 +184,7 @@ def _are_its_last(farm: Farm, tenant: Tenant, pods: set[str]) -> bool:
 
 
 def _withdraw(farm: Farm, tenant: Tenant, wanted: set[str]) -> None:
-    """Those that wait are no longer wanted."""
+    """Remove waiting deployments from the queue."""
     with farm.records.change():
         for lodging in farm.deployments_of(tenant):
             if lodging.state == TenantDeploymentState.WAITING and wanted & set(lodging.pods):
@@ -190,7 +193,7 @@ def _withdraw(farm: Farm, tenant: Tenant, wanted: set[str]) -> None:
 
 
 def settle(farm: Farm, before: TenantDeployment, after: TenantDeployment) -> bool:
-    """Keep `after`, unless something else has become of it meanwhile."""
+    """Store `after`, unless the state of the deployment has changed meanwhile."""
     with farm.records.change():
         current = next(
             (

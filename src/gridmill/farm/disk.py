@@ -1,4 +1,4 @@
-"""The farm's disk: its reserve, how much of it each tenant uses, and what a tenant may use at most."""
+"""The disk of the farm: its reserve, the space that each tenant uses, and the limits of tenants."""
 
 import logging
 import threading
@@ -16,14 +16,15 @@ _LOG = logging.getLogger(__name__)
 _STEP_ENTRIES = 2000
 _IDLE_SECONDS = 0.5
 _REST = 10
-"""The measuring thread rests this many times as long as a step took: it takes a tenth of a CPU at most."""
+"""The measuring thread sleeps this many times as long as a step took: it uses at most a tenth of a CPU."""
 OVER_SECONDS = 5.0
-"""A tenant's jobs may be above its limit for this long: until then pods end the job that is too large."""
+"""How long the files of a tenant can be above its limit before its pods are ended. Until then, the pods end
+the job that is too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimits:
-    """The most that the home and the root of one tenant may use; None: half of the file system's."""
+    """The most that the home and the root of one tenant can use. None: half of the file system."""
 
     size_bytes: int | None = None
     files: int | None = None
@@ -31,7 +32,7 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantUse:
-    """What the files of a tenant use on the farm's disk, as measured at `time` (Unix)."""
+    """The space that the files of a tenant use on the disk of the farm, as measured at `time` (Unix time)."""
 
     tenant: str
     size_bytes: int
@@ -40,7 +41,7 @@ class TenantUse:
 
 
 class FarmDisk:
-    """Measures in a thread of its own, once it is started. Safe to use from several threads."""
+    """Measures the disk use of tenants in a thread of its own, once it is started. Thread-safe."""
 
     def __init__(
         self,
@@ -58,21 +59,21 @@ class FarmDisk:
         self._thread = threading.Thread(target=self._run, name="gridmill-farm-disk", daemon=True)
 
     def start(self) -> None:
-        """Measure from now on."""
+        """Start to measure."""
         self._thread.start()
 
     def close(self) -> None:
-        """May be repeated."""
+        """Stop to measure. Can be repeated."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def add(self, tenant: str, folders: Iterable[Path]) -> None:
-        """The folders in which that tenant has its files."""
+        """Add a tenant with the folders of its files."""
         self._meters[tenant] = FolderMeter(tuple(folders))
 
     def remove(self, tenant: str) -> None:
-        """It has none any more. May be repeated."""
+        """Remove a tenant. Can be repeated."""
         self._meters.pop(tenant, None)
         self._over_since.pop(tenant, None)
         self.room.remove(tenant)
@@ -82,12 +83,12 @@ class FarmDisk:
             began = self._monotonic()
             try:
                 self.measure(_STEP_ENTRIES)
-            except Exception:  # noqa: BLE001  the outermost loop: the next step may fare better
+            except Exception:  # noqa: BLE001  the outermost loop: the next step can succeed
                 _LOG.exception("disk_not_measured")
             self._stopped.wait(max(_IDLE_SECONDS / 5, _REST * (self._monotonic() - began)))
 
     def measure(self, entries: int) -> None:
-        """Look at so many further entries of each tenant."""
+        """Look at this many further entries of each tenant."""
         with self._measuring:
             limits = self.limits
             for tenant, meter in tuple(self._meters.items()):
@@ -100,7 +101,7 @@ class FarmDisk:
 
     @property
     def limits(self) -> TenantLimits:
-        """As they are on this disk."""
+        """The limits of a tenant on this disk."""
         space = self.room.space()
         bytes_limit, files_limit = self._limits.size_bytes, self._limits.files
         return TenantLimits(
@@ -109,19 +110,20 @@ class FarmDisk:
         )
 
     def use_of(self, tenant: str) -> FolderUse:
-        """As far as it is known."""
+        """The use of a tenant, as far as it was measured."""
         meter = self._meters.get(tenant)
         return meter.least() if meter is not None else FolderUse()
 
     def uses(self) -> Mapping[str, FolderUse]:
-        """Of all tenants."""
+        """The uses of all tenants."""
         return {tenant: meter.least() for tenant, meter in tuple(self._meters.items())}
 
     def _who_uses(self, tenant: str) -> str:
         return who_uses(tenant, {name: use.size_bytes for name, use in self.uses().items()})
 
     def why_over(self, tenant: str, seconds: float = 0.0) -> str:
-        """Why nothing more of a tenant begins: it has been above its limit for so long; empty: it is not."""
+        """Why no job of the tenant starts: it has been above its limit for this time. Empty: it is within its
+        limit."""
         since = self._over_since.get(tenant)
         if since is None or self._monotonic() - since < seconds:
             return ""
@@ -136,16 +138,17 @@ class FarmDisk:
         return f"tenant {tenant} uses {used} (`gridmill up --light {option}` on the farm raises the limit)"
 
     def why_short(self, tenant: str) -> str:
-        """Why nothing new begins on the farm; empty: the reserve is free, or eviction has freed it."""
+        """Why no job starts on the farm: the reserve is not free, and deleting unused data did not help.
+        Empty: there is space."""
         space = self.recover()
         return self.room.explain(tenant) if space.is_short else ""
 
     def recover(self) -> DiskSpace:
-        """The space, after the eviction of what nothing uses where the disk is short."""
+        """The free space. If the disk is short of space, unused data is deleted first."""
         return self.room.recover()
 
     def why_waits(self, tenant: str) -> str:
-        """Why no deployment of a tenant is brought up now; empty: the disk is not why."""
+        """Why no deployment of a tenant starts now. Empty: the disk is not the reason."""
         return self.why_over(tenant) or (self.room.explain(tenant) if self.room.space().is_short else "")
 
 

@@ -1,8 +1,7 @@
-"""The files of one tenant on a farm: what was transferred for its jobs, and what they made.
+"""The files of one tenant on a farm: data that was transferred for its jobs, and their results.
 
-Folders that are left empty are removed.
-
-Scans the trees below a tenant's root in the background, since large ones take minutes.
+Folders that become empty are removed. Trees below the root of a tenant are scanned in the background, because
+large trees take minutes.
 """
 
 import os
@@ -33,29 +32,28 @@ from gridmill.transfer.stream import Chunk, ChunkStream, flow_of
 from gridmill.transfer.tree_writer import TreeCheckout
 
 PATIENCE_SECONDS = 60.0
-"""A request is answered within this time, if only with "not known yet": tenants wait for a few minutes at
-most."""
+"""A request is answered within this time, if necessary with "not known yet": tenants wait for a few minutes
+at most."""
 MOST_WAITING = 1000
 MOST_KEPT = 1000
 """Trees whose file hashes are cached; those read longest ago are evicted first."""
 
 
 class TreeScans:
-    """Of one tenant. What files hashed to is kept, so that a tree that was asked for is read once. Safe to
-    use from several threads."""
+    """The scans of one tenant. Hashes of files are cached, so that a tree is read once. Thread-safe."""
 
     def __init__(
         self, root: Path, folder: Path, user: int | None, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """`folder` is ours, below `root` all is the user's."""
+        """`folder` belongs to the farm. All files below `root` belong to the user."""
         self._root, self._folder, self._user = root, folder, user
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._running: dict[str, Future[Manifest]] = {}
 
     def scan(self, uri: str) -> Manifest:
-        """Of a checked path. Raises UnavailableError while it is not known, to be asked again; as
-        `manifest.scan`."""
+        """The manifest of a checked path; see `manifest.scan`. Raises UnavailableError while the scan runs;
+        the caller then asks again."""
         running = self._running_scan(uri)
         wait((running,), self._patience_seconds)
         if not running.done():
@@ -66,7 +64,7 @@ class TreeScans:
         return running.result()
 
     def _running_scan(self, uri: str) -> Future[Manifest]:
-        """The one that runs, or that nobody has heard the end of."""
+        """The scan of this path that runs, or whose result was not fetched yet."""
         with self._lock:
             result = self._running.get(uri)
             if result is not None:
@@ -86,7 +84,7 @@ class TreeScans:
             with acting_as(self._user):
                 manifest = scan(below(self._root, uri), cache=self._cache(uri))
             self._tidy()
-        except BaseException as error:  # noqa: BLE001  whoever asks hears of it
+        except BaseException as error:  # noqa: BLE001  the caller of `scan` gets the error
             made.set_exception(error)
         else:
             made.set_result(manifest)
@@ -103,7 +101,7 @@ class TreeScans:
         return self._folder / f"{sha256(uri.encode()).hexdigest()}.json"
 
     def remove(self, uri: str) -> None:
-        """It is gone, with all that is below it."""
+        """Delete the hashes of a path and of everything below it."""
         with self._lock:
             for running_uri in [one for one in self._running if f"{one}/".startswith(f"{uri}/")]:
                 del self._running[running_uri]
@@ -111,7 +109,7 @@ class TreeScans:
 
 
 def _age(path: Path) -> float:
-    """When it was written; what goes meanwhile is old."""
+    """The modification time of a file; a file that was deleted meanwhile counts as old."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -119,19 +117,19 @@ def _age(path: Path) -> float:
 
 
 class _OwnHashCache(HashCache):
-    """Kept by us, of files that are read as somebody else."""
+    """A cache of hashes that the farm writes as its own user, for files that it reads as another user."""
 
     def __init__(self, path: Path, *, ours: int | None) -> None:
         super().__init__(path)
         self._ours = ours
 
     def open(self, chunk_bytes: int) -> None:
-        """See HashCache."""
+        """Open the cache; see HashCache."""
         with self._as_us():
             super().open(chunk_bytes)
 
     def save(self) -> None:
-        """See HashCache."""
+        """Write the cache; see HashCache."""
         with self._as_us():
             super().save()
 
@@ -142,8 +140,8 @@ class _OwnHashCache(HashCache):
 
 
 def remove_empty(root: Path, kept: Collection[str]) -> None:
-    """Those below `root`, which stays; not those of `kept` (paths below it), nor what is in them. No link is
-    followed. What others put there meanwhile stays."""
+    """Remove empty folders below `root`. `root` itself and the paths in `kept` (relative to it) stay, with
+    everything in them. Links are not followed. A folder that another process fills meanwhile stays."""
     above = tuple(f"{uri}/" for uri in kept)
     for folder, names, _, descriptor in os.fwalk(root, topdown=False):
         below = os.path.relpath(folder, root)
@@ -155,14 +153,14 @@ def remove_empty(root: Path, kept: Collection[str]) -> None:
 
 
 _TREES = 100
-"""Results whose chunks are remembered until the tenant has fetched them."""
+"""Number of results whose chunks are remembered until the tenant has downloaded them."""
 _KEPT_BYTES = 2**30
 """A larger result is not kept for later jobs: the copy would take as long as the transfer."""
 
 
 class TenantFiles:
-    """Chunks, trees made of them, and results. Nothing is shared with another tenant: even that a chunk is
-    here would tell something. Safe to use from several threads."""
+    """The chunks, trees and results of one tenant. Chunks are not shared with other tenants, because the
+    presence of a chunk would reveal data of another tenant. Thread-safe."""
 
     def __init__(
         self,
@@ -190,12 +188,12 @@ class TenantFiles:
         self._trees: OrderedDict[str, tuple[ScannedTree, frozenset[str]]] = OrderedDict()
 
     def close(self) -> None:
-        """Nothing is kept from now on, whoever is still at it: what is here may be going."""
+        """Store nothing from now on, also for calls that are running: the files can be deleted meanwhile."""
         self._closed.set()
         self.store.close()
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """See ChunkStore. Raises UnavailableError once it is closed."""
+        """Store chunks; see ChunkStore. Raises UnavailableError after `close`."""
         self._check_open()
         self.store.send(chunks)
 
@@ -204,7 +202,8 @@ class TenantFiles:
             raise UnavailableError("the farm is closing the files of this tenant")
 
     def place(self, wanted: PlaceTree) -> tuple[str, ...]:
-        """See Placer. Raises InputError, ConflictError, CapacityError, StorageError, UnavailableError."""
+        """Make a tree for an attempt; see Placer. Raises InputError, ConflictError, CapacityError,
+        StorageError, UnavailableError."""
         self._check_open()
         check_id(wanted.attempt_id)
         self.store.take_room(0)
@@ -214,7 +213,7 @@ class TenantFiles:
         return self._placer.place(wanted.uri, wanted.manifest, wanted.attempt_id, writable=wanted.writable)
 
     def started(self, pod_id: str, order: AttemptOrder) -> None:
-        """The attempt was sent to that pod."""
+        """Note that the attempt was sent to this pod."""
         self._placer.started(check_id(order.attempt_id))
         self._note(order.attempt_id, pod_id, _safe(order.output_uri), _safe(order.checkpoint_uri))
 
@@ -233,7 +232,7 @@ class TenantFiles:
             )
 
     def scan(self, uri: str) -> Manifest:
-        """Of a result; its chunks can be fetched from then on. Raises NotFoundError, InputError,
+        """The manifest of a result; then its chunks can be downloaded. Raises NotFoundError, InputError,
         UnavailableError while it is being read."""
         check_path(uri)
         result = self._scans.scan(uri)
@@ -246,7 +245,8 @@ class TenantFiles:
         return result
 
     def fetch(self, chunks: Sequence[str]) -> Iterator[Chunk]:
-        """Their contents, in this order. Raises NotFoundError at once where one is not here."""
+        """The contents of chunks, in this order. Raises NotFoundError at once if a chunk is not on the
+        farm."""
         for chunk in chunks:
             check_hash(chunk)
         trees = {chunk: self._tree(chunk) for chunk in chunks}
@@ -267,8 +267,8 @@ class TenantFiles:
             return next(tree.fetch((chunk,)))
 
     def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
-        """Chunks from a bucket; those that are not there either. Raises InputError, DataError,
-        UnavailableError."""
+        """Download chunks from a bucket. Returns those that are not in the bucket either. Raises InputError,
+        DataError, UnavailableError."""
         lost: list[str] = []
         for parcel in parcels:
             lacking = set(self.store.missing(one.chunk for one in parcel.slices))
@@ -289,18 +289,18 @@ class TenantFiles:
         self._check_open()
 
     def give(self, parcel: BucketObject) -> None:
-        """Chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
+        """Upload chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
         write(parcel, self.fetch([one.chunk for one in parcel.slices]), self._bucket_hosts)
 
     def delete_draft(self, attempt_id: str) -> None:
-        """It will read nothing more here; what it made waits. May be repeated."""
+        """Delete the inputs of an attempt that will read nothing more; its results stay. Can be repeated."""
         self._placer.release(check_id(attempt_id), but_writable=True)
         self._uncollected = True
 
     def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
-        """What was placed for the attempt alone goes, and what it made, unless another rank of its gang has
-        that folder too. `keep`: the chunks of what it made stay, as if they had been carried here. May be
-        repeated."""
+        """Delete the files that were placed for this attempt alone, and its results, unless another rank of
+        its gang uses the same folder. With `keep`, the chunks of the results stay as if they had been
+        transferred to the farm. Can be repeated."""
         work = self._records.find(AttemptRecord, f"{self._tenant}/{check_id(attempt_id)}")
         self._placer.release(attempt_id)
         if work is not None:
@@ -316,8 +316,7 @@ class TenantFiles:
         self._records.remove(work)
 
     def tidy(self) -> None:
-        """Folders that are left empty go; to be asked for while nothing of the tenant runs. May be
-        repeated."""
+        """Remove empty folders. Call this only while no job of the tenant runs. Can be repeated."""
         if not self._uncollected:
             return
         self._uncollected = False
@@ -331,13 +330,16 @@ class TenantFiles:
             raise
 
     def _keep(self, uri: str) -> None:
-        """As far as there is room: whoever reads it here later has less to carry."""
+        """Keep the chunks of results as far as there is space: later jobs on the farm then need less
+        transfer."""
         with self._lock:
             tree, names = self._trees.get(uri, (None, frozenset[str]()))
         if tree is None or tree.size_bytes > min(_KEPT_BYTES, self.store.quota_bytes // 4):
             return
         lacking = self.store.missing(sorted(names))
-        with suppress(GridmillError, OSError):  # full, or changed: then it is carried here when it is read
+        with suppress(
+            GridmillError, OSError
+        ):  # the disk is full, or the file has changed: it is transferred when a job needs it
             self._receive(flow_of(self._chunk(chunk, tree)) for chunk in lacking)
 
     def _remove(self, uri: str) -> None:
@@ -347,13 +349,13 @@ class TenantFiles:
             shutil.rmtree(below(self._root, uri), ignore_errors=True)
 
     def _drop(self, uri: str) -> None:
-        """What was seen there, and below, is no more what is there."""
+        """Remove from the cache what was known of the trees at this path and below it."""
         with self._lock:
             for tree_uri in [tree for tree in self._trees if f"{tree}/".startswith(f"{uri}/")]:
                 del self._trees[tree_uri]
 
     def _of_others(self, work: AttemptRecord) -> set[str]:
-        """What other attempts of the tenant, as the ranks of a gang, have too."""
+        """The folders that other attempts of the tenant also use, for example other ranks of a gang."""
         others = (
             one
             for one in self._records.all(AttemptRecord)
@@ -363,7 +365,7 @@ class TenantFiles:
 
 
 def _safe(uri: str) -> str:
-    """Nothing for one that leads elsewhere: it cannot be asked for either."""
+    """The path, or "" if it is not safe: no request can name such a path."""
     try:
         check_path(uri)
     except UnsafePathError:

@@ -1,4 +1,5 @@
-"""Lets a tenant join: with the one-time secret of an invitation it gets a certificate and a token."""
+"""Lets a tenant join: in exchange for the one-time secret of an invitation it gets a certificate and a
+token."""
 
 import hmac
 import logging
@@ -22,20 +23,21 @@ _CALLERS = 10_000
 
 
 class JoinRateLimiter:
-    """At most ten wrong secrets a minute from one address; of so many addresses the newest are remembered."""
+    """Allows at most ten wrong secrets a minute from one address. It remembers the newest addresses, up to a
+    limit."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def allows(self, caller: str, now: float) -> bool:
-        """Whether that address may try again."""
+        """Whether this address can try again."""
         wrong = self._failures.get(caller, deque())
         while wrong and wrong[0] + _TRY_SECONDS <= now:
             wrong.popleft()
         return len(wrong) < _TRIES
 
     def failed(self, caller: str, now: float) -> None:
-        """It said a wrong secret."""
+        """Note a wrong secret from this address."""
         self._failures.setdefault(caller, deque(maxlen=_TRIES)).append(now)
         self._failures.move_to_end(caller)
         while len(self._failures) > _CALLERS:
@@ -43,8 +45,8 @@ class JoinRateLimiter:
 
 
 def invite(records: RecordStore, now: float, name: str = "") -> str:
-    """The secret of a new invitation: for anybody, or for the tenant of that name, to change what it has.
-    Raises NotFoundError, ConflictError."""
+    """The secret of a new invitation: for a new tenant, or for the existing tenant of this name, whose
+    certificate and token are then replaced. Raises NotFoundError, ConflictError."""
     if name:
         tenant = find_tenant(records, name)
         if tenant.revoked:
@@ -57,7 +59,7 @@ def invite(records: RecordStore, now: float, name: str = "") -> str:
 
 
 def find_tenant(records: RecordStore, name: str) -> Tenant:
-    """Raises NotFoundError."""
+    """The tenant of this name. Raises NotFoundError."""
     tenant = records.find(Tenant, name)
     if tenant is None:
         names = ", ".join(one.name for one in records.all(Tenant)) or "none"
@@ -66,7 +68,8 @@ def find_tenant(records: RecordStore, name: str) -> Tenant:
 
 
 def revoke(records: RecordStore, name: str) -> Tenant:
-    """Nothing more is taken from it from now on; the controller ends its pods. Raises NotFoundError."""
+    """Refuse all requests of the tenant from now on. The tick then ends its pods and deletes its files.
+    Raises NotFoundError."""
     with records.change():
         tenant = replace(find_tenant(records, name), revoked=True)
         records.put(tenant)
@@ -75,8 +78,8 @@ def revoke(records: RecordStore, name: str) -> Tenant:
 
 
 def join(farm: Farm, request: JoinRequest) -> JoinResponse:
-    """Use the secret. Raises InputError for a wrong one and for another version, ConflictError for a name
-    that is taken."""
+    """Use the secret of an invitation. Raises InputError for a wrong secret or an incompatible version,
+    ConflictError for a name that is taken."""
     now, name = farm.now(), check_name(request.tenant)
     check_versions(tenant=request.version, farm=farm.version, protocol=request.protocol)
     key = fingerprint_of_key(request.request)
@@ -108,7 +111,7 @@ def join(farm: Farm, request: JoinRequest) -> JoinResponse:
 
 
 def _new_user(farm: Farm, name: str) -> int | None:
-    """None: this process's. Raises InputError."""
+    """The Unix user of a new tenant. None: the user of this process. Raises InputError."""
     records, tenants = farm.records, farm.records.all(Tenant)
     refuse_second(farm.one_user, tenants, name, farm.one_tenant)
     if farm.one_user:

@@ -1,7 +1,7 @@
-"""Removes what a tenant's user left outside its folders: files in public folders, and System V objects.
+"""Removes what the user of a tenant left outside its folders: files in public folders, and System V objects.
 
-Where jobs have namespaces of their own (`domain/confinement.py`) nothing can be there; a machine may have
-become able to do it only after the tenant's first job.
+If jobs have their own namespaces (`domain/confinement.py`), they cannot leave such files. But the machine may
+have supported namespaces only after the first job of the tenant.
 """
 
 import ctypes
@@ -31,7 +31,8 @@ _IPC_RMID = 0
 
 
 def remove_left_by(user: int | None, folders: tuple[str, ...] = _SHARED_FOLDERS) -> tuple[str, ...]:
-    """Remove all that belongs to that user there, and say what it was; nothing where that is ourselves."""
+    """Remove everything in these places that belongs to this user, and return what was removed. Does nothing
+    for the user of this process."""
     if user is None:
         return ()
     removed = [*_remove_files(user, folders), *_remove_objects(user)]
@@ -57,7 +58,7 @@ def _owned_by(user: int, folder: str) -> list[tuple[str, bool]]:
 
 
 def _remove_objects(user: int) -> Iterator[str]:
-    """Shared memory, message queues and semaphores of System V."""
+    """Remove shared memory, message queues and semaphores (System V) of the user."""
     libc = ctypes.CDLL(None, use_errno=True)
     for name, control, column in _OBJECTS:
         for number in _numbers(name, column, user):

@@ -10,7 +10,7 @@ from gridmill.settings import Settings
 
 
 def note_address(settings: Settings, address: FarmAddress) -> FarmAddress:
-    """Keep what later join lines contain."""
+    """Store the address for later join lines."""
     path = _path(settings)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(encode(address))
@@ -19,7 +19,7 @@ def note_address(settings: Settings, address: FarmAddress) -> FarmAddress:
 
 
 def listening(settings: Settings) -> FarmAddress:
-    """What the home's farm announced last. Raises NotFoundError if there is no farm."""
+    """The address that the farm in this home announced last. Raises NotFoundError if there is no farm."""
     try:
         return decode(_path(settings).read_bytes(), FarmAddress)
     except OSError as error:

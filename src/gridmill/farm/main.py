@@ -1,6 +1,6 @@
-"""Starts a farm: restores the state in its home, listens for tenants and ticks.
+"""Starts a farm: restores the state in its home, serves tenants and ticks.
 
-A tick brings up admitted deployments, records ended ones, ends those that no tenant wants.
+A tick starts admitted deployments, records those that have ended, and ends those that no tenant wants.
 """
 
 import logging
@@ -51,12 +51,12 @@ from gridmill.settings import Settings
 _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 _NOTE_SECONDS = 10.0
-_END_SECONDS = 1.0  # other tenants wait meanwhile; the next tick goes on
-_CLOSE_SECONDS = 30.0  # what it ends just now takes its time
+_END_SECONDS = 1.0  # other tenants wait meanwhile; the next tick continues
+_CLOSE_SECONDS = 30.0  # pods that were just told to end need this time
 
 
 class TickLoop:
-    """The loop of the farm: `tick` does what is due, `start` repeats it."""
+    """The loop of the farm: `tick` executes everything that is due, `start` repeats it."""
 
     def __init__(self, farm: Farm, retain_seconds: float) -> None:
         self._farm, self._retain_seconds = farm, retain_seconds
@@ -64,16 +64,16 @@ class TickLoop:
         self._stopped = threading.Event()
         self._contacts_saved = 0.0
         self._is_short = False
-        self._still = set[str]()  # tenants of which nothing has run since it was looked at
+        self._still = set[str]()  # tenants without a running process since the last check
         self._thread = threading.Thread(target=self._run, name="gridmill-farm", daemon=True)
         farm.wake = self._wakeup.set
 
     def start(self) -> None:
-        """Each second, and when it is woken."""
+        """Tick each second, and when woken."""
         self._thread.start()
 
     def close(self) -> None:
-        """Pods go on. May be repeated."""
+        """Stop to tick; pods continue. Can be repeated."""
         self._stopped.set()
         self._wakeup.set()
         if self._thread.is_alive():
@@ -86,12 +86,12 @@ class TickLoop:
                 self.tick()
             except GridmillError as error:
                 _LOG.warning("farm_tick_failed reason=%s", explained(error))
-            except Exception:  # noqa: BLE001  the outermost loop: the next tick may fare better
+            except Exception:  # noqa: BLE001  the outermost loop: the next tick can succeed
                 _LOG.exception("farm_tick_failed")
             self._wakeup.wait(LOOK_SECONDS)
 
     def tick(self) -> None:
-        """Once. May be killed anywhere: the next one goes on."""
+        """One tick. The process can be killed at any point: the next tick continues."""
         self._save_last_contacts()
         self._hang_up_silent()
         tenants = self._farm.records.all(Tenant)
@@ -116,7 +116,7 @@ class TickLoop:
         ]
 
     def _delete_unknown_tenants(self) -> None:
-        """What a request that was under way has noted for a tenant that was removed meanwhile."""
+        """Delete records that a running request has written for a tenant that was removed meanwhile."""
         records = self._farm.records
         with records.change():
             names = {one.name for one in records.all(Tenant)}
@@ -135,7 +135,7 @@ class TickLoop:
     def _save_last_contacts(self) -> None:
         now = self._farm.now()
         for name, moment in tuple(self._farm.last_contacts.items()):
-            # where the clock was set back, leases are no longer
+            # if the clock was set back, leases do not become longer
             self._farm.last_contacts[name] = min(moment, now)
         if now - self._contacts_saved >= _NOTE_SECONDS or now < self._contacts_saved:
             self._contacts_saved = now
@@ -145,7 +145,7 @@ class TickLoop:
             self._save_uses(now)
 
     def _save_uses(self, now: float) -> None:
-        """For `gridmill farm tenants`, which reads the records."""
+        """Store the disk uses of tenants for `gridmill farm tenants`, which reads the records."""
         uses = self._farm.disk.uses()
         self._farm.records.put(
             *(
@@ -161,8 +161,9 @@ class TickLoop:
                 quarters.relay.hang_up()
 
     def _bring_up(self) -> None:
-        """The commit is before the effect: what was admitted before a crash is brought up after it. While the
-        disk is short nothing is, and a tenant above its limit is passed over."""
+        """Start admitted deployments. The record is written before the pods start: after a crash, the next
+        tick starts what was admitted before. While the disk is short of space nothing starts, and a tenant
+        above its limit is skipped."""
         farm = self._farm
         if farm.disk.recover().is_short and self._evict_caches():
             self._log_short()
@@ -185,7 +186,8 @@ class TickLoop:
         )
 
     def _evict_caches(self) -> bool:
-        """Those of tenants of which nothing runs; whether the disk is still short."""
+        """Delete the caches of tenants without running jobs. Returns whether the disk is still short of
+        space."""
         farm = self._farm
         busy = {one.tenant for one in self._of(*HAS_ROOM)}
         for tenant in farm.records.all(Tenant):
@@ -201,8 +203,8 @@ class TickLoop:
         self._is_short = True
 
     def _end_above_limit(self, tenant: Tenant) -> None:
-        """Its pods end jobs that are too large by themselves; what is written elsewhere, or by several jobs
-        together, is ended with its pods."""
+        """End the pods of a tenant that stays above its disk limit. Pods end single jobs that are too large
+        by themselves. This covers files that are written elsewhere or by several jobs together."""
         why = self._farm.disk.why_over(tenant.name, OVER_SECONDS)
         if not why:
             return
@@ -225,13 +227,13 @@ class TickLoop:
                 settle(self._farm, lodging, replace(lodging, message=why))  # the next tick tries again
                 return
             why = explained(error) if isinstance(error, GridmillError) else str(error)
-            self._tear_down(lodging, why)  # those that did come up
+            self._tear_down(lodging, why)  # end the pods that did start
         else:
             if not settle(self._farm, lodging, lodging.to(TenantDeploymentState.UP, self._farm.now())):
-                self._tear_down(lodging, "")  # it was ended meanwhile
+                self._tear_down(lodging, "")  # the deployment was ended meanwhile
 
     def _mark_ended(self, tenant: Tenant) -> None:
-        """Whose pods have ended by themselves leaves room."""
+        """Free the room of deployments whose pods have ended by themselves."""
         mine = [one for one in self._of(TenantDeploymentState.UP) if one.tenant == tenant.name]
         if not mine:
             return
@@ -242,7 +244,7 @@ class TickLoop:
                 self._release(lodging)
 
     def _release(self, lodging: TenantDeployment) -> None:
-        """Its pods read nothing any more."""
+        """Release the inputs of pods that have ended."""
         tenant = self._tenant(lodging)
         if tenant is not None:
             for work in left_by(self._farm.records.all(AttemptRecord), lodging):
@@ -250,8 +252,8 @@ class TickLoop:
             self._farm.sandbox_of(tenant).clear(lodging.pods)
 
     def _end_strays(self, tenant: Tenant) -> None:
-        """When nothing of it has room any more nothing of it runs, whatever its jobs have made us believe,
-        and nobody wants its code, and the folders that its files were in."""
+        """End all processes of a tenant without a deployment that has room, whatever the files of its jobs
+        say, and delete its unpacked code and empty folders."""
         has_room = any(one.tenant == tenant.name for one in self._of(*HAS_ROOM))
         if not has_room and tenant.name not in self._still:
             if not tenant.revoked:
@@ -294,8 +296,8 @@ class TickLoop:
         farm.records.remove(*obsolete_losses(farm.records.all(LostResults), now))
 
     def _record_loss(self, lodging: TenantDeployment, now: float) -> None:
-        """What nobody took home in time goes; where nothing was left nothing is lost. It is told before
-        it goes: killed in between we tell it once more."""
+        """Delete results that were not downloaded in time, and record the loss if there were results. The
+        record is written before the deletion: after a crash in between, the loss is reported once more."""
         records = self._farm.records
         left = left_by(records.all(AttemptRecord), lodging)
         if any(work.uri for work in left):
@@ -324,7 +326,7 @@ class TickLoop:
             self._farm.sandbox_of(tenant).remove(lodging.pods)
 
     def _end_revoked(self, tenant: Tenant) -> None:
-        """Its pods end, all that it had here goes, and its name is free again."""
+        """End the pods of a revoked tenant and delete its files. Then its name is free again."""
         farm = self._farm
         if not tenant.revoked:
             return
@@ -361,7 +363,7 @@ class TickLoop:
 
 
 def _isolated(tenant: str, act: Callable[[], None]) -> None:
-    """What fails for one tenant is tried again with the next tick, and holds up no other."""
+    """Log errors of one tenant and continue with the others; the next tick tries again."""
     try:
         act()
     except (GridmillError, OSError, RecursionError, SubprocessError) as error:
@@ -369,7 +371,7 @@ def _isolated(tenant: str, act: Callable[[], None]) -> None:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether a full disk is what an error comes from."""
+    """Whether an error was caused by a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL:
             return True
@@ -378,8 +380,8 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def orders(lodging: TenantDeployment) -> tuple[PodOrder, ...]:
-    """As the site is told them: where each is, which GPUs are its alone, and for how long it may be without
-    us: its tenant believes that it has ended then."""
+    """The orders of the pods as the site gets them: the node, the GPUs, and how long a pod runs without
+    contact to the farm. After that time, the tenant assumes that the pod has ended."""
     berths = {berth.pod_id: berth for berth in lodging.placements}
 
     def berthed(given: PodOrder) -> PodOrder:
@@ -402,7 +404,7 @@ class RunningFarm:
     tick_loop: TickLoop
 
     def stop(self) -> None:
-        """Tenants are let go of; pods go on. May be repeated."""
+        """Disconnect tenants and stop the loop; pods continue. Can be repeated."""
         for quarters in tuple(self.farm.sandboxes.values()):
             quarters.relay.end()
         self.server.stop()
@@ -419,8 +421,8 @@ def start(
     retain_seconds: float,
     limits: TenantLimits | None = None,
 ) -> RunningFarm:
-    """Up when this returns; the home's lock is the caller's. Raises UnavailableError where it cannot listen,
-    StorageError, InputError."""
+    """Start the farm; it serves when this returns. The caller holds the lock of the home. Raises
+    UnavailableError if it cannot listen, StorageError, InputError."""
     raise_open_files()
     share_memory_areas()
     records = open_records(settings)
@@ -457,15 +459,15 @@ def _why_one_user(settings: Settings, place: Site) -> str:
     tenants = settings.home / "farm" / "tenants"
     tenants.mkdir(exist_ok=True, mode=0o700)
     for passed in (settings.home, tenants.parent, tenants) if os.geteuid() == 0 else ():
-        passed.chmod(PASS)  # others may pass, and see nothing
+        passed.chmod(PASS)  # others can pass through, but see nothing
     why = why_one_user(tenants)
     if not why:
-        os.setgroups([])  # what is done for a tenant is done with none of our groups
+        os.setgroups([])  # work for tenants is done without the supplementary groups of this process
     return why
 
 
 def _take_up(farm: Farm) -> None:
-    """Those whose pods may live: they dial."""
+    """Open the sandboxes of tenants whose pods may be alive, so that these can connect."""
     last_contacts = {one.tenant: one.time for one in farm.records.all(LastContact)}
     for tenant in (one for one in farm.records.all(Tenant) if not one.revoked):
         farm.last_contacts[tenant.name] = last_contacts.get(tenant.name, farm.now())

@@ -1,4 +1,4 @@
-"""Relays the messages of a tenant's pods between their links here and one session with their home."""
+"""Relays the messages of a tenant's pods between their links on the farm and one session with the tenant."""
 
 import asyncio
 import secrets
@@ -12,12 +12,12 @@ from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.ports.link import LinkServer, ReceivedMessage
 
 HEARTBEAT_SECONDS = 2.0
-"""A reader of a session that receives nothing for several of these regards it as dead."""
+"""A reader of a session that receives nothing for this many heartbeats treats the session as dead."""
 _PIECE_BYTES = 2**20
 
 
 class Session:
-    """One time that the tenant dialled. `wake` may be called from any thread."""
+    """One connection of the tenant. `wake` can be called from any thread."""
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
@@ -28,18 +28,18 @@ class Session:
         self._event: asyncio.Event | None = None
 
     def begin(self) -> None:
-        """Its lines are read from now on, by a task of the running loop."""
+        """Let the lines be read from now on, by a task of the running loop."""
         self.read = True
         self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
 
     def wake(self) -> None:
-        """There may be something to read."""
+        """Wake the reader: there may be a new message."""
         if self._loop is not None and self._event is not None:
-            with suppress(RuntimeError):  # its server has ended
+            with suppress(RuntimeError):  # the loop of its server has ended
                 self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self) -> None:
-        """Until it is woken, or a heartbeat is due."""
+        """Wait until woken, or until a heartbeat is due."""
         assert self._event is not None
         with suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), HEARTBEAT_SECONDS)
@@ -47,32 +47,36 @@ class Session:
 
 
 class Relay:
-    """Of one tenant. While no session is read, pods stay connected and nobody answers: what they have to say
-    is in their journals. In a new session those of an earlier one dial, and greet, again."""
+    """The relay of one tenant. While no session is read, pods stay connected and get no answers: they keep
+    their events in their journals. In a new session, the pods of the previous one connect again and send
+    Hello again."""
 
     def __init__(self, links: LinkServer, started: Callable[[str, AttemptOrder], None]) -> None:
-        """`started` is told of each attempt before a pod is, with the pod's id."""
+        """`started` is called with an attempt and the id of its pod before the pod gets the attempt."""
         self._links, self._started = links, started
         self._lock = threading.Lock()
         self._session: Session | None = None
-        self._passed: dict[int, str] = {}  # channels that the session has heard of, and whose they are
-        self._dropped: set[int] = set()  # ... that an earlier one had; what still comes of them is nobody's
+        self._passed: dict[int, str] = {}  # channels that the session knows, and their pods
+        self._dropped: set[int] = (
+            set()
+        )  # channels of an earlier session: their remaining messages are dropped
 
     def wake(self) -> None:
-        """Something came."""
+        """Wake the reader: a message has arrived."""
         session = self._session
         if session is not None:
             session.wake()
 
     def open(self) -> str:
-        """A new session; the one before it is over."""
+        """Open a new session, which ends the previous one."""
         self.hang_up()
         with self._lock:
             self._session = Session()
             return self._session.name
 
     def hang_up(self) -> None:
-        """No session from now on, and pods know that they have no control node. May be repeated."""
+        """End the session, and close the links of pods, so that they know that they have no control node. Can
+        be repeated."""
         self.end()
         with self._lock:
             for channel in self._passed:
@@ -81,7 +85,7 @@ class Relay:
             self._passed.clear()
 
     def end(self) -> None:
-        """No session from now on. May be repeated."""
+        """End the session. Can be repeated."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
@@ -89,7 +93,7 @@ class Relay:
             session.wake()
 
     def begin(self, name: str) -> Session:
-        """The session of that name, to be read by `lines` in this loop. Raises NotFoundError,
+        """The session of this name, to be read by `lines` in this loop. Raises NotFoundError,
         ConflictError."""
         session = self._current(name)
         if session.read:
@@ -98,8 +102,8 @@ class Relay:
         return session
 
     async def lines(self, session: Session, stopping: Callable[[], bool]) -> AsyncIterator[bytes]:
-        """What the pods say, as it comes, whole lines; an empty one when nothing has come for a while.
-        Nothing more is taken from the pods until it has been read."""
+        """The messages of pods as whole lines, as they arrive. An empty line is a heartbeat after a while
+        without messages. No further messages are taken from the pods until a line was read."""
         try:
             while not (session.closed or stopping()):
                 pieces = _pieces(self._received_lines())
@@ -133,8 +137,8 @@ class Relay:
                 self._session = None
 
     def forward(self, name: str, sequence: int | None, body: bytes) -> None:
-        """Pass lines on to pods. What has a sequence number that is not higher than one before was passed on
-        already. Raises InputError, and nothing is passed on then; NotFoundError."""
+        """Forward lines to pods. Lines with a sequence number that is not higher than an earlier one were
+        forwarded before and are skipped. Raises InputError, and then nothing is forwarded; NotFoundError."""
         messages = [_to_pod(line) for line in body.splitlines() if line.strip()]
         session = self._current(name)
         with self._lock:
@@ -143,7 +147,7 @@ class Relay:
             for channel, message in messages:
                 if isinstance(message, Start) and channel in self._passed:
                     self._started(self._passed[channel], message.order)
-            if sequence is not None:  # what is noted may be noted again, what is passed on may not
+            if sequence is not None:  # a note can be repeated, a forwarded line cannot
                 session.sequence = sequence
             for channel, message in messages:
                 self._pass_on(channel, message)
@@ -168,7 +172,7 @@ def _to_pod(line: bytes) -> tuple[int, ToPod | None]:
 
 
 def _pieces(lines: Sequence[bytes]) -> list[bytes]:
-    """Together, but not so many that the reader could not keep up."""
+    """Join lines into pieces that are small enough for the reader."""
     pieces, held, size = [], list[bytes](), 0
     for line in lines:
         held.append(line)

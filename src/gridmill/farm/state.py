@@ -1,4 +1,4 @@
-"""The farm's state: its records, its certificate authority, and the sandboxes of its tenants."""
+"""The state of the farm: its records, its certificate authority, and the sandboxes of its tenants."""
 
 import threading
 import time
@@ -23,12 +23,12 @@ from gridmill.settings import Settings
 from gridmill.version import __version__
 
 FORECAST_SECONDS, CHANGED_TIMES = 5.0, 5.0
-"""How long a forecast is told; if the deployments or nodes have changed, how many times as long as making it
-took. All tenants ask each second."""
+"""How many seconds a forecast is reused. If deployments or nodes have changed, it is reused for this many
+times as long as making it took. All tenants ask each second."""
 
 
 class KeptForecast:
-    """The latest forecast of the queue. Safe to use from several threads."""
+    """The latest forecast of the queue. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock, self._clock = threading.Lock(), clock
@@ -42,7 +42,7 @@ class KeptForecast:
         now: float,
         make: Callable[[float], QueueForecast],
     ) -> QueueForecast:
-        """As it was made a moment ago, or a new one."""
+        """The stored forecast, or a new one."""
         with self._lock:
             if self._made is not None:
                 of, on, at, made = self._made
@@ -61,10 +61,9 @@ class KeptForecast:
 
 @dataclass(slots=True, kw_only=True)
 class Farm:
-    """Safe to use from several threads. `place` is where pods are brought up; `one_user` why its
-    jobs have no Unix users of their own (empty: they have), `isolation` what else keeps tenants apart;
-    `last_contacts` when (Unix time) each
-    tenant was heard of last; `wake` makes the keeper look at once."""
+    """The state of a farm. Thread-safe. `place` is the site on which pods start. `one_user`: why jobs have no
+    Unix users of their own (empty: they have). `isolation`: what else keeps tenants apart. `last_contacts`:
+    the time of the last request of each tenant (Unix time). `wake` starts the next tick at once."""
 
     settings: Settings
     records: RecordStore
@@ -83,27 +82,27 @@ class Farm:
     forecasts: KeptForecast = field(default_factory=KeptForecast)
 
     def authorise(self, certificate: str, token: str) -> Tenant | None:
-        """Who that is."""
+        """The tenant with this certificate and token."""
         return authorised(self.records.all(Tenant), certificate, token)
 
     def record_contact(self, tenant: Tenant) -> None:
-        """It has asked for something that it may ask for: its leases are renewed."""
+        """Note a permitted request of the tenant: this renews its leases."""
         self.last_contacts[tenant.name] = self.now()
 
     def sandbox_of(self, tenant: Tenant) -> TenantSandbox:
-        """Opened when they are first asked for. Raises UnavailableError, StorageError, InputError where that
-        is no tenant any more."""
+        """The sandbox of a tenant, opened at the first call. Raises UnavailableError, StorageError,
+        InputError if the tenant no longer exists."""
         with self.opening:
             self.check(tenant)
             return self._opened(tenant)
 
     def left_by(self, tenant: Tenant) -> TenantSandbox:
-        """Of one that is revoked. Raises UnavailableError, StorageError, InputError."""
+        """The sandbox of a revoked tenant. Raises UnavailableError, StorageError, InputError."""
         with self.opening:
             return self._opened(tenant)
 
     def check(self, tenant: Tenant) -> None:
-        """What was let in a while ago may not be let in any more: then it raises InputError."""
+        """Raises InputError if a request that was admitted earlier is no longer permitted."""
         known = self.records.find(Tenant, tenant.name)
         if known is None or known.revoked or known.certificate != tenant.certificate:
             raise unknown_tenant()
@@ -121,7 +120,7 @@ class Farm:
         return quarter
 
     def _limited_settings(self) -> Settings:
-        """No job may write more than its tenant."""
+        """The settings for jobs of a tenant: no job can write more than the tenant can."""
         limits, settings = self.disk.limits, self.settings
         sizes = [size for size in (limits.size_bytes, settings.job_disk_bytes) if size]
         files = [count for count in (limits.files, settings.job_files) if count]
@@ -141,11 +140,11 @@ class Farm:
         )
 
     def nodes(self) -> tuple[Node, ...]:
-        """What the farm has, as far as any tenant has been here."""
+        """The nodes of the farm, from the first opened sandbox; empty while no tenant was here."""
         return next((one.site.nodes() for one in tuple(self.sandboxes.values())), ())
 
     def deployments_of(self, tenant: Tenant) -> Sequence[TenantDeployment]:
-        """Those of one tenant."""
+        """The deployments of one tenant."""
         return [
             deployment
             for deployment in self.records.all(TenantDeployment)
@@ -154,16 +153,16 @@ class Farm:
 
     @property
     def one_tenant(self) -> str:
-        """Why this farm serves one tenant only; empty: it serves several."""
+        """Why this farm serves one tenant only. Empty: it serves several."""
         return self.one_user or why_not_isolated(self.isolation)
 
     @property
     def shares_nodes(self) -> bool:
-        """Whether who has which GPUs of a node is ours to say: a cluster's own queue says it itself."""
+        """Whether the farm assigns the GPUs of nodes. On a cluster, its own queue assigns them."""
         return self.place.kind == SiteKind.LOCAL
 
     def close(self) -> None:
-        """Pods go on."""
+        """Close the sandboxes and the records; pods continue."""
         self.disk.close()
         for quarters in tuple(self.sandboxes.values()):
             quarters.close()

@@ -1,4 +1,4 @@
-"""The farm's records (tenants, invitations, deployments) in one SQLite file, which commands read too."""
+"""The records of the farm (tenants, invitations, deployments) in one SQLite file, which commands read too."""
 
 import sqlite3
 import sys
@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostResults:
-    """Results that were not downloaded in time and are deleted (`time`: since when, Unix)."""
+    """Results that were not downloaded in time and are deleted. `time`: when they were deleted (Unix
+    time)."""
 
     deployment: str
     tenant: str
@@ -35,7 +36,7 @@ _TOLD_SECONDS, _TOLD_LOSSES = 30 * 86400.0, 100
 
 
 def obsolete_losses(losses: Sequence[LostResults], now: float) -> tuple[LostResults, ...]:
-    """Those that were told for a month, and all but the latest hundred."""
+    """The losses that were reported for a month, and all except the latest hundred."""
     latest = sorted(losses, key=lambda one: one.time)[-_TOLD_LOSSES:]
     return tuple(loss for loss in losses if loss not in latest or loss.time + _TOLD_SECONDS <= now)
 
@@ -53,11 +54,12 @@ Noun: TypeAlias = (
 _BUSY_SECONDS = 10.0
 _COLUMNS = "kind, key, body, checksum"
 _FORMAT = 2
-"""The `user_version` of the file. Those of before the first release have none, and other names of records."""
+"""The `user_version` of the file. Files from before the first release have none, and other names of
+records."""
 
 
 class RecordStore:
-    """The records of the farm by their keys. Safe to call from several threads and processes. Raises
+    """The records of the farm by their keys. Can be called from several threads and processes. Raises
     StorageError."""
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +67,7 @@ class RecordStore:
         self._decoded: dict[type[Any], tuple[Any, ...]] = {}
         self._seen_version = -1
         self.damaged: list[str] = []
-        """Records that are not what was written, as far as they were met (`Tenant lab`)."""
+        """The names of damaged records that were found (`Tenant lab`)."""
         try:
             self._db = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -81,7 +83,7 @@ class RecordStore:
         if self._version() == _FORMAT:
             return
         self._db.execute("BEGIN IMMEDIATE")
-        version = self._version()  # again: another process may have been first
+        version = self._version()  # read again: another process may have been first
         if version != _FORMAT and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             self._db.execute("ROLLBACK")
             self._db.close()
@@ -104,7 +106,8 @@ class RecordStore:
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """All that is done inside, or nothing; nobody else writes meanwhile. Not within another."""
+        """A transaction: all changes are stored or none, and no other process writes meanwhile. Transactions
+        cannot be nested."""
         with self._lock, _explained():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -116,8 +119,8 @@ class RecordStore:
             self._db.execute("COMMIT")
 
     def all(self, kind: type[T]) -> tuple[T, ...]:
-        """All nouns of a kind, by key: the same tuple as long as nothing has changed. Damaged ones are left
-        out, and reported once."""
+        """All records of a type, by key. Returns the same tuple until a record changes. Damaged records are
+        skipped and reported once."""
         with self._lock, _explained():
             self._notice_others()
             decoded: tuple[T, ...] | None = self._decoded.get(kind)
@@ -130,21 +133,21 @@ class RecordStore:
             return decoded
 
     def check(self) -> Sequence[str]:
-        """Read all records; those that are damaged."""
+        """Read all records, and return the damaged ones."""
         for kind in get_args(Noun):
             self.all(kind)
         return self.damaged
 
     def _notice_others(self) -> None:
-        """What another process has written, such as `gridmill farm invite`, is read again."""
+        """Read again what another process has written, for example `gridmill farm invite`."""
         [(version,)] = self._db.execute("PRAGMA data_version")
         if version != self._seen_version:
             self._decoded.clear()
             self._seen_version = version
 
     def find(self, kind: type[T], key: str) -> T | None:
-        """The noun of that key. Raises StorageError where it is damaged: it must not pass for one that is not
-        there, as numbers of Unix users are among them."""
+        """The record with this key, or None. Raises StorageError if it is damaged: it must not count as
+        missing, because records hold, for example, the numbers of Unix users."""
         with self._lock, _explained():
             query = f"SELECT {_COLUMNS} FROM nouns WHERE kind=? AND key=?"
             row = self._db.execute(query, (kind.__name__, key)).fetchone()
@@ -158,7 +161,7 @@ class RecordStore:
         return noun
 
     def _read(self, row: Sequence[Any], kind: type[T]) -> T | None:
-        """The noun of a row; None, and a warning the first time, where it is not what was written."""
+        """The record in a row. None, with a warning the first time, if it does not match its checksum."""
         _, key, body, checksum = row
         try:
             if _checksum(kind.__name__, key, body) == checksum:
@@ -172,14 +175,14 @@ class RecordStore:
         return None
 
     def put(self, *nouns: Noun) -> None:
-        """Keep or replace them."""
+        """Store or replace records."""
         with self._lock, _explained():
             rows = [_row(noun) for noun in nouns]
             self._forget(nouns)
             self._db.executemany("INSERT OR REPLACE INTO nouns VALUES (?,?,?,?)", rows)
 
     def remove(self, *nouns: Noun) -> None:
-        """Forget them; may be repeated."""
+        """Delete records. Can be repeated."""
         with self._lock, _explained():
             rows = [(type(noun).__name__, key_of(noun)) for noun in nouns]
             self._forget(nouns)
@@ -190,7 +193,7 @@ class RecordStore:
             self._decoded.pop(kind, None)
 
     def close(self) -> None:
-        """May be repeated."""
+        """Close the file. Can be repeated."""
         with self._lock:
             self._db.close()
 
@@ -213,7 +216,7 @@ def _explained() -> Iterator[None]:
 
 
 def key_of(noun: Noun) -> str:
-    """What tells a noun from others of its kind."""
+    """The key of a record among those of its type."""
     match noun:
         case Tenant():
             return noun.name
@@ -232,6 +235,6 @@ def key_of(noun: Noun) -> str:
 
 
 def open_records(settings: Settings) -> RecordStore:
-    """The farm's, in HOME/farm. Raises StorageError."""
+    """The records in HOME/farm. Raises StorageError."""
     (settings.home / "farm").mkdir(parents=True, exist_ok=True, mode=0o700)
     return RecordStore(settings.home / "farm" / "records.db")

@@ -1,4 +1,4 @@
-"""A tenant: a Gridmill whose jobs run on this farm; and its invitation."""
+"""A tenant: a grid whose jobs run on this farm; and its invitation."""
 
 import hashlib
 import hmac
@@ -15,8 +15,9 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,22}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """`certificate` is the SHA-256 (hex) of its client certificate, `token_hash` that of its token. `user` is
-    the Unix user of its jobs; None: the farm's own. `revoked`: nothing more is taken from it."""
+    """A tenant. `certificate` is the SHA-256 (hex) of its client certificate, `token_hash` that of its
+    token. `user` is the Unix user of its jobs; None: the user of the farm. `revoked`: all its requests are
+    refused."""
 
     name: str
     certificate: str
@@ -37,9 +38,10 @@ class LastContact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """Whoever says the secret with that hash before `expires` (Unix time) becomes a tenant, once; with `name`
-    only that tenant, which then has a new certificate and token. `key`: the fingerprint of the key for which
-    it was used; the same may ask again, as it may not have heard the answer."""
+    """An invitation. A client that sends the secret with this hash before `expires` (Unix time) becomes a
+    tenant, once. With `name`, only the tenant of that name can use it, and gets a new certificate and token.
+    `key`: the fingerprint of the key for which it was used; the same client can repeat its request, because
+    it may not have received the answer."""
 
     hash: str
     expires: float
@@ -48,7 +50,7 @@ class Invitation:
 
 
 def check_name(name: str) -> str:
-    """The name. Raises InputError for one that no folder and Unix user could have."""
+    """The name, if it is valid. Raises InputError if it cannot be the name of a folder and of a Unix user."""
     if not _NAME.fullmatch(name):
         raise InputError(
             f"{name[:60]!r} is not a valid tenant name",
@@ -59,12 +61,13 @@ def check_name(name: str) -> str:
 
 
 def hash_of(secret: str) -> str:
-    """SHA-256 (hex): secrets of 256 random bits need nothing slower."""
+    """The SHA-256 (hex) of a secret. A slow hash is not needed for secrets of 256 random bits."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
 def invited(invitations: Iterable[Invitation], secret: str, now: float) -> Invitation | None:
-    """The invitation that has this secret and still holds; takes the same time whichever it is."""
+    """The valid invitation with this secret. Takes the same time for each invitation, so that the time
+    reveals nothing."""
     secret_hash, invitation = hash_of(secret), None
     for one in invitations:
         if hmac.compare_digest(one.hash, secret_hash) and now < one.expires:
@@ -73,9 +76,9 @@ def invited(invitations: Iterable[Invitation], secret: str, now: float) -> Invit
 
 
 def authorised(tenants: Iterable[Tenant], certificate: str, token: str) -> Tenant | None:
-    """The tenant that has both this certificate and this token; never one that is revoked."""
+    """The tenant that has both this certificate and this token; never a revoked one."""
     token_hash, accepted = hash_of(token), None
-    for tenant in tenants:  # all of them, so that the time does not tell which one is like it
+    for tenant in tenants:  # compare with all tenants, so that the time does not reveal which one is similar
         same = hmac.compare_digest(tenant.token_hash, token_hash) and hmac.compare_digest(
             tenant.certificate, certificate
         )
@@ -85,7 +88,7 @@ def authorised(tenants: Iterable[Tenant], certificate: str, token: str) -> Tenan
 
 
 def unknown_tenant() -> InputError:
-    """The error for a client that is no tenant."""
+    """The error for a client that is not a tenant."""
     return InputError(
         "this farm knows no tenant with that certificate and token",
         hint="`gridmill farm invite` on the farm prints a command. Run it on your machine to join the farm.",

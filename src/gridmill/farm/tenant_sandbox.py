@@ -31,12 +31,13 @@ from gridmill.transport.server import PodLinkServer
 _LOG = logging.getLogger(__name__)
 _SHOWN = 20
 _MOST_PODS = 256
-"""Connections at the socket of a tenant: its jobs can open many, and the farm's descriptors are for all."""
+"""Connections to the socket of a tenant at a time. Its jobs can open many, and the farm has one set of
+descriptors for all tenants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantSandbox:
-    """The sandbox of one tenant. All work on its files is done as its Unix user."""
+    """The sandbox of one tenant. The farm accesses its files as the Unix user of the tenant."""
 
     user: int | None
     settings: Settings
@@ -53,8 +54,8 @@ class TenantSandbox:
         return self.settings.root
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """See SitePort; where pods are and how they reach us is said here. Folders and the socket that are
-        missing are made again."""
+        """Start pods; see SitePort. The sandbox sets the folders of pods and the address of the relay.
+        Missing folders and a missing socket are made again."""
         self.folders.make()
         _listen(self.links, self.folders)
         self.folders.make_pods(order.pod_id for order in orders)
@@ -64,17 +65,17 @@ class TenantSandbox:
             self.site.bring_up([replace(order, home=home, link=link) for order, home in homes])
 
     def observe(self, pods: Sequence[str]) -> Mapping[str, PodReport]:
-        """See SitePort."""
+        """The states of pods; see SitePort."""
         with acting_as(self.user):
             return self.site.observe(pods)
 
     def last_words(self, pod: str) -> tuple[PodEvent, ...]:
-        """See SitePort."""
+        """The last messages of pods; see SitePort."""
         with acting_as(self.user):
             return tuple(self.site.undelivered_events(pod))
 
     def tear_down(self, pods: Sequence[str]) -> None:
-        """See SitePort."""
+        """End pods; see SitePort."""
         self.folders.make_pods(pods)
         try:
             with acting_as(self.user):
@@ -83,12 +84,12 @@ class TenantSandbox:
             self.clear(pods)
 
     def clear(self, pods: Iterable[str]) -> None:
-        """End what is left of pods that are gone, whatever their folders say."""
+        """End remaining processes of pods that have ended, whatever their folders say."""
         if self.confiner is not None:
             self.confiner.clear(pods)
 
     def clear_all(self) -> None:
-        """The same of all its pods, and of what its user left outside its folders."""
+        """End remaining processes of all pods, and remove what the user left outside its folders."""
         if self.confiner is not None:
             self.confiner.clear_all()
         removed = remove_left_by(self.user)
@@ -96,7 +97,7 @@ class TenantSandbox:
             _LOG.info("left_outside_removed user=%s what=%s", self.user, ", ".join(removed[:_SHOWN]))
 
     def remove(self, pods: Sequence[str]) -> None:
-        """What pods that are gone have left."""
+        """Delete the files that ended pods have left."""
         self.clear(pods)
         for pod in pods:
             remove_tree(self.settings.home / "pods" / pod)
@@ -108,8 +109,8 @@ class TenantSandbox:
             shutil.rmtree(self.settings.home / "cache" / "bundles", ignore_errors=True)
 
     def remove_caches(self) -> int:
-        """Delete unpacked code and environments; only while none of its jobs runs. They are made again. How
-        many bytes they used."""
+        """Delete unpacked code and environments; only while no job of the tenant runs. They are made again
+        when needed. Returns the bytes that they used."""
         cache = self.settings.home / "cache"
         with acting_as(self.user):
             size_bytes = measure([cache], entries=100_000).size_bytes
@@ -117,15 +118,15 @@ class TenantSandbox:
         return size_bytes
 
     def empty_home(self) -> None:
-        """Delete what its jobs left in their home folder; only while none runs. A tenant above its limit of
-        disk space can run no job that deletes it."""
+        """Delete the files of jobs in their home folder; only while no job runs. A tenant above its disk
+        limit can run no job that deletes them."""
         if self.user is not None and any(self.folders.person.iterdir()):
             _LOG.warning("home_emptied folder=%s", self.folders.person)
             remove_tree(self.folders.person)
             self.folders.make()
 
     def close(self) -> None:
-        """Pods go on."""
+        """Close the relay and the site; pods continue."""
         self.files.close()
         self.relay.end()
         self.links.close()
@@ -140,9 +141,9 @@ def open_sandbox(
     carry: Callable[[Path, Path], TenantFiles],
     isolation: Isolation,
 ) -> TenantSandbox:
-    """Open the sandbox of the tenant of that name, in HOME/farm/tenants; on a cluster its root is in the
-    farm's own, which all nodes see. `carry` opens what was carried, of its root and of a
-    folder for chunks. Raises UnavailableError, StorageError, InputError."""
+    """Open the sandbox of the tenant of this name, in HOME/farm/tenants. On a cluster, its root is in the
+    root of the farm, which all nodes see. `carry` opens the transferred files, for its root and a folder for
+    chunks. Raises UnavailableError, StorageError, InputError."""
     folder = farm.home / "farm" / "tenants" / name
     root = folder / "root" if place.kind == SiteKind.LOCAL else farm.root / name
     folders = TenantFolders(folder=folder, root=root, user=user)
@@ -184,8 +185,8 @@ def _confiner(
 
 
 def _listen(links: PodLinkServer, folders: TenantFolders) -> None:
-    """At the tenant's socket, unless it is there. The folder is the farm's: nobody else puts something there
-    but where jobs have no user of their own."""
+    """Listen at the socket of the tenant, unless it exists. The folder belongs to the farm, so only the farm
+    can put a file there, except if jobs have no Unix user of their own."""
     path = folders.home / "links.sock"
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):

@@ -1,4 +1,4 @@
-"""The controller's routes for transfers: chunks in both directions, and the trees made of them."""
+"""The routes of the farm for transfers: chunks in both directions, and the trees that are made of them."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1/staging")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uri:
-    """A path below the tenant's root."""
+    """A path below the root of the tenant."""
 
     uri: str
 
@@ -37,13 +37,13 @@ def _files_of(farm: TheFarm, tenant: Asking) -> TenantFiles:
 
 @router.post("/missing", response_model=MissingChunks)
 def missing(farm: TheFarm, tenant: Asking, wanted: ChunkHashes) -> Response:
-    """Which of these chunks are not here."""
+    """Which of these chunks are not on the farm."""
     return reply(MissingChunks(chunks=_files_of(farm, tenant).store.missing(wanted.chunks)))
 
 
 @router.post("/chunks", status_code=204, response_class=Response)
 async def take(request: Request, farm: TheFarm, tenant: Asking) -> Response:
-    """Chunks, framed; each is checked before it is kept."""
+    """Store framed chunks. Each is checked before it is stored."""
     carried = await run_in_threadpool(_files_of, farm, tenant)
     async for chunks in _batches(request):
         await run_in_threadpool(carried.send, chunks)
@@ -51,7 +51,7 @@ async def take(request: Request, farm: TheFarm, tenant: Asking) -> Response:
 
 
 async def _batches(request: Request) -> AsyncIterator[Sequence[Chunk]]:
-    """As they arrive; never more than a few of them are held."""
+    """Chunks in batches, as they arrive. At most a few batches are in memory."""
     decoder, held, held_bytes = Decoder(), list[Chunk](), 0
     async for piece in request.stream():
         whole = decoder.feed(piece)
@@ -74,25 +74,25 @@ def fetch(farm: TheFarm, tenant: Asking, wanted: ChunkHashes) -> Response:
 
 @router.post("/place", response_model=MissingChunks)
 def place(farm: TheFarm, tenant: Asking, wanted: PlaceTree) -> Response:
-    """Make a tree for an attempt; what is lacking, and then nothing is made."""
+    """Make a tree for an attempt. If chunks are missing, nothing is made and their hashes are returned."""
     return reply(MissingChunks(chunks=_files_of(farm, tenant).place(wanted)))
 
 
 @router.post("/scan", response_model=Manifest)
 def look(farm: TheFarm, tenant: Asking, wanted: Uri) -> Response:
-    """What a tree is made of; its chunks can be fetched then."""
+    """The manifest of a tree. Its chunks can then be downloaded."""
     return reply(_files_of(farm, tenant).scan(wanted.uri))
 
 
 @router.post("/take", response_model=MissingChunks)
 def take_from_bucket(farm: TheFarm, tenant: Asking, wanted: BucketObjects) -> Response:
-    """Take chunks from a bucket; which are not there either."""
+    """Download chunks from a bucket. Returns those that are not in the bucket either."""
     return reply(MissingChunks(chunks=_files_of(farm, tenant).take(wanted.parcels)))
 
 
 @router.post("/give", status_code=204, response_class=Response)
 def give_to_bucket(farm: TheFarm, tenant: Asking, wanted: BucketObject) -> Response:
-    """Put chunks into a bucket, as one object."""
+    """Upload chunks to a bucket, as one object."""
     _files_of(farm, tenant).give(wanted)
     return done()
 
@@ -104,6 +104,7 @@ def delete_attempt(
     attempt_id: Annotated[str, Path(min_length=1, max_length=200)],
     keep: Annotated[bool, Query()] = False,
 ) -> Response:
-    """What was carried for the attempt may go; what it made goes, with `keep` but for its chunks."""
+    """Delete the files that were transferred for the attempt, and its results. With `keep`, the chunks of the
+    results stay."""
     _files_of(farm, tenant).delete_attempt(attempt_id, keep=keep)
     return done()

@@ -1,7 +1,7 @@
-"""The Unix users of tenants: unique user ids that are never used again, and the end of their processes.
+"""The Unix users of tenants: unique user ids that are never reused, and the end of their processes.
 
-The farm acts as a tenant's Unix user for the tenant: what its jobs may not read or write, the farm does not
-read or write for it either.
+The farm works for a tenant as the Unix user of that tenant: it cannot read or write what the jobs of the
+tenant cannot read or write.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.tenant import Tenant
 
 FIRST_USER = 1_879_100_000
-"""The first user id of tenants, in a range that nothing else assigns (systemd's UIDS-GIDS)."""
+"""The first user id of tenants, in a range that nothing else assigns (UIDS-GIDS of systemd)."""
 _FARMS, _USERS = 200_000, 1000
-"""Each farm of a machine begins its range of user ids at a random place, because it may end every process of
+"""Each farm of a machine starts its range of user ids at a random place, because it can end every process of
 its users."""
 _NOBODIES = 50_000
-"""This many numbers before the first are not assigned to tenants either."""
+"""This many user ids before the first are not assigned to tenants either."""
 PATIENCE_SECONDS = 30.0
-"""How long killed processes may take to disappear."""
+"""How long killed processes can take to disappear."""
 _POLL_SECONDS = 0.01
 _END_ALL = """
 import os, signal, sys
@@ -39,35 +39,36 @@ os.setresgid(nobody, nobody, nobody)
 os.setresuid(nobody, user, nobody)
 os.kill(-1, signal.SIGKILL)
 """
-"""It may signal that user's processes, by its effective user id. They may not signal it, because that depends
-on its real and saved ids. It also starts if the user is at its limit of processes, because the farm's own
-user starts it."""
+"""The process can signal processes of that user because of its effective user id. They cannot signal it,
+because that depends on its real and saved ids. It also starts if the user has reached its process limit,
+because the user of the farm starts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCounter:
-    """`next`: the Unix user of the next tenant. It only grows: what a tenant that is gone has left somewhere,
-    or still runs, is never another's."""
+    """`next`: the Unix user of the next tenant. It only grows: files and processes that a removed tenant has
+    left never belong to another tenant."""
 
     next: int
 
 
 def first_number() -> UserCounter:
-    """Where a new farm begins."""
+    """The first user id of a new farm."""
     return UserCounter(next=FIRST_USER + secrets.randbelow(_FARMS) * _USERS)
 
 
 def next_number(kept: UserCounter | None, tenants: Sequence[Tenant]) -> UserCounter:
-    """The user of another tenant; to be kept with that tenant as one that has been given."""
+    """The user of a new tenant. The caller stores the counter together with that tenant."""
     given = [tenant.user for tenant in tenants if tenant.user is not None]
     counter = kept or (UserCounter(next=FIRST_USER) if given else first_number())
     return UserCounter(next=max([counter.next, *(user + 1 for user in given)]))
 
 
 def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenant: str = "") -> None:
-    """Raises InputError where a further tenant could not be kept apart from those that are here, and
-    ConflictError where such a one is being removed; `one_user` says why tenants have no Unix users of their
-    own (empty: they have), `one_tenant` why their jobs could exhaust or end each other."""
+    """Raises InputError if a further tenant could not be isolated from the present ones, and ConflictError
+    while a tenant is being removed. `one_user`: why tenants have no Unix users of their own (empty: they
+    have). `one_tenant`: why jobs of one tenant could exhaust the machine for others or end their
+    processes."""
     alone = one_user or one_tenant
     others = [one for one in tenants if one.name != name and (alone or one.user is None)]
     other = min(others, key=lambda one: one.revoked, default=None)
@@ -84,7 +85,7 @@ def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenan
 
 
 def leaving(name: str) -> ConflictError:
-    """Why nobody joins yet where a tenant was revoked."""
+    """The error for a tenant that joins while a revoked tenant of its name is being removed."""
     return ConflictError(
         f"the files of the revoked tenant {name} are being deleted",
         hint="Join again in a minute.",
@@ -93,8 +94,8 @@ def leaving(name: str) -> ConflictError:
 
 
 def refuse_together(one_user: str, tenants: Sequence[Tenant], one_tenant: str = "") -> None:
-    """Raises InputError where those that have joined cannot be served any more as they were: what kept them
-    apart has changed. `one_user` and `one_tenant` as above."""
+    """Raises InputError if the present tenants can no longer be isolated from each other because the machine
+    has changed. `one_user` and `one_tenant` as in `refuse_second`."""
     if one_tenant and not one_user and len(tenants) > 1:
         raise InputError(
             f"{len(tenants)} tenants have joined, but their jobs can no longer be isolated: {one_tenant}",
@@ -126,9 +127,11 @@ def _joins_anew(name: str) -> str:
 
 
 def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """End all that runs as a tenant's user, whatever it has forged; nothing where that is ourselves.
+    """End all processes of the user of a tenant, whatever their files claim. Does nothing for the user of
+    this process.
 
-    Raises UnavailableError for what has not ended in that time: what waits for a disk cannot.
+    Raises UnavailableError if processes have not ended in this time: a process that waits for a disk cannot
+    end.
     """
     if user is None:
         return
@@ -138,7 +141,7 @@ def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) 
     while True:
         for pid in living(user):
             _end(pid, user)
-        _end_all(user)  # be it that none was seen: what forks and exits again and again is missed at times
+        _end_all(user)  # even if no process was seen: one that forks and exits again and again can be missed
         if not living(user):
             return
         if time.monotonic() > until:
@@ -147,7 +150,7 @@ def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) 
 
 
 def _end(pid: int, user: int) -> None:
-    """One, also where it is stopped; nobody else who has its number by now."""
+    """End one process, also a stopped one, but not another process that has got its id meanwhile."""
     try:
         held = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -164,7 +167,8 @@ def _end(pid: int, user: int) -> None:
 
 
 def _end_all(user: int) -> None:
-    """All at once: of those that fork more quickly than they can be counted nobody escapes."""
+    """Signal all processes at once, so that processes that fork faster than they can be listed cannot
+    escape."""
     nobody = FIRST_USER - 1 - secrets.randbelow(_NOBODIES)
     words = [sys.executable, "-I", "-S", "-c", _END_ALL, str(user), str(nobody)]
     try:
@@ -174,7 +178,7 @@ def _end_all(user: int) -> None:
 
 
 def living(user: int) -> list[int]:
-    """Processes whose real user that is, by number; their effective one may be another."""
+    """The ids of processes whose real user is this one; their effective user can be another."""
     return [pid for pid in _processes() if _runs_as(pid, user)]
 
 
@@ -199,10 +203,10 @@ _thread = threading.local()
 
 @contextmanager
 def acting_as(user: int | None) -> Iterator[None]:
-    """In this thread files are opened and made as that user (setfsuid(2)); None: as ourselves.
+    """Open and make files in this thread as this user (setfsuid(2)). None: as the user of this process.
 
-    A link that a job puts where the farm looks leads nowhere that the job could not go itself. Not for
-    coroutines. Raises UnavailableError where that is not possible.
+    The farm then follows links of a job only to places where the job itself can go. Not for coroutines.
+    Raises UnavailableError if it is not possible.
     """
     if user is None:
         yield
@@ -219,7 +223,7 @@ def _become(user: int) -> None:
     libc = _libc()
     libc.setfsgid(user)
     libc.setfsuid(user)
-    if libc.setfsuid(user) != user:  # which tells who it was before, and nothing of errors
+    if libc.setfsuid(user) != user:  # setfsuid returns the previous id and reports no errors
         raise UnavailableError(f"cannot read and write files as user {user}")
     _thread.user = user
 
@@ -230,7 +234,8 @@ def _libc() -> ctypes.CDLL:
 
 
 def why_one_user(folder: Path) -> str:
-    """Why jobs cannot have Unix users of their own here, with homes below `folder`; empty: they can."""
+    """Why jobs cannot have Unix users of their own on this machine, with homes below `folder`. Empty: they
+    can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "Gridmill does not run as root"
     existing = (path for path in (folder, *folder.parents) if path.exists())
