@@ -1,7 +1,7 @@
-"""Archives of projects: one zip file with a manifest of the hash and size of every member.
+"""Archives of projects: one zip file with a manifest of the hash and the size of every member.
 
-Nothing of an archive is visible before all of it was verified, and nothing is written outside the folder into
-which it is unpacked. That folder is locked while it is in use.
+No file of an archive is visible before the whole archive was verified, and no file is written outside the
+folder into which the archive is unpacked. That folder is locked while it is in use.
 """
 
 import fcntl
@@ -35,12 +35,14 @@ STAGING = ".import-"
 
 @contextmanager
 def staging(root: Path) -> Iterator[Path]:
-    """A folder of one's own below the root, removed afterwards. Raises OSError."""
+    """A temporary folder below the root, removed afterwards. Raises OSError."""
     folder = root / f"{STAGING}{uuid4().hex}"
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some shared file systems cannot: there it counts as used while it is young
+        with suppress(
+            OSError
+        ):  # some shared file systems have no locks: there a folder counts as used while it is young
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
     finally:
@@ -49,7 +51,7 @@ def staging(root: Path) -> Iterator[Path]:
 
 
 def is_left(folder: Path) -> bool:
-    """Whether nobody uses it: whoever made it was killed."""
+    """Whether nobody uses the folder, because the process that made it was killed."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,14 +66,14 @@ _MANIFEST = "manifest.json"
 _FILES, _BUNDLES = FILES, "bundles"
 _CHUNK_BYTES = MIB
 _MANIFEST_BYTES = 256 * MIB
-"""Largest manifest, all of which is in memory at once. 100,000 files take about 20 MiB."""
-_ENCRYPTED = 0x1  # in the flags of a zip's entry
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same project gives the same archive
+"""Largest manifest, because it is read into memory as a whole. 100,000 files take about 20 MiB."""
+_ENCRYPTED = 0x1  # a bit in the flags of an entry of a zip file
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same project gives the same archive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveEntry:
-    """A file of the archive."""
+    """The hash and the size of a file of the archive."""
 
     sha256: str
     size_bytes: int
@@ -79,7 +81,7 @@ class ArchiveEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveManifest:
-    """All that an archive is about."""
+    """The manifest of an archive: its records and its files."""
 
     project: ArchiveContents
     files: Mapping[str, ArchiveEntry]
@@ -87,7 +89,7 @@ class ArchiveManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedArchive:
-    """A verified archive, unpacked beside where it will be."""
+    """A verified archive, unpacked in a folder below the root in which its files will be placed."""
 
     manifest: ArchiveManifest
     folder: Path
@@ -95,11 +97,12 @@ class UnpackedArchive:
 
     @property
     def project(self) -> ArchiveContents:
-        """The records."""
+        """The records of the project."""
         return self.manifest.project
 
     def check_versions(self) -> None:
-        """Compare the files of the versions with their manifests, and make these fit where it was unpacked.
+        """Compare the files of the versions with their manifests, and give the manifests the file times of
+        the unpacked files.
 
         Raises ConflictError for a version that was changed, UnsafePathError.
         """
@@ -108,19 +111,17 @@ class UnpackedArchive:
         renew_manifests(self.project.artifacts, self.folder, hashes)
 
     def check(self, uris: Iterable[str]) -> frozenset[str]:
-        """Those of these folders that are there already: they must be the same, which reading them tells.
-
-        May take long. Raises ConflictError.
-        """
+        """The folders among these that already exist. Each is read and must have the same files as the
+        archive, which can take minutes. Raises ConflictError."""
         existing = [uri for uri in uris if below(self.root, uri).exists()]
         for uri in existing:
             self._check_same(uri, below(self.root, uri))
         return frozenset(existing)
 
     def place(self, uri: str, checked: frozenset[str]) -> None:
-        """Put a version's folder where it belongs, unless one of those checked is there. Only renames.
+        """Move the folder of a version to its place, unless it is in `checked`. Only renames.
 
-        Raises ConflictError for one that has come since they were checked.
+        Raises ConflictError for a folder that was made after the check.
         """
         target, staged = below(self.root, uri), below(self.folder / _FILES, uri)
         if target.exists():
@@ -133,7 +134,7 @@ class UnpackedArchive:
             staged.rename(target)
 
     def place_manifest(self, version: Artifact) -> None:
-        """Put a version's manifest where it belongs. Only renames."""
+        """Move the manifest of a version to its place. Only renames."""
         uri = manifest_uri(version.name, version.number)
         target, staged = below(self.root, uri), below(self.folder, uri)
         if staged.exists():
@@ -142,7 +143,7 @@ class UnpackedArchive:
             staged.replace(target)
 
     def _check_manifest(self, target: Path, version: Artifact) -> None:
-        """Raise ConflictError where another version has that manifest, whose record was lost."""
+        """Raise ConflictError if another version, whose record was lost, has this manifest."""
         try:
             there = decode(target.read_bytes(), VersionManifest).version
         except (OSError, InputError):
@@ -165,17 +166,17 @@ class UnpackedArchive:
             )
 
     def bundle(self, digest: str) -> bytes:
-        """A code bundle's content."""
+        """The content of a code bundle."""
         return (self.folder / _BUNDLES / f"{digest}.tar.gz").read_bytes()
 
 
 def write_archive(
     target: Path, project: ArchiveContents, root: Path, bundles: Path, check: Callable[[], None]
 ) -> int:
-    """Write the project with its files; its size in bytes. Visible only when whole, and `check`
-    has raised nothing.
+    """Write the project with its files and return the size in bytes. The archive becomes visible when it is
+    complete and `check` has raised no error.
 
-    Raises StorageError, ConflictError for a file that vanishes meanwhile, InputError for links.
+    Raises StorageError, ConflictError for a file that is deleted meanwhile, InputError for links.
     """
     draft = target.with_name(f".{target.name}.{uuid4().hex}.draft")
     try:
@@ -204,10 +205,10 @@ def write_archive(
 
 
 def _check_whole(project: ArchiveContents, root: Path) -> None:
-    """Raise StorageError for a version that has lost files: the archive would pass it on as whole."""
+    """Raise StorageError for a version with missing files: the archive would present it as complete."""
     for artifact in project.artifacts:
         if artifact.removed or artifact.kind == ArtifactKind.SINK or not artifact.output.uri:
-            continue  # a table's own log tells what it has
+            continue  # the log of a table, not its folder, defines which files belong to a version
         wanted = artifact.output.size_bytes
         size_found = sum(path.stat().st_size for path in _files(below(root, artifact.output.uri)))
         if size_found < wanted:
@@ -228,7 +229,7 @@ def _sources(project: ArchiveContents, root: Path, bundles: Path) -> Iterator[tu
 
 
 def _files(folder: Path) -> list[Path]:
-    """Every file below, in order. Raises InputError for a link, FileNotFoundError."""
+    """All files below the folder, sorted. Raises InputError for a link, FileNotFoundError."""
     if not folder.is_dir():
         raise FileNotFoundError(2, "the folder does not exist", str(folder))
     result = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -265,9 +266,9 @@ def _hash(path: Path) -> str:
 
 @contextmanager
 def unpacked(source: Path, root: Path) -> Iterator[UnpackedArchive]:
-    """The archive, verified and unpacked into a folder of its own below the root, removed afterwards.
+    """The archive, verified and unpacked into a temporary folder below the root, which is removed afterwards.
 
-    Raises InputError for what is no whole archive, UnsafePathError, StorageError.
+    Raises InputError for a damaged archive, UnsafePathError, StorageError.
     """
     try:
         _check_file(source)
@@ -287,7 +288,7 @@ def unpacked(source: Path, root: Path) -> Iterator[UnpackedArchive]:
 
 
 def _check_file(source: Path) -> None:
-    """A device or a pipe may have no end."""
+    """Refuse devices and pipes: reading them may never end."""
     if not stat.S_ISREG(source.stat().st_mode):
         raise InputError("this is not a file", place=str(source))
 

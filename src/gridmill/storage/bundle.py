@@ -1,6 +1,6 @@
 """Code bundles: a project folder as a content-addressed, deterministic tar.gz.
 
-The files of a project are selected by .gitignore and .gridmillignore, as git reads them.
+The files of a project are selected by .gitignore and .gridmillignore, with the rules of Git.
 """
 
 import gzip
@@ -41,7 +41,7 @@ ALWAYS = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", ".gridmill", 
 BY_DEFAULT = frozenset(
     {"node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".ipynb_checkpoints"}
 )
-"""Excluded unless a rule (`!node_modules`) includes them; files of secrets (`.env`) as well."""
+"""Excluded unless a rule (`!node_modules`) includes them. The same holds for files with secrets (`.env`)."""
 _NO_SECRETS = (".example", ".sample", ".template", ".dist")
 COMPILED = ".pyc"
 RULE_FILES = (".gitignore", ".gridmillignore")
@@ -49,13 +49,13 @@ RULE_FILES = (".gitignore", ".gridmillignore")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _IgnoreRules:
-    """The rules of one folder; they apply to what lies below it."""
+    """The ignore rules of one folder, which apply to the files below it."""
 
     folder: Path
     spec: "GitIgnoreSpec"
 
     def ignores(self, path: Path, is_folder: bool) -> bool | None:
-        """True or False where a rule speaks of the path, else None."""
+        """Whether the rules exclude (True) or include (False) the path. None if no rule matches."""
         relative = path.relative_to(self.folder).as_posix()
         return self.spec.check_file(relative + "/" * is_folder).include
 
@@ -63,13 +63,13 @@ class _IgnoreRules:
 def project_files(
     folder: Path, leave_out: Sequence[Path] = (), *, secrets: list[Path] | None = None
 ) -> Iterator[Path]:
-    """Every file and symbolic link that belongs to the project, and every folder in which there is none of
-    them; sorted, without following links.
+    """All files and symbolic links of the project, and all folders that contain none of them. Sorted; links
+    are not followed.
 
-    Rules of a deeper folder win, .gridmillignore wins over .gitignore beside it, and a folder that is
-    ignored is not entered. Rules of folders above count up to the one that holds `.git`. Virtual
-    environments and `leave_out` are never entered. Sockets, pipes and devices are left out. `secrets` takes
-    the files of secrets (`.env`) that are left out though no rule speaks of them. Raises InputError for a
+    Rules of a deeper folder take precedence, and .gridmillignore takes precedence over .gitignore in the same
+    folder. An ignored folder is not entered. Rules of parent folders apply, up to the folder that contains
+    `.git`. Virtual environments and `leave_out` are never entered. Sockets, pipes and devices are excluded.
+    `secrets` receives files with secrets (`.env`) that are excluded without a rule. Raises InputError for a
     folder or a rule file that cannot be read.
     """
     left_out = frozenset(path.absolute() for path in leave_out)
@@ -95,7 +95,7 @@ def _walk(
 
 
 NOT_CODE = ("pyvenv.cfg", "control.lock")
-"""Files that identify a virtual environment and a grid's home: neither is part of a project."""
+"""Files that identify a virtual environment or the home of a grid. Neither is part of a project."""
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -119,12 +119,13 @@ def _ignored(path: Path, is_folder: bool, rules: Sequence[_IgnoreRules], secrets
 
 
 def holds_secrets(name: str) -> bool:
-    """Whether a file of that name holds secrets, as tools for the web have it: `.env`, `.env.production`."""
+    """Whether a file of this name usually holds secrets, by the convention of web tools: `.env`,
+    `.env.production`."""
     return name == ".env" or (name.startswith(".env.") and not name.endswith(_NO_SECRETS))
 
 
 def _rules_above(folder: Path) -> tuple[_IgnoreRules, ...]:
-    """The rules of the folders above, from the top of the git work tree down; none outside of one."""
+    """The rules of the parent folders, from the top of the Git work tree down. Empty outside a work tree."""
     chain = [folder, *folder.parents]
     top = next((number for number, place in enumerate(chain) if (place / ".git").exists()), 0)
     return tuple(rules for place in reversed(chain[1 : top + 1]) for rules in _rules_of(place))
@@ -136,7 +137,8 @@ def _rules_of(folder: Path) -> tuple[_IgnoreRules, ...]:
 
 
 def _spec(lines: Sequence[str], folder: Path) -> "GitIgnoreSpec":
-    """Loads the library only where there are rules: most project folders have none of their own."""
+    """The compiled rules. The library loads only if there are rules, because most project folders have
+    none."""
     spec: type[GitIgnoreSpec] = import_module("pathspec").GitIgnoreSpec
     try:
         return spec.from_lines(lines)
@@ -156,7 +158,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def unreadable(path: Path, error: OSError) -> InputError:
-    """What to say about a file of the project that cannot be read."""
+    """The error for a file of the project that cannot be read."""
     reason = error.strerror or str(error)
     return InputError(
         f"cannot read this file for the code bundle: {reason}",
@@ -172,8 +174,9 @@ _LEAVE_OUT = "Exclude files that jobs do not need with lines in .gridmillignore.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """`hash` is of the content alone; `size_bytes` is unpacked; `path` is the tar.gz, named by the hash.
-    `secrets` are files that were left out for their names (`.env`), though no rule speaks of them."""
+    """A code bundle. `hash` depends on the content only, `size_bytes` is the unpacked size, `path` is the
+    tar.gz, which is named by the hash. `secrets` are files that were excluded because of their names
+    (`.env`), without a rule."""
 
     hash: str
     files: int
@@ -184,8 +187,8 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BundleEntry:
-    """A file, an empty folder or (`link` is its target) a symbolic link, under its name in the bundle. `kind`
-    is the letter of `storage.unpack.line`."""
+    """A file, an empty folder or a symbolic link (`link` is its target), under its name in the bundle. `kind`
+    is the letter that `storage.unpack.line` uses."""
 
     name: str
     path: Path
@@ -204,14 +207,13 @@ def make_bundle(
     max_files: int = MAX_FILES,
     hashes: Path | None = None,
 ) -> Bundle:
-    """Bundle the project in `folder` as `cache/<hash>.tar.gz`, unless that is there already.
+    """Bundle the project in `folder` as `cache/<hash>.tar.gz`, unless that file exists.
 
-    Ignored files (storage.ignore) and `leave_out` are not part of it. The hash covers each file's relative
-    path and content, whether it is executable and whether it is its owner's alone, nothing else.
-    Beside the archive lies the list of its files (storage.listing). `hashes` is a file that keeps what files
-    hashed to, so that those that look the same are not read again. Raises
-    InputError (unreadable, too large, too many files), UnsafePathError (a link that leads outside),
-    StorageError (the cache cannot be written).
+    Ignored files and `leave_out` are not included. The hash covers the relative path and the content of each
+    file, whether it is executable and whether only its owner can read it. The list of the files is stored
+    beside the archive (`storage.file_hashes`). `hashes` is a file that caches the hashes of files, so that
+    files that look unchanged are not read again. Raises InputError (unreadable, too large, too many files),
+    UnsafePathError (a link that points outside), StorageError (the cache cannot be written).
     """
     folder = folder.resolve()
     secrets: list[Path] = []
@@ -275,10 +277,10 @@ def _check_name(name: str, path: Path) -> None:
 
 
 def _link_inside(folder: Path, path: Path) -> str:
-    """The link's target, relative to the link. Raises UnsafePathError when it leads out of the folder."""
+    """The target of a link, relative to the link. Raises UnsafePathError if it is outside the folder."""
     try:
         target = path.resolve()
-        if target.is_symlink():  # from Python 3.13 on nothing is raised
+        if target.is_symlink():  # Python 3.13 and later raise no error for a loop
             raise RuntimeError("symlink loop")
     except (OSError, RuntimeError) as error:
         raise InputError("this link points to itself", place=str(path), hint=_LEAVE_OUT) from error
@@ -304,11 +306,11 @@ def _check_size(entries: Sequence[_BundleEntry], max_bytes: int) -> None:
 
 
 def _contents(entries: Sequence[_BundleEntry], hashes: Path | None) -> dict[str, tuple[str, bool]]:
-    """By name: the hash of the content, and whether the file declares a pipeline."""
+    """By file name: the hash of the content, and whether the file declares a pipeline."""
     cache = HashCache(hashes)
     cache.open(WHOLE)
     result = {entry.name: _content_of(entry, cache) for entry in entries}
-    with suppress(StorageError):  # they are read again the next time
+    with suppress(StorageError):  # without the cache, the files are read again the next time
         cache.save()
     return result
 
@@ -334,7 +336,7 @@ def _digest(contents: Iterable[tuple[_BundleEntry, str]]) -> str:
 
 
 def _write_tar(entries: Sequence[_BundleEntry], path: Path, expected: str) -> None:
-    """Write the archive by rename. Raises ConflictError when what went into it has another hash by now."""
+    """Write the archive by rename. Raises ConflictError if files have changed, so that the hash differs."""
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,13 +39,13 @@ class LocalHomeFolders:
         self._reserve_bytes = reserve_bytes
 
     def items(self) -> tuple[DiskItem, ...]:
-        """See House."""
+        """The folders with their sizes; see HomeFolders."""
         return tuple(self._things())
 
     def _things(self) -> Iterator[DiskItem]:
         for path in _at_depth(self._root, _OUTPUT_DEPTH):
             name = str(path.relative_to(self._root))
-            if not name.startswith("."):  # on its way in, or going
+            if not name.startswith("."):  # being written or being deleted
                 yield from _thing(_PLACES.get(name.partition("/")[0], DiskArea.OUTPUT), name, path)
         for path in _entries(self._root):
             if path.name.startswith(_STAGED):
@@ -67,14 +67,14 @@ class LocalHomeFolders:
         return tuple(spaces.values())
 
     def move_to_trash(self, thing: DiskItem) -> None:
-        """See House."""
+        """Move a folder to the trash; see HomeFolders."""
         path = self._path(thing)
         with suppress(OSError):
             if path.lstat().st_mtime == thing.changed:
                 path.rename(_trash_path(path))
 
     def delete(self, thing: DiskItem) -> None:
-        """See House."""
+        """Delete a folder; see HomeFolders."""
         path = _trash_path(self._path(thing))
         try:
             if path.is_dir() and not path.is_symlink():
@@ -82,7 +82,7 @@ class LocalHomeFolders:
             else:
                 path.unlink(missing_ok=True)
         except FileNotFoundError:
-            return  # somebody else removes it too
+            return  # another process deletes the same folder
         except OSError as error:
             raise StorageError(f"cannot remove it: {error.strerror}", place=str(path)) from error
 
@@ -122,7 +122,7 @@ def _thing(place: DiskArea, name: str, path: Path) -> Iterator[DiskItem]:
 
 
 def _size(path: Path) -> int:
-    """Bytes in files, as long as they are; what vanishes meanwhile counts nothing."""
+    """The bytes of all files below a folder, by their lengths. A file that is deleted meanwhile counts 0."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
     total = 0

@@ -1,7 +1,7 @@
-"""Hashes of source files, cached while the files look the same, and listings of the files of code bundles.
+"""Hashes of source files, cached while the files look the same, and lists of the files of code bundles.
 
-A file that is only touched is not changed. A listing has the hashes of a bundle's files and is stored beside
-it, so that two bundles can be compared.
+A file whose time alone has changed counts as unchanged. The list of a bundle has the hashes of its files and
+is stored beside the bundle, so that two bundles can be compared.
 """
 
 import hashlib
@@ -27,12 +27,12 @@ WHOLE = 0
 
 
 SOURCES_KEPT = 64
-"""Sources whose file hashes stay in memory."""
+"""Number of sources whose file hashes stay in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileState:
-    """A source file as `os.stat` gave it when its source was listed."""
+    """The state of a source file, as `os.stat` gave it when the source was listed."""
 
     st_size: int
     st_mtime_ns: int
@@ -41,11 +41,10 @@ class _FileState:
 
 
 class SourceHashes:
-    """The hashes of source files, in files below `folder`: one for each source.
+    """The hashes of source files, cached in files below `folder`: one file for each source.
 
-    A file is read again when its size, one of its times or its inode changed. A program that changes a file
-    cannot keep all of these: the time of the last change of the record is the kernel's. Safe to call from
-    several threads.
+    A file is read again if its size, one of its times or its inode has changed. A program that changes a file
+    cannot keep all of these, because the kernel sets the change time of the inode. Thread-safe.
     """
 
     def __init__(self, folder: Path, *, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -55,7 +54,8 @@ class SourceHashes:
         self._caches: dict[str, tuple[threading.Lock, HashCache]] = {}
 
     def hash_all(self, files: Iterable[FileStat], key: str) -> tuple[FileStat, ...]:
-        """The files of the source `key` with their `content`. Raises InputError for an unreadable one."""
+        """The files of the source `key` with their `content`. Raises InputError for a file that cannot be
+        read."""
         files = tuple(files)
         if not files:
             return ()
@@ -63,7 +63,7 @@ class SourceHashes:
         with lock:
             cache.again()
             result = tuple(replace(file, content=_content(cache, file)) for file in files)
-            with suppress(StorageError):  # they are read again the next time
+            with suppress(StorageError):  # without the cache, the files are read again the next time
                 cache.save()
         return result
 
@@ -83,7 +83,7 @@ class SourceHashes:
 
 
 def _content(cache: HashCache, file: FileStat) -> str:
-    """The same hash as a sink job computes (jobs.sink.files)."""
+    """The hash of the content, computed as a sink job does it (`jobs.sink.files`)."""
     look = _FileState(
         st_size=file.size_bytes, st_mtime_ns=file.mtime_ns, st_ctime_ns=file.ctime_ns, st_ino=file.inode
     )
@@ -106,26 +106,26 @@ _JOBS = re.compile(rb"^jobs\s*:", re.MULTILINE)
 
 
 def listing_path(bundle: Path) -> Path:
-    """The listing of a bundle `<hash>.tar.gz`."""
+    """The path of the file list of a bundle `<hash>.tar.gz`."""
     return bundle.with_name(f"{bundle.name.partition('.')[0]}.json")
 
 
 def is_pipeline_file(name: str, content: bytes) -> bool:
-    """Whether a file of that name declares a pipeline: it is YAML with the fields `pipeline` and `jobs`."""
+    """Whether the file declares a pipeline: it is YAML with the fields `pipeline` and `jobs`."""
     if not name.endswith(_YAML) or len(content) > _LARGEST_PIPELINE:
         return False
     return bool(_PIPELINE.search(content) and _JOBS.search(content))
 
 
 def code_file(name: str, kind: str, content: str, *, pipeline: bool) -> CodeFile:
-    """An entry of the listing. `content` is the hash (hex) of what the file holds, `kind` its letter in the
-    bundle: of the permissions only whether it is executable counts, as git keeps no others."""
+    """An entry of the file list. `content` is the hash (hex) of the content, `kind` the letter of the file in
+    the bundle. Of the permissions only the executable bit counts, because Git stores no others."""
     kept = {LINK: LINK_MARK, FOLDER: FOLDER_MARK, "x": EXECUTABLE_MARK, "q": EXECUTABLE_MARK}.get(kind, "")
     return CodeFile(name=name, digest=f"{content}{kept}", pipeline=pipeline)
 
 
 def write_listing(bundle: Path, files: Iterable[CodeFile]) -> None:
-    """Write it, visible only when whole. Raises StorageError."""
+    """Write the file list; it becomes visible when it is complete. Raises StorageError."""
     path = listing_path(bundle)
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
@@ -141,14 +141,14 @@ def write_listing(bundle: Path, files: Iterable[CodeFile]) -> None:
 
 
 def read_listing(bundle: Path) -> tuple[CodeFile, ...]:
-    """The files of a bundle, by name; made from the bundle where there is no listing. Raises StorageError
-    where the bundle is not there, InputError where it is damaged."""
+    """The files of a bundle, by name. Read from the bundle if it has no file list. Raises StorageError if the
+    bundle does not exist, InputError if it is damaged."""
     with suppress(OSError, InputError):
         return codec.decode(listing_path(bundle).read_bytes(), tuple[CodeFile, ...])
     if not bundle.exists():
         raise StorageError(f"the code bundle {bundle.name[:12]} is not on this machine")
     result = tuple(sorted(_read(bundle), key=lambda file: file.name))
-    with suppress(StorageError):  # made again the next time
+    with suppress(StorageError):  # the list is made again the next time
         write_listing(bundle, result)
     return result
 

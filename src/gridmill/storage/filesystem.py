@@ -1,4 +1,5 @@
-"""Finds the kind of file system of a folder, and checks that it has the guarantees that Gridmill needs."""
+"""Finds the type of the file system of a folder, and checks that it gives the guarantees that Gridmill
+needs."""
 
 import fcntl
 import os
@@ -20,8 +21,8 @@ SHARED = frozenset(
 """File systems that other machines may write to at the same time."""
 
 ALONE = frozenset({"nolock", "local_lock=all", "local_lock=flock", "nobrl"})
-"""Mount options with which locks are not seen by other machines: such a lock is always granted, and protects
-nothing."""
+"""Mount options with which locks are not visible to other machines: such a lock is always granted and
+protects nothing."""
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -29,7 +30,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """Where a file system is mounted, of what type (`ext4`, `nfs4`, `fuse.sshfs`), and with which options."""
+    """A mounted file system: its mount point, its type (`ext4`, `nfs4`, `fuse.sshfs`) and its options."""
 
     point: str
     type: str
@@ -37,14 +38,15 @@ class Mount:
 
     @property
     def shared(self) -> bool:
-        """Other machines may write to it."""
+        """Whether other machines can write to it."""
         return self.type in SHARED
 
 
 def mount_of(path: Path, mountinfo: str) -> Mount | None:
-    """The mount that an absolute path without links lies on, by the text of /proc/self/mountinfo.
+    """The mount of an absolute path without links, read from the text of /proc/self/mountinfo.
 
-    Of several on one point the last one covers the others. None where the text says nothing.
+    If several file systems are mounted at one point, the last one hides the others. None if the text lists no
+    mount of the path.
     """
     best: Mount | None = None
     for line in mountinfo.splitlines():
@@ -67,7 +69,7 @@ def _mount(line: str) -> Mount | None:
 
 
 def find_mount(path: Path) -> Mount | None:
-    """The mount a path lies on now; None where the system does not tell (macOS)."""
+    """The current mount of a path; None if the system does not list mounts (macOS)."""
     try:
         return mount_of(Path(os.path.realpath(path)), _MOUNTS.read_text())
     except OSError:
@@ -75,8 +77,8 @@ def find_mount(path: Path) -> Mount | None:
 
 
 def check_home(home: Path) -> None:
-    """Raise StorageError for a home on a shared file system: SQLite and the control node's lock need a local
-    one."""
+    """Raise StorageError for a home on a shared file system: SQLite and the lock of the control node need a
+    local one."""
     mount = find_mount(home)
     if mount is not None and mount.shared:
         raise StorageError(
@@ -88,14 +90,14 @@ def check_home(home: Path) -> None:
 
 
 def check_root(root: Path) -> None:
-    """Try what the storage root must do: an exclusive lock, a file that is made once, a rename that replaces.
-    What trying cannot tell is read from the mount's options: whether other machines see the lock.
+    """Test the operations that the storage root needs: an exclusive lock, exclusive creation, a rename that
+    replaces. Whether other machines see the lock cannot be tested; the mount options tell it.
 
-    Raises StorageError, naming what does not work.
+    Raises StorageError that names the operation that does not work.
     """
     mount = find_mount(root)
     if mount is None or not mount.shared:
-        return  # local ones do; nothing is tried on each start
+        return  # local file systems have these guarantees, so no start of the grid tests them
     if alone := sorted(mount.options & ALONE):
         raise StorageError(
             f"the storage root's file system ({mount.type} at {mount.point}) hides locks from other machines",

@@ -7,11 +7,11 @@ from gridmill.errors import StorageError
 
 
 def make_home(home: Path) -> None:
-    """The folder, for this user only. Raises StorageError."""
+    """Make the home, readable for this user only. Raises StorageError."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if home.stat().st_uid == os.geteuid():
-            home.chmod(0o700)  # also where the folder was there before
+            home.chmod(0o700)  # also if the folder existed before
     except OSError as error:
         raise StorageError(
             f"{home} cannot be made: {error.strerror}",

@@ -1,4 +1,5 @@
-"""Reads versions in a separate process, since libraries that read tables are never loaded in this one."""
+"""Reads versions in a separate process, because the libraries that read tables are never loaded in this
+one."""
 
 import subprocess
 import sys
@@ -11,7 +12,8 @@ _LONGEST_SECONDS = 300.0
 
 
 def ask(question: ArtifactQuery) -> ArtifactAnswer:
-    """The answer. Raises what the question deserves, and UnavailableError when it takes too long."""
+    """The answer to the question. Raises the error of the answer, and UnavailableError after the time
+    limit."""
     argv = [sys.executable, "-m", "gridmill.jobs.inspect_versions"]
     try:
         done = subprocess.run(

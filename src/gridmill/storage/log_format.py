@@ -55,7 +55,7 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the text."""
+        """The offset after the text."""
         return self.offset + self.size
 
 
@@ -74,8 +74,8 @@ def pack_frame(record: LogRecord, text: bytes, offset: int) -> bytes:
 
 
 def frames_of(data: bytes | bytearray, position: int = 0) -> Iterator[tuple[Frame, int]]:
-    """The frames of a chunk from a position on, each with the position behind it. What is damaged is left
-    out; a torn frame ends them."""
+    """The frames of a chunk from a position on, each with the position after it. Damaged frames are skipped.
+    An incomplete frame ends the sequence."""
     while position + _FRAME.size <= len(data):
         found = _frame_at(data, position)
         if found is None:
@@ -112,8 +112,8 @@ def _frame_at(data: bytes | bytearray, position: int) -> tuple[Frame, int] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockContents:
-    """What a block says of itself: the bytes of text of each job, those of them that were dropped since, and
-    the highest number of each attempt."""
+    """The summary in the header of a block: the bytes of text of each job, how many of them were dropped
+    since, and the highest number of each attempt."""
 
     kept: Mapping[str, int]
     dropped: Mapping[str, int]
@@ -121,8 +121,8 @@ class BlockContents:
 
 
 class Block(NamedTuple):
-    """A block in its segment: where it begins, its meta data and its payload; `start` and `end` are offsets
-    in the run's log."""
+    """A block in its segment: its position, its metadata and its payload. `start` and `end` are offsets in
+    the log of the run."""
 
     at: int
     meta: bytes
@@ -136,11 +136,11 @@ class Block(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """Where the next block begins in the segment."""
+        """The position of the next block in the segment."""
         return self.payload_at + self.payload_size
 
     def contents(self) -> BlockContents:
-        """What it holds."""
+        """The summary of its contents."""
         return _read_meta(self.meta)
 
 
@@ -151,7 +151,7 @@ def _read_meta(meta: bytes) -> BlockContents:
 
 
 def contents_of(frames: Sequence[Frame]) -> BlockContents:
-    """What a block of these frames says of itself."""
+    """The summary of a block with these frames."""
     kept: dict[str, int] = {}
     last: dict[str, int] = {}
     for frame in frames:
@@ -179,7 +179,7 @@ def _has_more_to_gain(contents: BlockContents, frames: bytes) -> bool:
 
 
 def blocks_of(descriptor: int, position: int, size: int) -> Iterator[Block]:
-    """The blocks of a segment of that size from a position on; what is damaged is left out."""
+    """The blocks of a segment of this size from a position on. Damaged blocks are skipped."""
     while position + _BLOCK.size <= size:
         found = _block_at(descriptor, position, size)
         if found is None:
@@ -207,7 +207,7 @@ def _block_at(descriptor: int, position: int, size: int) -> Block | None:
 
 
 def _next_block(descriptor: int, position: int, size: int) -> int:
-    """Where the next block may begin; `size`: there is none."""
+    """The position at which the next block may start; `size` if there is none."""
     while position < size:
         data = os.pread(descriptor, MIB, position)
         found = data.find(_BLOCK_MAGIC)
@@ -218,7 +218,7 @@ def _next_block(descriptor: int, position: int, size: int) -> int:
 
 
 def read_block(descriptor: int, block: Block) -> bytes | None:
-    """The frames of a block; None where they are damaged."""
+    """The frames of a block; None if they are damaged."""
     if not block.payload_size:
         return b""
     payload = os.pread(descriptor, block.payload_size, block.payload_at)

@@ -1,7 +1,8 @@
-"""Where the texts of a run's log lie: its segments' blocks and its chunks, read again only where they grew.
+"""Where the texts of a run's log are stored: the blocks of its segments and its chunks. Files are read again
+only where they grew.
 
-A writer may go on meanwhile, in this process or another: it seals chunks (appends a block, then deletes the
-chunk) and rewrites segments (by a rename). What is read is always a state that was there at some time.
+A writer can run at the same time, in this process or another: it seals chunks (appends a block, then deletes
+the chunk) and rewrites segments (by a rename). Each answer is a state that existed at some time.
 """
 
 import os
@@ -25,28 +26,28 @@ class RunFiles:
     run_id: str
 
     def segment(self, number: int) -> Path:
-        """A segment: compressed blocks."""
+        """The name of a segment, which has compressed blocks."""
         return self.folder / f"{self.run_id}.{number}.log"
 
     def chunk(self, number: int) -> Path:
-        """A chunk: frames as they arrived."""
+        """The name of a chunk, which has frames in the order of their arrival."""
         return self.folder / f"{self.run_id}.{number}.raw"
 
 
 def files_of_run(folder: Path, run_id: str) -> RunFiles:
-    """The names of a run's files. Raises InputError for what cannot be the id of a run."""
+    """The names of the files of a run. Raises InputError for a text that cannot be the id of a run."""
     if not run_id or "/" in run_id or "\0" in run_id or run_id.startswith("."):
         raise InputError(f"{run_id!r} is not the id of a run")
     return RunFiles(folder=folder, run_id=run_id)
 
 
 def run_of_file(name: str) -> str:
-    """The run whose log the file is part of."""
+    """The run to whose log the file belongs."""
     return name.rsplit(".", 2)[0]
 
 
 class PartData(NamedTuple):
-    """The frames of a block or chunk, and the bytes in which their texts lie."""
+    """The frames of a block or a chunk, and the bytes that contain their texts."""
 
     frames: Sequence[Frame]
     data: bytes | bytearray
@@ -58,7 +59,7 @@ class PartData(NamedTuple):
 
 
 class LogPart(NamedTuple):
-    """A block of a segment (`inode` of its file), or a chunk: there `block` is None."""
+    """A block of a segment (`inode` of its file), or a chunk: then `block` is None."""
 
     start: int
     end: int
@@ -78,7 +79,7 @@ class _Segment:
     blocks: list[Block] = field(default_factory=list)
 
     def refresh(self) -> bool:
-        """Read what is new; False where there is no such file."""
+        """Read new blocks. Returns False if the file does not exist."""
         try:
             state = self.path.stat()
             if (state.st_ino, state.st_size) == (self.inode, self.size):
@@ -108,7 +109,7 @@ class _Growing:
     frames: list[Frame] = field(default_factory=list)
 
     def refresh(self, path: Path, number: int) -> bool:
-        """Read what is new; False where there is no such file."""
+        """Read new frames. Returns False if the file does not exist."""
         try:
             with path.open("rb") as file:
                 if number != self.number:
@@ -131,21 +132,23 @@ class RunIndex:
         self._segments: list[_Segment] = []
         self._blocks: list[LogPart] = []
         self._growing = _Growing()
-        self._newest_read: tuple[tuple[int, int, int], PartData] | None = None  # a page may end within it
+        self._newest_read: tuple[tuple[int, int, int], PartData] | None = (
+            None  # because a page can end within the text of a frame
+        )
         self._lock = Lock()
 
     def parts(self) -> list[LogPart]:
-        """All parts as they are now, in order; those without text are left out."""
+        """All parts in their present state, in order. Parts without text are left out."""
         with self._lock:
             self._refresh_segments()
             while True:
                 chunks = self._chunks(self._blocks[-1].number + 1 if self._blocks else 0)
-                has_news = not chunks and self._refresh_segments()  # it was sealed meanwhile
+                has_news = not chunks and self._refresh_segments()  # the chunk was sealed meanwhile
                 if chunks is not None and not has_news:
                     return _with_gaps(self._blocks + chunks)
 
     def _refresh_segments(self) -> bool:
-        """Whether there is anything new."""
+        """Read new blocks of the segments. Returns whether there were any."""
         before = [(one.inode, one.size) for one in self._segments]
         number = 0
         while True:
@@ -165,8 +168,8 @@ class RunIndex:
         return True
 
     def _chunks(self, number: int) -> list[LogPart] | None:
-        """The chunks from that number on; None where one was sealed meanwhile. Only the newest is read: the
-        others end where the next begins."""
+        """The chunks from this number on. None if one was sealed meanwhile. Only the newest is read: the
+        others end where the next one starts."""
         result: list[LogPart] = []
         first = number
         while (path := self.files.chunk(number)).exists():
@@ -188,7 +191,7 @@ class RunIndex:
         return [part._replace(end=end) for part, end in zip(result, ends, strict=False)]
 
     def read(self, part: LogPart) -> PartData | None:
-        """The frames of a part; None where it is damaged, or is not there any more."""
+        """The frames of a part. None if the part is damaged or no longer exists."""
         if part.number < 0:
             return None
         with self._lock:
@@ -207,7 +210,7 @@ class RunIndex:
 
 
 def _with_gaps(parts: list[LogPart]) -> list[LogPart]:
-    """With a part that cannot be read where one was so damaged that nothing is known of it."""
+    """The parts, with a part that cannot be read in each place where damage has hidden all data."""
     end, result = 0, list[LogPart]()
     for part in parts:
         if part.start > end:

@@ -1,6 +1,7 @@
-"""Reads a run's log: pages of entries from an offset, the place of its last lines, and lines with a text.
+"""Reads the log of a run: pages of entries from an offset, the offset of its last lines, and lines that
+contain a text.
 
-Parts without texts of the job that is asked for are not read.
+Parts without text of the requested job are not read.
 """
 
 from bisect import bisect_right
@@ -16,17 +17,17 @@ from gridmill.storage.log_format import Frame
 from gridmill.storage.log_index import LogPart, PartData, RunIndex
 
 PAGE_BYTES = MIB
-"""Text of a page at most."""
+"""Maximum of text in a page, in bytes."""
 ENOUGH_BYTES = 256 * KIB
-"""A page with so much text ends where a part ends: then the next one begins with a part."""
+"""A page with this much text ends at the end of a part, so that the next page starts with a part."""
 SEARCH_BYTES = 64 * MIB
-"""Text that one request searches."""
+"""Bytes of text that one request searches."""
 _ENTRY_COST = 200
-"""Bytes of an entry besides its text, roughly."""
+"""Approximate bytes of an entry besides its text."""
 
 
 def read_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
-    """The next entries of the log; none at its end."""
+    """The next entries of the log; empty at its end."""
     page = _Page(query=query, position=query.after)
     for part, data in _parts_from(index, query.after, query):
         if part.start >= page.until or page.full:
@@ -44,8 +45,8 @@ def read_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
 
 
 def _parts_from(index: RunIndex, after: int, query: LogQuery) -> Iterator[tuple[LogPart, PartData | None]]:
-    """Parts behind an offset that may have what is asked for, with their frames. One that has moved
-    meanwhile is looked for again; one that is damaged comes without frames."""
+    """Parts after an offset that may have requested text, with their frames. A part that has moved meanwhile
+    is searched again. A damaged part has no frames."""
     failed = -1
     while True:
         parts = index.parts()
@@ -72,7 +73,7 @@ def _may_have(part: LogPart, query: LogQuery) -> bool:
 
 
 def _is_of(attempt: str, wanted: str) -> bool:
-    """Whether it is that attempt, or another rank of its gang."""
+    """Whether the attempt is this one or another rank of its gang."""
     return attempt == wanted or attempt.startswith(f"{wanted}.")
 
 
@@ -83,7 +84,7 @@ def _wants(frame: Frame, query: LogQuery) -> bool:
 
 
 def _kept(part: LogPart, query: LogQuery) -> dict[str, int]:
-    """Bytes of each job in a part that cannot be read."""
+    """The bytes of each job in a part that cannot be read."""
     if part.block is None:
         return {"": part.end - part.start}
     kept = part.block.contents().kept
@@ -91,7 +92,7 @@ def _kept(part: LogPart, query: LogQuery) -> dict[str, int]:
 
 
 def _dropped(part: LogPart, query: LogQuery) -> dict[str, int]:
-    """Bytes of each job that were dropped from a part."""
+    """The bytes of each job that were dropped from a part."""
     if part.block is None or not part.block.dropped:
         return {}
     dropped = part.block.contents().dropped
@@ -99,7 +100,7 @@ def _dropped(part: LogPart, query: LogQuery) -> dict[str, int]:
 
 
 class _Page:
-    """Entries as they are gathered, up to the limits of a page."""
+    """The entries of a page as they are collected, up to the limits of a page."""
 
     def __init__(self, query: LogQuery, position: int) -> None:
         self.query = query
@@ -109,11 +110,11 @@ class _Page:
 
     @property
     def full(self) -> bool:
-        """Nothing more fits."""
+        """Whether the page has reached a limit."""
         return self.size >= PAGE_BYTES
 
     def add(self, frame: Frame, data: PartData) -> bool:
-        """Add the text of a frame, if it is wanted; False when the page is at its end."""
+        """Add the text of a frame if it is requested. Returns False if the page is full."""
         if frame.offset >= self.until or self.full:
             return False
         if _wants(frame, self.query):
@@ -124,7 +125,7 @@ class _Page:
         return True
 
     def add_gap(self, part: LogPart, sizes: dict[str, int], why: str) -> None:
-        """Say what is missing in a part, behind what is there of it."""
+        """Add an entry that says how much of a part is missing, after the text that is available."""
         for job, size in sizes.items():
             self.entries.append(
                 LogEntry(id=str(part.end), offset=part.start, job=job, dropped_bytes=size, dropped=why)
@@ -133,7 +134,7 @@ class _Page:
 
 
 def _cut(text: bytes, offset: int, after: int, until: int) -> tuple[bytes, int]:
-    """What lies between two offsets, from the start of a character to the end of one."""
+    """The text between two offsets, from the start of a character to the end of one."""
     first, last = max(0, after - offset), min(len(text), until - offset)
     while first < len(text) and text[first] & 0xC0 == 0x80:
         first += 1
@@ -156,9 +157,11 @@ def _entry(frame: Frame, text: bytes, offset: int) -> LogEntry:
 
 
 def search_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
-    """Lines that contain the text, the next of them; an empty entry when so much was searched in vain.
+    """The next lines that contain the text. If the searched part has none, an empty entry says where to
+    continue.
 
-    Of a line that came in several texts (it has more than 128 KiB) those are given that have it.
+    A line of more than 128 KiB is stored in several texts. Only those of its texts that contain the search
+    text are returned.
     """
     search, end = _Search(needle=query.search.encode(), query=query), query.after
     for part, data in _parts_from(index, max(-1, query.after - 1), query):
@@ -184,7 +187,7 @@ def search_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
 
 
 class _Search:
-    """Looks for a text, also where it lies in two texts of one line."""
+    """Searches for a text, also where it is split between two stored texts of one line."""
 
     def __init__(self, needle: bytes, query: LogQuery) -> None:
         self.needle = needle
@@ -193,7 +196,7 @@ class _Search:
         self._ends: dict[tuple[str, str], bytes] = {}
 
     def look(self, frame: Frame, data: PartData) -> bool:
-        """Add the lines of a frame that have it; False when the page is at its end."""
+        """Add the lines of a frame that contain the text. Returns False if the page is full."""
         if frame.offset >= self.page.until or self.page.full:
             return False
         if not _wants(frame, self.page.query):
@@ -213,25 +216,25 @@ class _Search:
         return True
 
     def remember(self, frame: Frame, data: PartData) -> None:
-        """Take a text that an earlier page has searched: the first line may have begun in it."""
+        """Take a text that an earlier page has searched, because the first line may have started in it."""
         if _wants(frame, self.page.query):
             before = self._ends.get((frame.attempt, frame.stream), b"")
             self._keep_end(frame, before + data.text(frame))
 
     def _keep_end(self, frame: Frame, text: bytes) -> None:
-        """Keep the end of a line that goes on: as much as a match may need of it."""
+        """Keep the end of an incomplete line, as much as a match can need."""
         begin = max(text.rfind(b"\n") + 1, len(text) - len(self.needle) + 1)
         self._ends[(frame.attempt, frame.stream)] = text[begin:]
 
     def place(self, end: int) -> list[LogEntry]:
-        """Where to go on, if the last entry does not say it."""
+        """The place at which the next search continues, if the last entry does not give it."""
         known = int(self.page.entries[-1].id) if self.page.entries else -1
         return [LogEntry(id=str(end), offset=end)] if known < end else []
 
 
 @dataclass(slots=True)
 class _TailSearch:
-    """Goes back through texts until the beginnings of the last `wanted` lines are known."""
+    """Goes back through the texts until the starts of the last `wanted` lines are found."""
 
     wanted: int
     start: int = 0
@@ -242,7 +245,7 @@ class _TailSearch:
     _seen: set[tuple[str, str]] = field(default_factory=set)
 
     def back(self, frame: Frame, text: bytes) -> bool:
-        """Take the text before those taken so far; False when all beginnings are known."""
+        """Take the text before those taken so far. Returns False when all starts are found."""
         key = (frame.attempt, frame.stream)
         end = len(text)
         if self.newest < 0:
@@ -252,14 +255,16 @@ class _TailSearch:
             return False
         if key not in self._seen:
             self._seen.add(key)
-            if not text.endswith(b"\n") and self.found < self.wanted:  # a line that goes on, or never ended
+            if (
+                not text.endswith(b"\n") and self.found < self.wanted
+            ):  # an incomplete line, or the end of a log without a line break
                 self._begin(key, frame, end)
         while end > 0:
             newline = text.rfind(b"\n", 0, end)
             if key in self._open:
                 self.start = frame.offset + newline + 1
                 if newline < 0:
-                    return True  # it began before this text
+                    return True  # the line starts before this text
                 self._open.discard(key)
             if newline < 0 or self.found >= self.wanted:
                 break
@@ -270,7 +275,7 @@ class _TailSearch:
         return bool(self._open) or self.found < self.wanted
 
     def _begin(self, key: tuple[str, str], frame: Frame, end: int) -> None:
-        """A line that ends there is wanted: its beginning is looked for."""
+        """Search for the start of a line that ends here."""
         self.found += 1
         self._open.add(key)
         self.start = frame.offset + end
@@ -279,7 +284,7 @@ class _TailSearch:
 def tail_offset(
     index: RunIndex, query: LogQuery, lines: int, most_bytes: int | None
 ) -> tuple[int, dict[str, int]]:
-    """The offset behind which at least the last `lines` lines follow, and what was dropped of each job
+    """The offset after which at least the last `lines` lines follow, and how much was dropped of each job
     before it."""
     while True:
         parts = index.parts()
@@ -295,14 +300,14 @@ def tail_offset(
 
 
 def _go_back(index: RunIndex, parts: Sequence[LogPart], query: LogQuery, search: _TailSearch) -> bool:
-    """Whether it went through as far as needed; False where a part has moved meanwhile."""
+    """Go back as far as needed. Returns False if a part has moved meanwhile."""
     for part in reversed(parts):
         if not _may_have(part, query):
             continue
         data = index.read(part)
         if data is None:
             if any(one == part for one in index.parts()):
-                continue  # it is damaged
+                continue  # the part is damaged
             return False
         for frame in reversed(data.frames):
             if _wants(frame, query) and not search.back(frame, data.text(frame)):

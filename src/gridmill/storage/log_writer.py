@@ -1,8 +1,9 @@
-"""Writes one run's log: appends texts to a chunk, seals chunks as blocks of segments, drops what is too much.
+"""Writes the log of one run: appends texts to a chunk, seals chunks as blocks of segments, and drops text
+above the limits.
 
-A text is acknowledged when it is in the chunk's file. Sealing appends a block to the newest segment, then
-deletes the chunk; a crash between the two leaves a chunk with the number of a block, which is deleted when
-the log is opened to be written. A rewritten segment replaces the old one by a rename.
+A text is acknowledged when it is in the file of the chunk. Sealing appends a block to the newest segment,
+then deletes the chunk. A crash between the two leaves a chunk with the number of a block; it is deleted when
+the log is opened for writing. A rewritten segment replaces the old one by a rename.
 """
 
 import os
@@ -28,7 +29,7 @@ from gridmill.storage.log_index import RunFiles
 
 _NEW = ".new"
 _WORTH_SEALING = 16 * 1024
-"""A smaller chunk stays as it is when its run has ended."""
+"""A smaller chunk is not compressed when its run has ended."""
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class _Batch:
     last: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: LogRecord, known: int) -> None:
-        """Add a text; `known` is the highest number of its attempt so far."""
+        """Add a text. `known` is the highest number of its attempt so far."""
         text = b"" if record.packed else record.text.encode("utf-8", "replace")
         self.last[record.attempt_id] = max(known, record.number)
         if size := record.packed_size or len(text):
@@ -52,19 +53,19 @@ class _Batch:
 
 
 class RunWriter:
-    """The writer of one run. `append` is called by one thread at a time; so are `seal` and `drop`, which may
-    be called by another thread than `append`."""
+    """The writer of one run. `append` is called by one thread at a time. The same holds for `seal` and
+    `drop`, but another thread than that of `append` can call them."""
 
     def __init__(self, files: RunFiles, *, chunk_bytes: int, segment_blocks: int) -> None:
-        """Open the log as the last writer left it. Raises OSError."""
+        """Open the log in the state in which the last writer left it. Raises OSError."""
         self.files = files
         self._chunk_bytes, self._segment_blocks = chunk_bytes, segment_blocks
         self._last: dict[str, int] = {}
         self._descriptor: int | None = None
         self._segment, self._blocks_in_segment = 0, 0
-        self._emptied: set[int] = set()  # segments of which nothing is kept, and that do not grow
+        self._emptied: set[int] = set()  # segments that have no text left and do not grow
         self.kept: dict[str, int] = {}
-        """Bytes of text of each job in blocks."""
+        """The bytes of text of each job in blocks."""
         self.end = 0
         self._chunk, self._size = 0, 0
         self._chunk_start = 0  # the offset of its first text
@@ -79,7 +80,7 @@ class RunWriter:
 
     @property
     def waiting(self) -> int:
-        """Chunks that are full and not sealed yet."""
+        """The number of chunks that are full and not yet sealed."""
         return self._chunk - self._sealed - 1
 
     def _open_segments(self) -> None:
@@ -97,7 +98,7 @@ class RunWriter:
             self.files.chunk(last).unlink(missing_ok=True)
 
     def _segment_blocks_of(self, number: int, *, cut: bool) -> list[Block]:
-        """The blocks of a segment; a torn one at its end is cut off."""
+        """The blocks of a segment. An incomplete block at its end is cut off."""
         descriptor = os.open(self.files.segment(number), os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
@@ -132,7 +133,8 @@ class RunWriter:
         self._chunk = max(number - 1, self._sealed + 1)
 
     def append(self, records: Sequence[LogRecord]) -> int:
-        """Keep texts that are not kept yet, in one write; how many bytes that took. Raises StorageError."""
+        """Store texts that are not yet stored, in one write. Returns the bytes written. Raises
+        StorageError."""
         written, batch = 0, _Batch(end=self.end)
         for record in records:
             known = batch.last.get(record.attempt_id) or self._last.get(record.attempt_id, 0)
@@ -179,19 +181,20 @@ class RunWriter:
             raise StorageError(f"a log cannot be written: {error.strerror}", place=str(path)) from error
 
     def close(self) -> None:
-        """Close the file; the next append opens it again."""
+        """Close the file; the next `append` opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def finish(self) -> None:
-        """Let the newest chunk be sealed too, if it is worth it."""
+        """Let the newest chunk be sealed too, if it is large enough."""
         self.close()
         if self._size >= _WORTH_SEALING:
             self._begin_chunk()
 
     def seal(self) -> int:
-        """Make a block of the oldest chunk that waits; by how many bytes the log grew. Raises OSError."""
+        """Make a block of the oldest waiting chunk. Returns by how many bytes the log grew. Raises
+        OSError."""
         number = self._sealed + 1
         path = self.files.chunk(number)
         data = path.read_bytes()
@@ -225,8 +228,8 @@ class RunWriter:
         self._blocks_in_segment += 1
 
     def drop(self, choose: Callable[[int, Block, BlockContents], frozenset[str]]) -> int:
-        """Drop the texts of the jobs that `choose` gives for a block (the number of its segment, and what is
-        in it); by how many bytes the log shrank. Raises OSError."""
+        """Drop the texts of the jobs that `choose` returns for a block (the number of its segment, and its
+        contents). Returns by how many bytes the log shrank. Raises OSError."""
         shrank, kept = 0, dict[str, int]()
         for number in range(self._segment + 1):
             if number in self._emptied or not self.files.segment(number).exists():
@@ -262,7 +265,9 @@ class RunWriter:
         with draft.open("wb") as file:
             file.write(data)
             file.flush()
-            os.fdatasync(file.fileno())  # a rename before the content would lose the segment with the machine
+            os.fdatasync(
+                file.fileno()
+            )  # if the rename reached the disk before the content, a power cut would lose the segment
         draft.replace(path)
         return before - len(data)
 
@@ -270,8 +275,7 @@ class RunWriter:
 def _rewritten(
     descriptor: int, blocks: Sequence[tuple[Block, BlockContents]], choices: Sequence[frozenset[str]]
 ) -> Iterator[bytes]:
-    """The blocks without the texts of the jobs chosen for each. Blocks one after the other that have no text
-    any more become one."""
+    """The blocks without the texts of the chosen jobs. Adjacent blocks without any text become one."""
     empty: tuple[Block, BlockContents] | None = None
     for (block, contents), jobs in zip(blocks, choices, strict=True):
         fewer = _without(contents, jobs)
@@ -292,7 +296,7 @@ def _rewritten(
 
 
 def _without(contents: BlockContents, jobs: frozenset[str]) -> BlockContents:
-    """What a block holds without the texts of these jobs."""
+    """The summary of a block without the texts of these jobs."""
     kept = {job: size for job, size in contents.kept.items() if job not in jobs}
     dropped = _sums(contents.dropped, {job: contents.kept[job] for job in jobs})
     return BlockContents(kept=kept, dropped=dropped, last=contents.last)
@@ -305,7 +309,7 @@ def _sums(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
 def _together(
     some: tuple[Block, BlockContents], more: tuple[Block, BlockContents]
 ) -> tuple[Block, BlockContents]:
-    """Two empty blocks as one."""
+    """Two adjacent empty blocks as one."""
     dropped = _sums(some[1].dropped, more[1].dropped)
     last = {**some[1].last, **more[1].last}
     return more[0]._replace(start=some[0].start), BlockContents(kept={}, dropped=dropped, last=last)
@@ -324,9 +328,9 @@ def _pieces(data: bytes) -> list[tuple[Frame, bytes]]:
 
 
 def beyond_limit(writer: RunWriter, limit: int) -> Callable[[int, Block, BlockContents], frozenset[str]]:
-    """What to drop so that each job has at most about `limit` bytes of text: from the middle, so that the
-    first half of the limit and the newest texts stay. An eighth more than needed is dropped: then it is
-    some time until the next time."""
+    """The texts to drop, so that each job has at most about `limit` bytes: from the middle, so that the first
+    half of the limit and the newest texts stay. An eighth more than needed is dropped, so that this does not
+    repeat at once."""
     excess = {job: size - limit + limit // 8 for job, size in writer.kept.items() if size > limit}
     position: dict[str, int] = {}
 

@@ -1,6 +1,7 @@
-"""The logs of a home: files in its folder `logs`, limits of each job and of all, and what seals and deletes.
+"""The logs of a home: files in its folder `logs`, the limits for each job and for all logs, and the thread
+that seals and deletes.
 
-Writes are not synced, like those of the store: they survive the death of the process.
+Writes are not synced to the disk, like those of the store: they survive the death of the process.
 """
 
 import os
@@ -24,17 +25,17 @@ CHUNK_BYTES = MIB
 SEGMENT_BLOCKS = 16
 _LEAST_CHUNK_BYTES = 64
 _OPEN_FILES = 64
-"""Chunks that are open for writing at a time."""
+"""Number of chunks that are open for writing at a time."""
 _INDEXES = 8
-"""Logs whose indexes stay in memory: those that were read last."""
+"""Number of logs whose indexes stay in memory: those that were read last."""
 _MOST_WAITING = 32
-"""Full chunks of a run that may wait to be compressed; then whoever appends compresses."""
+"""Full chunks of a run that can wait for compression. If there are more, `append` compresses."""
 _HOME_SLACK = 16
-"""If all logs are too large, a sixteenth of the limit more than needed is dropped."""
+"""If all logs together are too large, a sixteenth of the limit more than needed is dropped."""
 
 
 class LogFiles:
-    """Implements ports.logs.LogStore. With `background` a thread seals chunks and keeps the limits."""
+    """Implements ports.logs.LogStore. With `background`, a thread seals chunks and enforces the limits."""
 
     def __init__(
         self,
@@ -52,8 +53,8 @@ class LogFiles:
         self._background = background
         self._writers: OrderedDict[str, RunWriter] = OrderedDict()
         self._indexes: OrderedDict[str, RunIndex] = OrderedDict()
-        self._lock = threading.Lock()  # of the two above, and of what is due
-        self._sealing = threading.RLock()  # who seals, drops or deletes
+        self._lock = threading.Lock()  # guards the two tables above, and the set of due work
+        self._sealing = threading.RLock()  # held while logs are sealed, dropped or deleted
         self._due: dict[str, None] = {}
         self._finished: set[str] = set()
         self._wake = threading.Event()
@@ -73,7 +74,7 @@ class LogFiles:
             self._grow(more)
             self._unchecked += more
             if writer.waiting > _MOST_WAITING:
-                with suppress(OSError):  # a full disk: the next append fails, and says so
+                with suppress(OSError):  # a full disk: the next append fails and reports it
                     self._seal(run_id)
             elif writer.waiting or self._unchecked >= self._chunk_bytes:
                 self._unchecked = 0
@@ -83,7 +84,7 @@ class LogFiles:
         if (known := self._known_writer(run_id)) is not None:
             return known
         files = files_of_run(self.folder, run_id)
-        with self._sealing:  # who drops logs writes, too
+        with self._sealing:  # dropping logs writes to the disk too
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 writer = self._open_writer(files)
@@ -99,7 +100,8 @@ class LogFiles:
         return RunWriter(files, chunk_bytes=self._chunk_bytes, segment_blocks=self._segment_blocks)
 
     def _known_writer(self, run_id: str) -> RunWriter | None:
-        """The open writer of a run; that which was used longest ago lets go of its file."""
+        """The open writer of a run. If too many are open, the file of the least recently used writer is
+        closed."""
         with self._lock:
             self._finished.discard(run_id)
             known = self._writers.get(run_id)
@@ -139,12 +141,12 @@ class LogFiles:
                     del self._due[run_id]
             if run_id is None:
                 return
-            with suppress(OSError):  # a full disk: the chunk stays, and is sealed with the next
+            with suppress(OSError):  # a full disk: the chunk stays and is sealed later
                 self._seal(run_id)
                 self._keep_home_limit()
 
     def _seal(self, run_id: str) -> None:
-        """Seal what waits, and drop what is too much of each job. Raises OSError."""
+        """Seal waiting chunks, and drop the text of each job above its limit. Raises OSError."""
         with self._sealing:
             with self._lock:
                 writer = self._writers.get(run_id)
@@ -158,7 +160,8 @@ class LogFiles:
                     self._writers.pop(run_id, None)
 
     def _keep_home_limit(self) -> None:
-        """Drop logs while all are too large: those of the runs that were written longest ago first."""
+        """While all logs together are too large, drop logs: those of the runs whose last line is oldest
+        first."""
         with self._sealing:
             if self._stored is None:
                 self._stored = sum(self.sizes().values())
@@ -171,7 +174,7 @@ class LogFiles:
                 self._drop_run(run_id, self._stored - wanted)
 
     def _drop_run(self, run_id: str, excess: int) -> None:
-        """Drop the log of a run; of one that is written its first segment and its newest block stay."""
+        """Drop the log of a run. If the run is being written, its first segment and its newest block stay."""
         with self._lock:
             live = self._writers.get(run_id)
         writer = live or self._open_writer(files_of_run(self.folder, run_id))

@@ -1,6 +1,6 @@
 """Writes and reads manifests of versions and alias moves, below the storage root.
 
-It also checks the manifests in an archive, so that what is exported and imported is what was made.
+It also checks the manifests in an archive, so that the exported and imported files are those that were made.
 """
 
 import os
@@ -49,7 +49,7 @@ def keep_manifest(
     provenance: Provenance | None = None,
     write: Callable[[Path, bytes], None] = write_whole,
 ) -> None:
-    """See ports.storage.Storage; `write` puts the bytes there, now or later."""
+    """See ports.storage.Storage. `write` writes the bytes, at once or later."""
     contents = read_contents(below(root, listed)) if listed else None
     if not version.output.uri:
         contents = NOTHING
@@ -62,12 +62,12 @@ def keep_manifest(
 
 
 def new_manifest(version: Artifact, contents: VersionContents | None) -> VersionManifest:
-    """As this Gridmill writes it."""
+    """The manifest of a new version, in the format of this release."""
     return VersionManifest(format=MANIFEST_FORMAT, gridmill=__version__, version=version, contents=contents)
 
 
 def write_manifest(root: Path, manifest: VersionManifest) -> None:
-    """Whole or not at all. Raises StorageError."""
+    """Write a manifest by a rename, so that it is complete or does not exist. Raises StorageError."""
     write_whole(_place_of(root, manifest.version), encode(manifest))
 
 
@@ -86,7 +86,7 @@ def next_number(root: Path, name: str, number: int, attempt_id: str, *, first: b
         there = decode(below(root, manifest_uri(name, highest)).read_bytes(), VersionManifest).version
     except (OSError, InputError):
         return highest + 1
-    if there.attempt_id == attempt_id:  # the commit of this very version failed before
+    if there.attempt_id == attempt_id:  # an earlier commit of the same version failed
         return highest
     uri = there.output.uri
     unmade = highest == number and uri and not os.path.lexists(below(root, uri))
@@ -94,7 +94,7 @@ def next_number(root: Path, name: str, number: int, attempt_id: str, *, first: b
 
 
 def numbers_used(root: Path, name: str) -> frozenset[int]:
-    """The numbers that manifests of `name`, or moves of its aliases, say have been given to versions."""
+    """The numbers of versions that manifests of `name`, or moves of its aliases, mention."""
     try:
         files = os.listdir(below(root, f"{MANIFESTS}/{name}"))
     except OSError:
@@ -108,7 +108,7 @@ def numbers_used(root: Path, name: str) -> frozenset[int]:
 
 
 def read_moves(root: Path, name: str) -> tuple[AliasMove, ...]:
-    """The moves of the aliases of `name`, oldest first; lines that cannot be read are left out."""
+    """The moves of the aliases of `name`, oldest first. Lines that cannot be read are skipped."""
     try:
         lines = below(root, moves_uri(name)).read_bytes().splitlines()
     except OSError:
@@ -126,8 +126,8 @@ def note_move(root: Path, move: AliasMove) -> None:
     try:
         descriptor = _open_to_append(path)
         try:
-            os.write(descriptor, encode(move) + b"\n")  # one write: a line is there whole or not at all
-            if move.alias != LATEST:  # what users say; the latest version is known from the runs
+            os.write(descriptor, encode(move) + b"\n")  # one write, so that a line is complete or missing
+            if move.alias != LATEST:  # moves that users made; the latest version is known from the runs
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -148,13 +148,13 @@ FILES = "files"
 
 
 def homes(versions: Iterable[Artifact]) -> tuple[str, ...]:
-    """The folders of an archive in which manifests may lie."""
+    """The folders of an archive that may contain manifests."""
     return tuple(dict.fromkeys(f"{MANIFESTS}/{version.name}/" for version in versions))
 
 
 def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str, bytes]]:
-    """The manifests that go into an archive, by their names there. Without times, which are other ones where
-    the files are unpacked: the same project gives the same archive."""
+    """The manifests for an archive, by their names in it. They contain no file times, which differ where the
+    files are unpacked: so the same project gives the same archive."""
     for one in _existing(versions):
         manifest = _manifest(one, root)
         if manifest is not None:
@@ -170,8 +170,8 @@ def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str
 
 
 def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str, str]) -> None:
-    """Raise ConflictError for a version that is not what its manifest below `root` says; `hashes` are those
-    of an archive's files, by their names there."""
+    """Raise ConflictError for a version that differs from its manifest below `root`. `hashes` are those of
+    the files of an archive, by their names in it."""
     for one in _existing(versions):
         manifest = _manifest(one, root)
         problems = tuple(_troubles(one, manifest.contents if manifest else None, hashes))
@@ -184,8 +184,8 @@ def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str
 
 
 def renew_manifests(versions: Iterable[Artifact], folder: Path, hashes: Mapping[str, str]) -> None:
-    """Bring the manifests below `folder`, where an archive was unpacked, to the times of the files there.
-    Archives of before there were manifests get them, but for tables, whose versions share files."""
+    """Give the manifests below `folder`, where an archive was unpacked, the times of the unpacked files.
+    Archives without manifests, from older releases, get them, except tables, whose versions share files."""
     for one in _existing(versions):
         manifest = _manifest(one, folder) or new_manifest(one, _made_of(one, hashes))
         if manifest.contents is not None and one.output.uri:
@@ -227,7 +227,7 @@ def _troubles(
 
 
 def _name(version: Artifact, path: str) -> str:
-    """In an archive."""
+    """The name of a manifest in an archive."""
     folder = f"{FILES}/{version.output.uri}"
     return place_of(Path(folder), path) if path else f"{folder}/"
 

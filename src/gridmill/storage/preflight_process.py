@@ -1,4 +1,5 @@
-"""Runs the preflight in a separate process: libraries that read data are not loaded here; time is bounded."""
+"""Runs the preflight in a separate process: libraries that read data are not loaded here, and the time is
+bounded."""
 
 import subprocess
 import sys
@@ -11,8 +12,8 @@ LONGEST_SECONDS = 20.0
 
 
 def ask(question: PreflightRequest, longest_seconds: float = LONGEST_SECONDS) -> PreflightResult:
-    """What is wrong with a pipeline, as far as its data says. Never raises: what cannot be checked is listed
-    with the reason."""
+    """The problems of a pipeline that its data shows. Never raises an error: jobs that cannot be checked are
+    listed with the reason."""
     argv = [sys.executable, "-m", "gridmill.jobs.preflight"]
     try:
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""Reads what lies below a storage root beside its versions: claims, manifests, moves of aliases, and copies.
+"""Reads the files that a storage root has beside its versions: claims, manifests, alias moves, and copies.
 
-The copies are of what users declared. They are written here too.
+The copies are those of declarations. This module writes them too.
 """
 
 import os
@@ -28,7 +28,7 @@ _POD = re.compile(r"(.+)-(\d+)\.\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A pipeline whose folders below the root belong to the store with that mark, of a home at `home`."""
+    """A pipeline whose folders below the root belong to the store with this mark, of a home at `home`."""
 
     pipeline: str
     mark: str
@@ -36,7 +36,8 @@ class Claim:
     host: str
 
     def is_of(self, home: Path, root: Path) -> bool:
-        """Whether it is of that home. A root within the home is nobody else's, whatever the host's name."""
+        """Whether the claim belongs to this home. A root inside the home belongs to that home, whatever the
+        name of the host."""
         same_host = self.host == gethostname() or root.is_relative_to(home)
         return self.home == str(home) and same_host
 
@@ -51,7 +52,8 @@ def claims(root: Path) -> Iterator[Claim]:
 
 
 def marks_of(root: Path, home: Path) -> Mapping[str, int]:
-    """The marks of the stores of a home that have pipelines in the root, with how many each has."""
+    """The marks of the stores of a home that have pipelines in the root, with the number of their
+    pipelines."""
     counts: dict[str, int] = {}
     for claim in claims(root):
         if claim.is_of(home, root):
@@ -60,7 +62,7 @@ def marks_of(root: Path, home: Path) -> Mapping[str, int]:
 
 
 def reclaim(root: Path, home: Path, mark: str) -> None:
-    """Have all pipelines of that home belong to the store with that mark. Raises StorageError."""
+    """Transfer all pipelines of this home to the store with this mark. Raises StorageError."""
     for claim in claims(root):
         if claim.is_of(home, root) and claim.mark != mark:
             text = f"{mark}\n{claim.home} on {claim.host}\n"
@@ -68,7 +70,7 @@ def reclaim(root: Path, home: Path, mark: str) -> None:
 
 
 def read_root(root: Path, home: Path, mark: str) -> RootRecords:
-    """What the root has of a home whose store has, or had, that mark. Reads names and manifests only."""
+    """The data in the root of a home whose store has, or had, this mark. Reads only names and manifests."""
     problems: list[tuple[str, str]] = []
     pipelines = [claim.pipeline for claim in claims(root) if claim.is_of(home, root) or claim.mark == mark]
     names = [
@@ -87,7 +89,7 @@ def read_root(root: Path, home: Path, mark: str) -> RootRecords:
 
 
 def _manifests(root: Path, name: str, problems: list[tuple[str, str]]) -> Iterator[VersionManifest]:
-    """Those of versions whose files are there, by number."""
+    """The manifests of versions whose files exist, by number."""
     folder = root / MANIFESTS / name
     numbers = (file.name.removesuffix(".json") for file in _children(folder, folders=False))
     for number in sorted(int(one) for one in numbers if one.isdecimal()):
@@ -106,7 +108,7 @@ def _manifests(root: Path, name: str, problems: list[tuple[str, str]]) -> Iterat
 
 
 def _deployments(home: Path) -> Mapping[str, int]:
-    """The highest number of a deployment by resource, as far as its pods left folders."""
+    """The highest number of a deployment for each resource, as far as its pods left folders."""
     highest: dict[str, int] = {}
     for folder in _children(home / "pods"):
         if match := _POD.fullmatch(folder.name):
@@ -123,7 +125,8 @@ def _children(path: Path, *, folders: bool = True) -> list[Path]:
 
 
 def _copies(root: Path, home: Path, mark: str, problems: list[tuple[str, str]]) -> Iterator[Declared]:
-    """What users declared: of the store with that mark, and then of earlier ones of the same home."""
+    """The copies of declarations: those of the store with this mark, then those of earlier stores of the same
+    home."""
     found: dict[tuple[str, str], Declared] = {}
     for owner in (mark, *(one for one in marks_of(root, home) if one != mark)):
         for kind in DECLARED.values():
@@ -139,19 +142,19 @@ def _copies(root: Path, home: Path, mark: str, problems: list[tuple[str, str]]) 
 
 
 class DeclaredCopies:
-    """The copies of what users declared, of the store with that mark. A copy is as durable as the record: it
-    is there after any kill of a process; after a power cut `gridmill up` makes it again."""
+    """The copies of declarations of the store with this mark. A copy is as durable as its record: it survives
+    the death of the process. After a power cut, `gridmill up` makes missing copies again."""
 
     def __init__(self, root: Path, mark: str) -> None:
         self._folder = root / COPIES / mark
 
     @property
     def exist(self) -> bool:
-        """Whether any were made."""
+        """Whether any copies exist."""
         return self._folder.is_dir()
 
     def keep(self, nouns: Iterable[object]) -> None:
-        """Write those that differ from their copies. Raises StorageError."""
+        """Write the declarations that differ from their copies. Raises StorageError."""
         for noun in nouns:
             declared = as_declared(noun)
             if declared is not None:
@@ -161,7 +164,7 @@ class DeclaredCopies:
                     write_whole(path, data, sync=False)
 
     def drop(self, keys: Iterable[tuple[type[object], str]]) -> None:
-        """Remove the copies of records that were deleted. Raises StorageError."""
+        """Delete the copies of deleted records. Raises StorageError."""
         for kind, name in keys:
             if kind.__name__ in DECLARED:
                 path = self._path(kind.__name__, name)
@@ -171,7 +174,7 @@ class DeclaredCopies:
                     raise StorageError(f"cannot be removed: {error.strerror}", place=str(path)) from error
 
     def _make_folder(self) -> None:
-        """For this user only: settings of sites and texts of pipelines are in it."""
+        """Make a folder for this user only: it has settings of sites and texts of pipelines."""
         with suppress(OSError):
             self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 

@@ -1,8 +1,10 @@
-"""A storage root in a folder, with the code bundles of one home: the port `Storage` on a file system.
+"""A storage root in a folder, with the code bundles of one home: implements the port `Storage` on a file
+system.
 
-The folders of a pipeline below a storage root belong permanently to the first store that runs it there.
+The folders of a pipeline below a storage root belong permanently to the first store that runs the pipeline
+there.
 
-Finds the files that a source names now: paths, globs and `package://NAME/PATH`.
+This module also finds the files that a source names: paths, globs and `package://NAME/PATH`.
 """
 
 import glob
@@ -40,9 +42,10 @@ PACKAGE = "package://"
 
 
 def describe_source(source: Source, folder: str) -> tuple[FileStat, ...]:
-    """This machine's files that the source names, each once, sorted by path; relative to `folder`.
+    """The files of this machine that the source names, each once, sorted by path. Paths are relative to
+    `folder`.
 
-    Raises InputError when a path or glob names nothing, with what is near; UnsafePathError when a
+    Raises InputError if a path or glob matches no file, with similar names as the hint; UnsafePathError if a
     `package://` path leaves its package.
     """
     names: dict[str, str] = {}
@@ -53,7 +56,8 @@ def describe_source(source: Source, folder: str) -> tuple[FileStat, ...]:
 
 
 def _name(written: str, path: str, folder: str) -> str:
-    """The path as the source names it: the same wherever the folder of the pipeline or the package lies."""
+    """The path as the source names it, independent of the location of the pipeline's folder or of the
+    package."""
     if written.startswith(PACKAGE):
         package = written.removeprefix(PACKAGE).partition("/")[0]
         return f"{PACKAGE}{package}/{os.path.relpath(path, _in_package(f'{PACKAGE}{package}/.'))}"
@@ -83,9 +87,9 @@ def _files(written: str, folder: str) -> Iterator[str]:
 
 
 def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
-    """The files that a glob matches, each once: by its own name, where that is there beside links to it.
+    """The files that a glob matches, each once: by its own name, if links beside it match too.
 
-    Links above the first `*` lead to all of them, and tell nothing.
+    Links above the first `*` lead to all files, and do not matter.
     """
     above = next(str(parent) for parent in Path(pattern).parents if not glob.has_magic(str(parent)))
     plain, folders = os.path.realpath(above), dict[str, str]()
@@ -102,7 +106,7 @@ def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
 
 
 def _real(path: str, folders: dict[str, str]) -> str:
-    """The path without links; `folders` are those whose is known, as a folder has many files."""
+    """The path without links. `folders` caches the paths of folders, because a folder has many files."""
     if os.path.islink(path):
         return os.path.realpath(path)
     folder, name = os.path.split(path)
@@ -138,7 +142,8 @@ def _in_package(written: str) -> str:
 
 
 def _missing(written: str, path: str) -> InputError:
-    """Says where the path stops to exist, and what is there instead."""
+    """The error for a path that does not exist, with the names in the deepest folder that exists as its
+    hint."""
     parent = Path(path).parent
     while not parent.is_dir():
         parent = parent.parent
@@ -185,10 +190,11 @@ CLAIMS = "owners"
 
 
 def claim(root: Path, pipeline: str, owner: str, home: str) -> None:
-    """Take them for `owner`, the mark of a store; `home` tells people where that is. May be repeated.
+    """Claim the folders of the pipeline for `owner`, the mark of a store. `home` is its path for messages.
+    Can be repeated.
 
-    A folder that holds its owner's name is renamed into place, which one of several that try can do, on any
-    file system. Raises ConflictError when another store has them, UnavailableError.
+    A folder with the name of the owner is renamed into place: if several processes try, exactly one succeeds,
+    on any file system. Raises ConflictError if another store has the claim, UnavailableError.
     """
     place = root / CLAIMS / pipeline
     try:
@@ -219,7 +225,7 @@ def _owner(place: Path) -> str:
 
 
 def _made(place: Path, owner: str) -> str:
-    """The owner that was written; empty where somebody was quicker."""
+    """The owner that was written; empty if another process was faster."""
     draft = place.with_name(f".{place.name}.{uuid4().hex}")
     draft.mkdir(parents=True)
     try:
@@ -235,11 +241,11 @@ def _made(place: Path, owner: str) -> str:
 
 
 _AREAS = ("sinks", "datasets", "models", "predictions", "files", "checkpoints", "manifests")
-"""Folders below the root in which names of attempts are found: AREA/PIPELINE/JOB/ATTEMPT."""
+"""Folders below the root whose paths contain the names of attempts: AREA/PIPELINE/JOB/ATTEMPT."""
 
 
 def runs_that_left_files(root: Path, pipeline: str) -> Iterator[int]:
-    """The numbers of runs of a pipeline whose attempts left something below the root, in any order."""
+    """The numbers of runs of a pipeline whose attempts left files below the root, in any order."""
     run = re.compile(rf"\.?{re.escape(pipeline)}-(\d+)\.")
     for area in _AREAS:
         for job in _folders(root / area / pipeline):
@@ -256,14 +262,14 @@ def _folders(path: Path) -> Iterator[Path]:
 
 _HASH = re.compile("[0-9a-f]{64}")
 SHARED_BUNDLES = "bundles"
-"""Folder below the root: code that pods of other machines run. If it is needed and missing, it is shared
+"""Folder below the root with the code for pods of other machines. If a bundle is missing there, it is copied
 again."""
 
 
 class StorageRoot:
-    """Tables, models and files lie below `folder`; bundles are `bundles/<hash>.tar.gz`.
+    """Tables, models and files are stored below `folder`; bundles are `bundles/<hash>.tar.gz`.
 
-    Safe to call from several threads; nothing half-written is ever visible.
+    Thread-safe. Incomplete files are never visible.
     """
 
     def __init__(self, folder: Path, bundles: Path) -> None:
@@ -275,19 +281,19 @@ class StorageRoot:
 
     @property
     def location(self) -> str:
-        """The root, as jobs are told it."""
+        """The path of the root, as jobs get it."""
         return str(self._folder)
 
     @property
     def bundles_location(self) -> str:
-        """Where code bundles lie."""
+        """The folder of code bundles."""
         return str(self._bundles)
 
     def path(self, uri: str) -> Path:
         """The path of a URI relative to the root.
 
-        Raises UnsafePathError for an empty one, an absolute one, one with `..`, and where a link leads out of
-        the root.
+        Raises UnsafePathError for a path that is empty or absolute, contains `..`, or leaves the root through
+        a link.
         """
         path = below(self._folder, uri)
         if not _real_root(path).is_relative_to(_real_root(self._folder)):
@@ -309,14 +315,14 @@ class StorageRoot:
         return read_listing(self._bundle_path(bundle))
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """What is wrong with jobs, as far as their data says; see storage.preflight."""
+        """The problems of jobs that their data shows; see `storage.preflight_process`."""
         return ask(question)
 
     def remove(self, uri: str) -> None:
-        """Remove a folder or file below the root, or a link that lies there, not what it points to; what is
-        gone is fine.
+        """Delete a folder or a file below the root. A link is deleted, but not its target. Does nothing if
+        the path does not exist.
 
-        Raises UnsafePathError for what is not below the root, the root itself included; StorageError.
+        Raises UnsafePathError for a path outside the root and for the root itself, StorageError.
         """
         path = below(self._folder, uri)
         if not _real_root(path.parent).is_relative_to(_real_root(self._folder)):
@@ -349,7 +355,8 @@ class StorageRoot:
         return max(runs_that_left_files(self._folder, pipeline), default=0)
 
     def sync_manifests(self) -> None:
-        """See Storage. After a failure each is written by itself: it is known then whose cannot be."""
+        """See Storage. After a failure, each manifest is written by itself, so that it is known which ones
+        failed."""
         self._one_by_one = True
         self._manifests.place()
         self._one_by_one = False
@@ -382,7 +389,7 @@ class StorageRoot:
         return host == gethostname() and not Path(folder).exists()
 
     def free_bytes(self) -> int:
-        """How much can still be written. Raises StorageError."""
+        """The bytes that can still be written. Raises StorageError."""
         place = self._folder
         while not place.exists() and place != place.parent:
             place = place.parent
@@ -392,10 +399,10 @@ class StorageRoot:
             raise StorageError(f"cannot read the free space: {error.strerror}", place=str(place)) from error
 
     def has_bundle(self, bundle: str) -> bool:
-        """Whether the code bundle of that hash is here."""
+        """Whether the code bundle with this hash exists."""
         path = self._bundle_path(bundle)
         try:
-            os.utime(path)  # it is wanted: housekeeping goes by when it was last
+            os.utime(path)  # mark the bundle as used now: garbage collection goes by its time
         except OSError:
             return False
         return True
@@ -414,7 +421,7 @@ class StorageRoot:
             raise StorageError(f"cannot be shared: {error.strerror}", place=str(shared)) from error
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Keep a code bundle. Raises InputError when its content does not have that hash, StorageError."""
+        """Store a code bundle. Raises InputError if its content does not have this hash, StorageError."""
         path = self._bundle_path(bundle)
         if path.exists():
             return
@@ -433,13 +440,14 @@ def _real_root(path: Path) -> Path:
 
 
 def _remove(path_to_remove: Path) -> None:
-    """Out of its place first: what is made there anew meanwhile, as a sink's table is, stays."""
+    """Rename the folder first and delete it then: a folder that is made anew at its path meanwhile, for
+    example the table of a sink, stays."""
     path = path_to_remove.with_name(f"{GOING}{path_to_remove.name}.{uuid4().hex}")
     try:
         path_to_remove.rename(path)
     except FileNotFoundError:
         return
     while path.is_dir() and not path.is_symlink():
-        with suppress(FileNotFoundError):  # somebody else removes it too: go on with what is left
+        with suppress(FileNotFoundError):  # another process deletes it too: continue with the rest
             rmtree(path)
     path.unlink(missing_ok=True)

@@ -24,18 +24,18 @@ _HEADER_BYTES = MIB
 """Largest header of a member. The longest path of Linux has 4 KiB."""
 LINK, FOLDER = "l", "d"
 FILE_MODES: Mapping[str, int] = MappingProxyType({"f": 0o644, "x": 0o755, "p": 0o600, "q": 0o700})
-"""The permissions of a file by its letter; p and q are for the owner alone, as required for SSH keys."""
+"""The permissions of a file by its letter; p and q are for the owner alone, as SSH requires it for keys."""
 FOLDER_MODE = 0o755
 
 
 def file_kind(mode: int) -> str:
-    """The letter of a file with these permissions."""
+    """The letter for a file with these permissions."""
     executable, shared = mode & stat.S_IXUSR, mode & (stat.S_IRWXG | stat.S_IRWXO)
     return ("x" if executable else "f") if shared else ("q" if executable else "p")
 
 
 def bundle_hash(tar: Path | bytes) -> str:
-    """The hash of a bundle's content, whatever the archive is called. Raises InputError."""
+    """The hash of the content of a bundle, independent of the name of the archive. Raises InputError."""
     source: BinaryIO = io.BytesIO(tar) if isinstance(tar, bytes) else tar.open("rb")
     lines = []
     with source, _reading(source) as archive:
@@ -46,7 +46,7 @@ def bundle_hash(tar: Path | bytes) -> str:
 
 
 def bundle_members(tar: Path) -> Iterator[tuple[str, str, bytes]]:
-    """The name, the letter of the kind and the content of each file of a bundle. Raises InputError."""
+    """The name, the letter and the content of each file of a bundle. Raises InputError."""
     with tar.open("rb") as source, _reading(source) as archive:
         for member in _members(archive):
             content = member.linkname.encode() if member.issym() else _read(archive, member)
@@ -54,9 +54,9 @@ def bundle_members(tar: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> None:
-    """Unpack into `target`, which appears complete by a rename or not at all; one that is there stays.
+    """Unpack a bundle into `target`, which a rename makes complete or not at all. An existing `target` stays.
 
-    Only files, folders, and links that stay inside, are made; everything else is refused. With `expected` the
+    Only files, folders, and links that stay inside are made; other types are refused. With `expected`, the
     content must have that hash. Raises InputError for a damaged or unsafe archive, StorageError.
     """
     if target.exists():
@@ -78,21 +78,21 @@ def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> No
 
 
 def line(name: str, mode: str, digest: str) -> str:
-    """What the hash of a bundle covers of one file: its content's digest, the letter of its kind (a key of
-    FILE_MODES, LINK, or FOLDER for an empty one), its name."""
+    """The bytes of one file that the hash of a bundle covers: the digest of its content, its letter (a key of
+    FILE_MODES, LINK, or FOLDER for an empty folder), its name."""
     return f"{digest} {mode} {name}\0"
 
 
 def hash_lines(lines: Iterable[str]) -> str:
-    """The hash of a bundle."""
+    """The hash of a bundle, from the lines of its files."""
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose extended headers are bounded: tarfile reads these into memory as they are."""
+    """A member with a limit for its extended headers, which tarfile reads into memory without one."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        """tarfile's hook for subclasses, called with each header before what follows it is read."""
+        """The hook of tarfile for subclasses, called with each header before the data after it is read."""
         headers = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
         if self.type in (*headers, *tarfile.GNU_TYPES) and not 0 <= self.size <= _HEADER_BYTES:
             raise InputError(f"the code bundle has a header of more than {show_bytes(_HEADER_BYTES)}")
@@ -105,7 +105,7 @@ _DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeErr
 
 @contextmanager
 def _reading(source: BinaryIO) -> Iterator[tarfile.TarFile]:
-    """An archive being read; whatever is wrong with it leaves as InputError."""
+    """An open archive. Each error in it becomes an InputError."""
     try:
         with tarfile.open(fileobj=source, mode="r:gz", tarinfo=_Member) as archive:
             yield archive
@@ -114,7 +114,7 @@ def _reading(source: BinaryIO) -> Iterator[tarfile.TarFile]:
 
 
 def _members(archive: tarfile.TarFile) -> Iterable[tarfile.TarInfo]:
-    """The members, each checked by its header alone; the limits hold whatever the archive says."""
+    """The members, each checked by its header alone. The limits hold whatever the archive says."""
     size = 0
     for number, member in enumerate(archive):
         size += member.size
@@ -139,7 +139,7 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _extract(archive: tarfile.TarFile, draft: Path) -> None:
-    """Files first, links last, so that nothing is ever written through a link."""
+    """Unpack files first and links last, so that no file is ever written through a link."""
     links = []
     for member in _members(archive):
         if member.issym():
@@ -169,7 +169,8 @@ def _check_links(draft: Path, links: Sequence[Path]) -> None:
 
 
 def _adopt(draft: Path, target: Path) -> None:
-    """Put the draft in its place; when another was quicker, theirs has the same content and stays."""
+    """Rename the draft to the target. If another process was faster, its folder has the same content and
+    stays."""
     try:
         draft.rename(target)
     except OSError:
