@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from gridmill.sdk.loaded import Version
     from gridmill.sdk.runs import Tick
 
-turn_off_telemetry()  # before any library that has some can be imported
+turn_off_telemetry()  # must run before the import of any library that has telemetry
 
 
 _MODULES = {
@@ -104,7 +104,7 @@ _MODULES = {
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares it with what there is
+__all__ = [  # noqa: RUF022  grouped for readers; a test compares it with the module
     "connect",
     "load",
     "Client",
@@ -176,7 +176,7 @@ __all__ = [  # noqa: RUF022  grouped as a reader looks for them; a test compares
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  the name's own type, see TYPE_CHECKING above
+def __getattr__(name: str) -> Any:  # noqa: ANN401  the type of the name, see TYPE_CHECKING above
     if name not in _HOME:
         raise AttributeError(f"module 'gridmill' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)

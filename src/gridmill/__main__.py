@@ -33,7 +33,7 @@ def program() -> None:
 
 
 def main(arguments: Sequence[str] | None = None, *, context: "Client | None" = None) -> None:
-    """Run and exit: 0, or the exit code of the error table (130 when interrupted).
+    """Run the command and exit with 0 or the exit code of the error table (130 if interrupted).
 
     `context` is a client that every command uses instead of finding a control node.
     """

@@ -52,7 +52,7 @@ def from_builtins(value: object, kind: type[T]) -> T:
 
 
 def fingerprint(*parts: object) -> str:
-    """SHA-256 (hex) of the canonical JSON of `parts`: the same value has the same fingerprint."""
+    """The SHA-256 (hex) of the canonical JSON of `parts`: equal values have equal fingerprints."""
     return hashlib.sha256(_CANONICAL.encode(parts)).hexdigest()
 
 
@@ -62,7 +62,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(line: bytes) -> Message:
-    """The message of a line. Raises InputError."""
+    """The message in a line. Raises InputError."""
     try:
         kind, body = msgspec.json.decode(line, type=tuple[str, msgspec.Raw])
         message: Message = _decoder(cast(Hashable, MESSAGES[kind])).decode(body)

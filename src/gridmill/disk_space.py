@@ -18,8 +18,9 @@ _BLOCK_BYTES = 512  # the unit of st_blocks
 
 
 def space_of(place: str, path: Path | str, reserve_bytes: int | None = None) -> DiskSpace:
-    """The space of the file system that `path` is on, or will be. `reserve_bytes`: None is 5 % of its size
-    and at most 1 GiB; 0 is none. Of inodes 1 % and at most 10,000 are reserved. Raises OSError."""
+    """The space of the file system on which `path` is or will be. `reserve_bytes`: None reserves 5 % of
+    its size, at most 1 GiB; 0 reserves nothing. 1 % of the inodes, at most 10,000, are reserved. Raises
+    OSError."""
     existing = Path(path)
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -40,8 +41,8 @@ def space_of(place: str, path: Path | str, reserve_bytes: int | None = None) -> 
 
 
 def file_system(path: Path | str) -> int:
-    """The number of the device that `path` is on, or will be: two paths with the same one share their space.
-    Raises OSError."""
+    """The device number of the file system on which `path` is or will be. Two paths with the same number
+    share their space. Raises OSError."""
     existing = Path(path)
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -50,7 +51,8 @@ def file_system(path: Path | str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderUse:
-    """The space that files of folders use on the disk (allocated blocks), and how many inodes they have."""
+    """The space that the files in folders use on the disk (allocated blocks), and the number of their
+    inodes."""
 
     size_bytes: int = 0
     files: int = 0
@@ -59,9 +61,9 @@ class FolderUse:
 class FolderMeter:
     """Measures folders again and again, a few entries at each step, so that no step takes long.
 
-    A pass begins `pause_seconds` after the one before, and no sooner than `_SHARE` times as long as that
-    took: measuring has 5 % of a CPU at most. Links are not followed, a file with several names counts once,
-    and what vanishes meanwhile does not count. A missing folder is empty.
+    A pass starts `pause_seconds` after the previous one, but waits at least `_SHARE` times as long as that
+    pass took: measuring uses at most 5 % of a CPU. Links are not followed, a file with several names counts
+    once, and a file that is deleted meanwhile does not count. A missing folder is empty.
     """
 
     def __init__(self, folders: Sequence[Path | str], *, pause_seconds: float = 1.0) -> None:

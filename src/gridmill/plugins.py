@@ -1,7 +1,7 @@
-"""Plug-in tables: name -> "module:factory". Entry points of the same shape extend them.
+"""Plug-in tables: name -> "module:factory". Entry points of the same form extend them.
 
 A package adds its own stores, sites and links with the entry-point groups `gridmill.stores`, `gridmill.sites`
-and `gridmill.transport`; the built-in ones get no privilege. (The kinds of jobs are part of the domain:
+and `gridmill.transport`. The built-in ones have no privileges. (The kinds of jobs are in the domain:
 `domain/job.py`.)
 """
 
@@ -35,7 +35,7 @@ MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "linear": ("sklearn.linear_model",),
 }
 """Further modules that the zygote imports before it forks the first training of such a model. They cost
-seconds and memory that trainings of other models do not need. Each was tested too."""
+seconds and memory that trainings of other models do not need. Each was tested to be safe to fork."""
 
 SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",
@@ -44,7 +44,7 @@ SITES: Mapping[str, str] = {
     "cluster": "gridmill.sites.farm.site:make",
     "simulated": "gridmill.testing.second_machine:make",
 }
-"""Functions (Settings, Site, Doors) -> SitePort; that of `local` takes the settings alone."""
+"""Functions (Settings, Site, Doors) -> SitePort. The one for `local` takes only the settings."""
 WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.site:check_resource",
@@ -57,7 +57,7 @@ CHECKS: Mapping[str, str] = {
     "cluster": "gridmill.sites.farm.site:check_site",
 }
 """Functions of a Site that raise InputError for errors in it that are known before the site is contacted."""
-STORES: Mapping[str, str] = {  # by the scheme of GRIDMILL_STORE
+STORES: Mapping[str, str] = {  # keyed by the scheme of GRIDMILL_STORE
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
     "postgresql": "gridmill.stores.sql:make",
@@ -72,7 +72,8 @@ LINKS: Mapping[str, str] = {
 """Pod ends by the scheme of PodOrder.link."""
 
 SOURCES: Mapping[str, str] = {"files": "gridmill.storage.root:describe_source"}
-"""Functions of a source's declaration and the pipeline's folder that list what the source names now."""
+"""Functions that take the declaration of a source and the folder of the pipeline, and list the files that the
+source names now."""
 
 READERS: Mapping[str, str] = {
     "sql": "gridmill.jobs.sink.sql:arrive",
@@ -80,7 +81,7 @@ READERS: Mapping[str, str] = {
     "http": "gridmill.jobs.sink.http:arrive",
     "objects": "gridmill.jobs.sink.object_storage:arrive",
 }
-"""Functions Asked -> Arrivals (jobs/sink/source.py) by which a sink job reads sources that are not local
+"""Functions Asked -> Arrivals (jobs/sink/source.py) with which a sink job reads sources that are not local
 files."""
 
 JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}

@@ -1,4 +1,4 @@
-"""Writes files that only this user may read, such as keys and tokens; removes folders of other users."""
+"""Writes files that only this user can read, such as keys and tokens. Removes folders of other users."""
 
 import os
 import shutil

@@ -12,9 +12,9 @@ from contextlib import suppress
 from gridmill.domain.amounts import MIB
 
 LARGE_BYTES = MIB
-"""If a request has at least this size, its memory is returned after its answer."""
+"""If a request is at least this large, its memory is returned to the system after the answer."""
 _AREAS = 2
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # names of options in malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # option numbers from malloc.h
 
 
 def share_memory_areas() -> None:

@@ -1,4 +1,4 @@
-"""The only reader of the environment: one frozen dataclass, each setting with its unit and reason."""
+"""The only reader of the environment: one frozen dataclass; each setting has its unit and its reason."""
 
 import os
 import re
@@ -87,7 +87,8 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Settings from `environment` (default: the process's). Raises InputError for a bad value."""
+    """The settings from `environment` (default: that of the process). Raises InputError for an invalid
+    value."""
     env = os.environ if environment is None else environment
     home = Path(env.get("GRIDMILL_HOME") or Path.home() / ".gridmill").expanduser().absolute()
     memory, cpus = env.get("GRIDMILL_MEMORY"), env.get("GRIDMILL_CPUS")
@@ -120,8 +121,8 @@ _PRIVATE = frozenset({"GRIDMILL_HOME", "GRIDMILL_TOKEN", "GRIDMILL_FAULT"})
 
 
 def as_variables(settings: Settings) -> dict[str, str]:
-    """The settings of a grid as variables of an environment: those that a process of the same home should
-    share. Paths are whole, so that they mean the same in any folder."""
+    """The settings of a grid as environment variables: those that other processes of the same home need.
+    Paths are absolute, so that they are valid in any folder."""
     return {
         "GRIDMILL_ROOT": str(settings.root),
         "GRIDMILL_STORE": settings.store,
@@ -147,23 +148,23 @@ def as_variables(settings: Settings) -> dict[str, str]:
 
 
 def _plain(number: float) -> str:
-    """Without an exponent."""
+    """The number without an exponent."""
     return f"{number:.9f}".rstrip("0").rstrip(".")
 
 
 def chosen_variables(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Settings of a grid that the environment sets."""
+    """The settings of a grid that the environment sets."""
     env = os.environ if environment is None else environment
     return tuple(name for name in env if name.startswith("GRIDMILL_") and env[name] and name not in _PRIVATE)
 
 
 def whole_environment() -> dict[str, str]:
-    """All variables of this process: those of the jobs that it starts."""
+    """All environment variables of this process, for the jobs that it starts."""
     return dict(os.environ)
 
 
 def is_farm(home: Path) -> bool:
-    """Whether a light Gridmill (`gridmill up --light`) lives there, and no other."""
+    """Whether the home is that of a farm (`gridmill up --light`) and of no other grid."""
     return (home / "farm" / "records.db").exists() and not (home / "store.db").exists()
 
 
@@ -220,9 +221,10 @@ _VARIABLE = re.compile(r"\$\{env:([^}]+)\}")
 def fill_in_environment(
     text: str, place: str, *, in_url: bool = False, environment: Mapping[str, str] | None = None
 ) -> str:
-    """The text with each `${env:NAME}` as this process's environment has it: for secrets, kept nowhere.
+    """The text, with each `${env:NAME}` replaced by the variable of this process. For secrets, which are
+    stored nowhere.
 
-    `in_url`: what stands within a URL is quoted for it. Raises InputError, at `place`, for one not set.
+    `in_url`: values inside a URL are quoted. Raises InputError, with `place`, for a variable that is not set.
     """
     env = os.environ if environment is None else environment
     alone = _VARIABLE.fullmatch(text) is not None

@@ -16,6 +16,6 @@ is set before it is imported (its docs/Privacy.md)."""
 
 
 def turn_off_telemetry() -> None:
-    """Set those variables in this process, unless somebody has set them to something else."""
+    """Set these variables in this process, unless they are already set."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)

@@ -1,6 +1,6 @@
-"""Compare-and-set as every store implements it: changes apply in order, each to the version it expects.
+"""Compare-and-set as every store implements it: changes apply in order, each to the version that it expects.
 
-`Store.counters` remembers the numbers that a record uses up, also after the record is deleted.
+`Store.counters` stores the numbers that ids use up, also after the record is deleted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from gridmill.ports.store import Change, Put, key_of
 
 
 def numbers_used(changes: Iterable[Change]) -> dict[str, int]:
-    """The highest number of each name among nouns that are new in `changes`."""
+    """The highest number of each name among new records in `changes`."""
     used: dict[str, int] = {}
     for change in changes:
         if isinstance(change, Put) and change.expected == 0 and isinstance(change.noun, (Run, Deployment)):
@@ -34,16 +34,17 @@ Address: TypeAlias = tuple[type[Any], str]
 
 
 def address_of(change: Change) -> Address:
-    """The class and key of what is changed."""
+    """The class and the key of the changed record."""
     if isinstance(change, Put):
         return type(change.noun), key_of(change.noun)
     return change.noun, change.key
 
 
 def check_versions(changes: Iterable[Change], version_of: Callable[[Address], int]) -> None:
-    """Raise StaleVersionError unless each change, after those before it, finds what it expects.
+    """Raise StaleVersionError unless each change finds the version that it expects, after the changes before
+    it.
 
-    `version_of` tells the version in the store, 0 for what is not there.
+    `version_of` returns the version in the store, 0 if there is no such record.
     """
     versions: dict[Address, int] = {}
     for change in changes:
@@ -55,7 +56,7 @@ def check_versions(changes: Iterable[Change], version_of: Callable[[Address], in
 
 
 def stale(address: Address, expected: int, actual: int) -> StaleVersionError:
-    """What every store says when compare-and-set is lost."""
+    """The error of every store for a change that expects another version."""
     what = f"{address[0].__name__} {address[1]!r}"
     if actual == 0:
         return StaleVersionError(f"{what} does not exist; version {expected} was expected")
@@ -65,7 +66,8 @@ def stale(address: Address, expected: int, actual: int) -> StaleVersionError:
 
 
 def rounds(changes: Iterable[Change]) -> Iterator[Sequence[Change]]:
-    """Changes in order, cut so that none of a round is to the same record: within one, order is free."""
+    """The changes in order, split into rounds. No two changes in a round are to the same record, so the order
+    within a round is free."""
     current: dict[Address, Change] = {}
     for change in changes:
         address = address_of(change)

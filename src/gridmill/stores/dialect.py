@@ -1,7 +1,8 @@
-"""SQL dialects: what a store needs of a database driver, how databases differ; the store's connections.
+"""SQL dialects: what a store needs of a database driver, how databases differ, and the connections of a
+store.
 
-A store has one connection that writes and some that read at the same time. Driver errors become messages
-here.
+A store has one connection that writes and several that read at the same time. Errors of the driver are
+translated into messages here.
 """
 
 import threading
@@ -49,78 +50,82 @@ _CAUSES = (
 
 
 class Cursor(Protocol):
-    """As both drivers have it (PEP 249)."""
+    """A cursor with the methods that both drivers have (PEP 249)."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows the last statement changed, summed up over all values."""
+        """The number of rows that the last statement changed, summed over all values."""
 
     def execute(self, statement: str, values: Values = ..., /) -> object:
-        """One statement, once."""
+        """Execute one statement once."""
 
     def executemany(self, statement: str, values: Iterable[Values], /) -> object:
-        """One statement for each of `values`."""
+        """Execute one statement for each of `values`."""
 
     def fetchall(self) -> Rows:
-        """The rows of what was executed."""
+        """The rows that the last statement returned."""
 
 
 class Connection(Protocol):
-    """As both drivers have it. Outside a transaction that was begun, each statement is one of its own."""
+    """A connection with the methods that both drivers have. Outside a transaction, each statement is a
+    transaction of its own."""
 
     def cursor(self) -> Cursor:
-        """What executes statements."""
+        """A cursor, which executes statements."""
 
     def commit(self) -> None:
-        """End the transaction; all of it is there."""
+        """Commit the transaction: all of its changes are stored."""
 
     def rollback(self) -> None:
-        """End the transaction; nothing of it is there."""
+        """Roll back the transaction: none of its changes is stored."""
 
     def close(self) -> None:
-        """The last use."""
+        """Close the connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One database. Statements are written once, with `:name` for values and TRUE, and spelled for it."""
+    """The dialect of one database. Statements are written once, with `:name` for values and TRUE, and
+    translated for the database."""
 
     place: str
-    """How errors name it; no password is in it."""
+    """The name of the database in errors, without the password."""
     open: Callable[[], Connection]
     begin: Sequence[str]
-    """Begins a transaction that waits for, and then is, the only one that writes."""
+    """The statement that begins a transaction. It waits until no other transaction writes."""
     spell: Callable[[str], str]
     lost: Callable[[Connection], bool]
-    """Whether a connection is known to be of no use any more; does not ask the server."""
+    """Whether a connection is known to be lost, without a query to the server."""
     tables: str
     """The query for the names of all tables."""
     number: str
-    """The type of a number that counts rows."""
+    """The type of a column that counts rows."""
     counted: str
-    """The type of the same when the database itself gives it."""
+    """The type of a column that counts rows if the database assigns the numbers."""
     shared: bool
-    """Whether several homes can reach it (see ownership.py)."""
+    """Whether several homes can use the database (see ownership.py)."""
     toolkit: str
-    """SQLAlchemy's name for it: migrations are written with that."""
+    """The name of the dialect in SQLAlchemy, for which migrations are written."""
     failures: type[Exception]
     broken_rule: type[Exception]
-    """What the driver raises, and what when a row is there already."""
+    """The errors of the driver, and its error for a row that already exists."""
     lenient: Callable[[Connection], None]
-    """Lets a connection read text that is not UTF-8, as damage leaves it."""
+    """Lets a connection read text that is not UTF-8, which damage can cause."""
     examine: str
-    """The query that reads all of it, and says what is wrong with its structure; empty: it has none."""
+    """The query that checks the whole database and returns problems of its structure. Empty: there is
+    none."""
     space: Callable[[Connection], StoreSpace]
     """The space of the database on the disk."""
     release: Callable[[Connection], bool]
-    """Gives some free space back to the file system, outside a transaction; whether there is more to do."""
+    """Returns some free space to the file system, outside a transaction. Returns whether there is more to
+    release."""
     unknown: type[StorageError]
-    """What a failure is that has no cause in the table above: a server may come back."""
+    """The class of an error that is not in the table of causes: a server may become available again."""
 
 
 @contextmanager
 def translated(dialect: Dialect) -> Iterator[None]:
-    """Whatever the database raises leaves as StorageError or StoreLostError, naming the database."""
+    """Translate errors of the database into StorageError or StoreLostError that name the database."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -136,7 +141,7 @@ def translated(dialect: Dialect) -> Iterator[None]:
 def _explained(dialect: Dialect, error: Exception) -> StorageError:
     code = str(getattr(error, "sqlite_errorname", None) or getattr(error, "sqlstate", None) or "")
     if code.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) and _is_full(dialect.place):
-        code = "SQLITE_FULL"  # it could not make its shared memory, or its log, for want of space
+        code = "SQLITE_FULL"  # SQLite reports other errors if its log does not fit on the disk
     for prefixes, what, hint in _CAUSES:
         if code.startswith(prefixes):
             return StorageError(f"the store cannot be used: {what} ({error})", hint=hint, place=dialect.place)
@@ -152,7 +157,7 @@ _LEAST_BYTES, _LEAST_FILES = 128 * 1024, 4
 
 
 def _is_full(place: str) -> bool:
-    """Whether the disk of a SQLite file has no space for what belongs to it."""
+    """Whether the disk of a SQLite file has no space for its log and shared memory."""
     try:
         space = space_of("store", place)
     except OSError:
@@ -161,13 +166,13 @@ def _is_full(place: str) -> bool:
 
 
 _READERS = 6
-"""The most connections that read at the same time; further readers wait for one of them. Each has a cache of
-its own, and opening one takes longer than most reads."""
+"""The maximum number of connections that read at the same time. Further readers wait for one of them. Each
+has its own cache, and opening one takes longer than most reads."""
 
 
 @contextmanager
 def transaction(dialect: Dialect, connection: Connection) -> Iterator[Cursor]:
-    """All of it or nothing, and nobody else writes meanwhile."""
+    """A transaction: all changes are stored or none, and no other connection writes meanwhile."""
     cursor = connection.cursor()
     try:
         for statement in dialect.begin:
@@ -181,7 +186,8 @@ def transaction(dialect: Dialect, connection: Connection) -> Iterator[Cursor]:
 
 
 class Connections:
-    """What they raise is the driver's. The writer is for one thread at a time; any number may read."""
+    """The connections of a store. They raise the errors of the driver. One thread at a time uses the writer;
+    any number of threads can read."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -191,23 +197,24 @@ class Connections:
 
     def _open_writer(self) -> Connection:
         writer = self._dialect.open()
-        self._dialect.lenient(writer)  # it looks at damaged records before it sets them aside
+        self._dialect.lenient(writer)  # a writer reads damaged records before it moves them to another table
         return writer
 
     def writer(self) -> Connection:
-        """The one that writes; another one once it was lost."""
+        """The connection that writes; a new one if the last was lost."""
         if self._dialect.lost(self._writer):
             self._writer = self._open_writer()
         return self._writer
 
     def rows(self, statement: str, values: Values) -> Rows:
-        """What one statement that only reads gives. A server may have been restarted since the last one."""
+        """The rows of one statement that only reads. Reconnects once, because the server may have been
+        restarted."""
         with self._places:
             return self._read_again(statement, values)
 
     def _read_again(self, statement: str, values: Values) -> Rows:
         while self._free:
-            with suppress(IndexError):  # another thread took the last one
+            with suppress(IndexError):  # another thread took the last idle connection
                 connection = self._free.pop()
                 try:
                     return self._read(connection, statement, values)
@@ -236,11 +243,12 @@ class Connections:
         except BaseException:
             connection.close()
             raise
-        self._free.append(connection)  # at most as many as may read at the same time
+        self._free.append(connection)  # at most as many as can read at the same time
         return rows
 
     def close(self) -> None:
-        """The last use. Readers first: who closes a SQLite file last leaves one file."""
+        """Close all connections, readers first: when the last connection to a SQLite file is closed, its log
+        is merged, and one file remains."""
         while self._free:
             self._free.pop().close()
         self._writer.close()

@@ -1,4 +1,4 @@
-"""A store in memory, lost with its process. For tests, simulation and dry runs."""
+"""A store in memory, lost with its process. For tests, simulations and dry runs."""
 
 import threading
 from bisect import bisect_right
@@ -54,7 +54,7 @@ class MemoryStore:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def own(self, owner: str) -> None:
-        """See Store. Nobody else can reach it."""
+        """Do nothing: no other process can use this store. See Store."""
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """See Store."""
@@ -158,11 +158,11 @@ class MemoryStore:
                 self._events_of_runs[run_id] = kept
 
     def space(self) -> StoreSpace:
-        """Nothing is on the disk."""
+        """The space is 0: nothing is on the disk."""
         return StoreSpace()
 
     def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
-        """Nothing is on the disk."""
+        """Do nothing: nothing is on the disk."""
         return StoreSpace()
 
     def counters(self) -> Mapping[str, int]:
@@ -176,7 +176,7 @@ class MemoryStore:
             self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
 
     def damage(self) -> Sequence[DamagedRecord]:
-        """See Store. Nothing is written that could be damaged."""
+        """No damage: nothing is on a disk. See Store."""
         return ()
 
     def take_new_damage(self) -> Sequence[DamagedRecord]:
@@ -191,7 +191,7 @@ class MemoryStore:
         """See Store."""
 
     def close(self) -> None:
-        """See Store. What is in memory stays until the store itself is gone."""
+        """See Store. The records stay in memory until the store itself is deleted."""
 
     def _version(self, address: Address) -> int:
         record = self.get(*address)

@@ -1,4 +1,4 @@
-"""Runs the migrations shipped in `gridmill.stores.migrations`, only on databases that are behind."""
+"""Runs the migrations in `gridmill.stores.migrations` on databases with an older schema."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ _SHIPPED = Path(__file__).parent / "migrations"
 
 
 def configuration(migrations: Path = _SHIPPED) -> Config:
-    """Alembic's, without any file: it finds the migrations beside this module."""
+    """The configuration of Alembic, without a file. It finds the migrations beside this module."""
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     return config
 
 
 def upgrade(dialect: Dialect, migrations: Path = _SHIPPED) -> None:
-    """To the newest schema, in one transaction: an interrupted one leaves what was."""
+    """Migrate to the newest schema, in one transaction: an interrupted migration changes nothing."""
     config = configuration(migrations)
     engine = toolkit(dialect)
     try:
@@ -31,7 +31,8 @@ def upgrade(dialect: Dialect, migrations: Path = _SHIPPED) -> None:
 
 
 def toolkit(dialect: Dialect) -> Engine:
-    """SQLAlchemy's, over one connection of ours, each transaction of which is the only one that writes."""
+    """The engine of SQLAlchemy over one connection of the store. Each transaction of it is the only one that
+    writes."""
     engine = create_engine(f"{dialect.toolkit}://", creator=dialect.open, poolclass=StaticPool)
 
     def begin(connection: Connection) -> None:

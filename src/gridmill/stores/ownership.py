@@ -1,11 +1,11 @@
-"""The lock of a PostgreSQL store: one session at a time may write, until its connection is lost."""
+"""The lock of a PostgreSQL store: one session at a time can write, until its connection is lost."""
 
 from contextlib import suppress
 
 from gridmill.errors import StoreInUseError, StoreLostError
 from gridmill.stores.dialect import Connection, Cursor, Dialect, transaction
 
-_LOCK = "1735551332, 1"  # any two numbers that are ours: "grid", and its first lock
+_LOCK = "1735551332, 1"  # two arbitrary numbers of Gridmill: "grid", and its first lock
 _NAME = "SELECT set_config('application_name', %(owner)s, false)"
 _TAKE = f"SELECT pg_try_advisory_lock({_LOCK})"
 _GIVE = f"SELECT pg_advisory_unlock({_LOCK})"
@@ -17,15 +17,15 @@ _OWNER = (
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 _END = "SELECT pg_terminate_backend(%(pid)s)"
-_TRIES = 3  # it may be given back between the question and the look at who has it
-_LONGEST_NAME = 63  # bytes that the server keeps of it
+_TRIES = 3  # the lock can be released between the attempt to take it and the query for its owner
+_LONGEST_NAME = 63  # the server stores this many bytes of the application name
 
 
 class StoreLock:
-    """The lock of a PostgreSQL store. It belongs to a session, and the database gives it back with that: so
-    what is written through a session that has it is written by the only owner.
+    """The lock of a PostgreSQL store. It belongs to a session, and the database releases it when the session
+    ends. So all changes through a session with the lock come from the only owner.
 
-    A SQLite store lies in a home, whose own lock does the same.
+    A SQLite store is in a home, and the lock of the home has the same purpose.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -34,9 +34,9 @@ class StoreLock:
         self._wanted = False
 
     def take(self, writer: Connection, owner: str) -> None:
-        """Take the lock, unless this session has it. Raises StoreInUseError, naming who has.
+        """Take the lock, unless this session has it. Raises StoreInUseError that names the owner.
 
-        Raises StoreLostError while an earlier session of the same owner is still there: it is ended.
+        If an earlier session of the same owner still exists, it is ended and StoreLostError is raised.
         """
         if not self._dialect.shared:
             return
@@ -55,13 +55,14 @@ class StoreLock:
             raise self._in_use("unknown")
 
     def give(self) -> None:
-        """Free for the next one at once: a server takes a moment to see that a connection was closed."""
+        """Release the lock at once, because a server needs a moment to notice that a connection was
+        closed."""
         if self._session is not None:
             with suppress(self._dialect.failures):
                 self._session.cursor().execute(_GIVE)
 
     def check(self, writer: Connection) -> None:
-        """Raise StoreLostError when the session of an owner is not the one that has the lock."""
+        """Raise StoreLostError if the owner's session is not the one with the lock."""
         if self._wanted and writer is not self._session:
             raise StoreLostError(
                 "the connection to the store was lost, and with it the lock for writing",
@@ -70,12 +71,12 @@ class StoreLock:
             )
 
     def _refuse(self, cursor: Cursor, name: str) -> None:
-        """Raise for whoever has the lock; return when it was given back since it was asked for."""
+        """Raise an error that names the owner of the lock. Returns if the lock was released meanwhile."""
         cursor.execute(_OWNER)
         for other, pid in cursor.fetchall():
             if other != name:
                 raise self._in_use(other or "unknown")
-            # Ours, cut off from us: the server has not noticed yet.
+            # An old session of this owner, whose loss the server has not noticed yet.
             cursor.execute(_END, {"pid": pid})
             raise StoreLostError(
                 "the database server still holds the lock for a lost connection", place=self._dialect.place

@@ -14,24 +14,22 @@ from gridmill.stores.dialect import Connection, Dialect
 _KEEPALIVES = {"idle": 10, "interval": 5, "count": 3}  # seconds, seconds, times
 _ARGUMENTS = {
     "connect_timeout": 10,  # seconds
-    **{
-        f"keepalives_{name}": value for name, value in _KEEPALIVES.items()
-    },  # a server that is gone is noticed
-    "tcp_user_timeout": 25_000,  # milliseconds; also in the middle of a statement
-    # and the server notices that we are: it gives our lock to the next one
+    **{f"keepalives_{name}": value for name, value in _KEEPALIVES.items()},  # detects a lost server
+    "tcp_user_timeout": 25_000,  # milliseconds; also within a statement
+    # the server detects a lost client, and releases its lock for the next owner
     "options": " ".join(f"-c tcp_keepalives_{name}={value}" for name, value in _KEEPALIVES.items()),
 }
-_LOCK = 0x6772_6964  # any number that is ours: "grid"
+_LOCK = 0x6772_6964  # an arbitrary number of Gridmill: "grid"
 
 
 def at(url: str) -> Dialect:
-    """The database at that URL; nothing is opened yet. Raises InputError."""
+    """The database at this URL. Does not connect. Raises InputError."""
     address = _address(url)
     driver = _driver(_shown(address))
     return Dialect(
         place=_shown(address),
         open=partial(_open, driver, address),
-        # one statement for the server, one way there and back
+        # one statement with many values saves round trips to the server
         begin=(f"BEGIN; SELECT pg_advisory_xact_lock({_LOCK})",),
         spell=_spell,
         lost=lambda connection: connection.closed,  # type: ignore[attr-defined]
@@ -42,7 +40,7 @@ def at(url: str) -> Dialect:
         toolkit="postgresql+psycopg",
         failures=driver.Error,
         broken_rule=driver.IntegrityError,
-        lenient=lambda connection: None,  # the server checks texts and pages itself
+        lenient=lambda connection: None,  # the server validates texts and pages itself
         examine="",
         space=_space,
         release=_release,
@@ -54,7 +52,8 @@ _TABLES = ("record", "event", "counter")
 
 
 def _space(connection: Connection) -> StoreSpace:
-    """Of all of the database. What is free in its tables is estimated from the rows that were deleted."""
+    """The space of the whole database. The free space in its tables is estimated from the number of deleted
+    rows."""
     cursor = connection.cursor()
     names = ", ".join(f"'{name}'" for name in _TABLES)
     cursor.execute(
@@ -68,7 +67,7 @@ def _space(connection: Connection) -> StoreSpace:
 
 
 def _release(connection: Connection) -> bool:
-    """Makes the space of deleted rows reusable, and gives back what is free at the ends of tables."""
+    """Make the space of deleted rows reusable, and return the free space at the ends of tables."""
     for name in _TABLES:
         connection.cursor().execute(f"VACUUM {name}")
     return False
@@ -78,7 +77,7 @@ def _address(url: str) -> SplitResult:
     address = urlsplit(url)
     try:
         _ = address.port
-    except ValueError as error:  # a port that is no number
+    except ValueError as error:  # the port is not a number
         raise InputError(
             "this is not a database URL", hint="Example: postgresql://USER@HOST/DATABASE"
         ) from error
@@ -88,7 +87,7 @@ def _address(url: str) -> SplitResult:
 
 
 def _shown(address: SplitResult) -> str:
-    """Without the password, and what else may be one."""
+    """The address without the password and without the query, which can contain one."""
     user, at_, host = address.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
     return address._replace(netloc=f"{name}{colon and ':***'}{at_}{host}", query="").geturl()

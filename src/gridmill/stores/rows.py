@@ -1,9 +1,9 @@
-"""The rows of a SQL store: nouns, events and numbers as rows with checksums, and rows as these again.
+"""The rows of a SQL store: records, events and numbers as rows with checksums, and the reverse.
 
-What is known of a row that does not match its checksum is noted.
+Damaged rows, which do not match their checksums, are noted with all that is known of them.
 
-A row is covered whole: its class, key, version, parent, liveness and body, of an event also its place and
-time. CRC-32 finds every error of up to 32 adjacent bits, and costs a microsecond.
+The checksum covers the whole row: class, key, version, parent, liveness and body, and for an event also its
+sequence and time. CRC-32 detects every error of up to 32 adjacent bits and takes a microsecond.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ Row: TypeAlias = Sequence[Any]
 Values: TypeAlias = dict[str, Any]
 
 RECORD = "position, noun, key, version, parent, live, body, checksum"
-"""The columns of a row of the table of records, as `read_record` takes them."""
+"""The columns of a row of the table of records, in the order of `read_record`."""
 RECORDS, EVENTS, COUNTERS, FILE = "record", "event", "counter", "file"
-"""What a damaged row is in: a table, or the file itself."""
+"""The name of the place of a damaged row: a table, or the file itself."""
 _LONGEST = 200
 """Characters of a damaged value that are shown."""
 
@@ -34,12 +34,12 @@ def _checksum(*parts: str) -> int:
 
 
 def record_checksum(noun: str, key: str, version: int, parent: str, live: int, body: bytes) -> int:
-    """The checksum of a record; `live` is 0 or 1. Raises ValueError for texts that are not Unicode."""
+    """The checksum of a record. `live` is 0 or 1. Raises ValueError for text that is not Unicode."""
     return crc32(body, crc32(f"{noun}\0{key}\0{version}\0{parent}\0{live:d}\0".encode()))
 
 
 def event_checksum(values: Mapping[str, Any]) -> int:
-    """The checksum of the row of an event, by its columns."""
+    """The checksum of the row of an event, over its columns."""
     return _checksum(
         str(values["sequence"]),
         repr(float(values["time"])),
@@ -54,7 +54,7 @@ def event_checksum(values: Mapping[str, Any]) -> int:
 
 
 def counter_checksum(name: str, value: int) -> int:
-    """The checksum of a number that ids used up."""
+    """The checksum of the highest used number of ids."""
     return _checksum(name, str(value))
 
 
@@ -62,10 +62,10 @@ CLASSES: Mapping[str, type[Noun]] = {noun.__name__: noun for noun in get_args(No
 
 
 def put_row(put: Put) -> Values:
-    """What a put writes, and either whom it makes or what the row must have been (`old_…`).
+    """The values of a put: the new row, and either the key of a new record or the expected old row (`old_…`).
 
-    It is read back at once: what could not be (JSON has no NaN) must not get into the store.
-    Raises InputError.
+    The body is decoded at once: a value that cannot be read back (JSON has no NaN) must not be stored. Raises
+    InputError.
     """
     noun, expected = put.noun, put.expected
     kind, key = type(noun), key_of(noun)
@@ -84,7 +84,7 @@ def put_row(put: Put) -> Values:
 
 
 def delete_row(delete: Delete) -> Values:
-    """What a row to be deleted must be."""
+    """The expected row of a delete."""
     return _old(delete.noun.__name__, delete.key, delete.expected)
 
 
@@ -112,7 +112,7 @@ def event_row(event: Event) -> Values:
 
 
 def to_event(row: Sequence[Any]) -> Event:
-    """The event of a row of the event table."""
+    """The event in a row of the event table."""
     sequence, time, kind, run_id, job, attempt_id, pod_id, number, body = row
     return Event(
         id=event_id(sequence),
@@ -128,11 +128,11 @@ def to_event(row: Sequence[Any]) -> Event:
 
 
 class DamagedRowError(Exception):
-    """A row is not what was written."""
+    """A row does not match its checksum or cannot be decoded."""
 
 
 def read_record(row: Row) -> Record:
-    """The record of a row of the columns RECORD. Raises DamagedRowError."""
+    """The record in a row with the columns RECORD. Raises DamagedRowError."""
     _, noun, key, version, parent, live, body, checksum = row
     try:
         data = body.encode()
@@ -144,17 +144,17 @@ def read_record(row: Row) -> Record:
 
 
 def check_event(columns: Sequence[str], row: Row, checksum: object) -> None:
-    """Raise DamagedRowError for an event that is not what was written."""
+    """Raise DamagedRowError for an event that does not match its checksum."""
     try:
         if event_checksum(dict(zip(columns, row, strict=True))) == checksum:
             return
-    except (ValueError, TypeError):  # a column of another type
+    except (ValueError, TypeError):  # a column has another type
         pass
     raise DamagedRowError("it does not match its checksum")
 
 
 def counter_rows(used: Mapping[str, int]) -> list[Values]:
-    """The rows of numbers that ids used up."""
+    """The rows of the highest used numbers of ids."""
     return [
         {"name": name, "value": value, "checksum": counter_checksum(name, value)}
         for name, value in used.items()
@@ -162,12 +162,12 @@ def counter_rows(used: Mapping[str, int]) -> list[Values]:
 
 
 def is_counter(name: object, value: object, checksum: object) -> bool:
-    """Whether the number of ids is as it was written."""
+    """Whether the row of a number matches its checksum."""
     return isinstance(name, str) and isinstance(value, int) and counter_checksum(name, value) == checksum
 
 
 def describe(row: Row, problem: str) -> DamagedRecord:
-    """What is known of a damaged row: by its body, where that is as it was written, else by its columns."""
+    """A description of a damaged row: from its body if that can be decoded, else from its columns."""
     _, noun, key, version, parent, _, body, checksum = row
     with suppress(InputError, KeyError, ValueError, TypeError, AttributeError):
         meant = decode(body, CLASSES[noun])
@@ -178,12 +178,12 @@ def describe(row: Row, problem: str) -> DamagedRecord:
 
 
 def describe_event(row: Row, problem: str) -> DamagedRecord:
-    """The same of an event: its key is its sequence, its parent the run."""
+    """A description of a damaged event. Its key is its sequence, its parent the run."""
     return DamagedRecord(noun="Event", key=_shown(row[0]), parent=_shown(row[3]), problem=problem)
 
 
 def describe_counter(name: object) -> DamagedRecord:
-    """The same of a number of ids."""
+    """A description of a damaged number of ids."""
     return DamagedRecord(
         noun="Counter", key=_shown(name), parent="", problem="it does not match its checksum"
     )
@@ -196,7 +196,7 @@ def _shown(value: object) -> str:
 
 
 def is_damaged(row: Row) -> bool:
-    """Whether a row of the columns RECORD is not what was written."""
+    """Whether a row with the columns RECORD is damaged."""
     try:
         read_record(row)
     except DamagedRowError:
@@ -205,7 +205,7 @@ def is_damaged(row: Row) -> bool:
 
 
 class DamageNotes:
-    """The damaged rows that one process has met, each once. Safe to call from several threads."""
+    """The damaged rows that one process has found, each once. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, object], DamagedRecord] = {}
@@ -213,14 +213,14 @@ class DamageNotes:
         self._lock = Lock()
 
     def add(self, table: str, place: object, record: DamagedRecord) -> None:
-        """Note a damaged row of a table, by what identifies it there."""
+        """Note a damaged row by its table and its key there."""
         with self._lock:
             if (table, place) not in self._known:
                 self._known[table, place] = record
                 self._fresh.append(record)
 
     def take_new(self) -> tuple[DamagedRecord, ...]:
-        """Those that this has not returned before."""
+        """The rows that earlier calls have not returned."""
         if not self._fresh:
             return ()
         with self._lock:
@@ -228,19 +228,19 @@ class DamageNotes:
         return tuple(fresh)
 
     def all(self) -> tuple[DamagedRecord, ...]:
-        """Those that are in their tables still."""
+        """The rows that are still in their tables."""
         with self._lock:
             return tuple(self._known.values())
 
     def of_records(self) -> Mapping[object, DamagedRecord]:
-        """The records that the next commit sets aside, by their positions."""
+        """The positions of the records that the next commit moves to the table of damaged records."""
         if not self._known:
             return {}
         with self._lock:
             return {place: one for (table, place), one in self._known.items() if table == RECORDS}
 
     def drop(self, positions: Sequence[object]) -> None:
-        """Records that were set aside, or are well again."""
+        """Remove records that were moved to the table of damaged records or were repaired."""
         with self._lock:
             for position in positions:
                 self._known.pop((RECORDS, position), None)

@@ -1,4 +1,4 @@
-"""Reads what can be read of a damaged SQLite store: the records and numbers that are as they were written."""
+"""Reads the undamaged records and numbers of a damaged SQLite store."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -12,20 +12,20 @@ from gridmill.stores.sqlite import read_any_text
 
 _ROWS = 256
 _LONGEST_GAP = 1 << 24
-"""Positions after the last readable record that are looked at."""
+"""Number of positions after the last readable record that are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Salvage:
-    """The records, in the order in which they were first put, and the numbers of ids."""
+    """The records, in the order of their first puts, and the numbers of ids."""
 
     nouns: tuple[Noun, ...]
     counters: Mapping[str, int]
 
 
 def salvage(path: Path) -> Salvage:
-    """What can be read; nothing of a file that is no database. The file is written to, as SQLite takes in
-    what a crash left beside it: give a copy."""
+    """The readable records and numbers; none if the file is not a database. SQLite writes to the file,
+    because it merges its log after a crash: pass a copy."""
     nouns: tuple[Noun, ...] = ()
     counters: dict[str, int] = {}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection:
@@ -45,8 +45,8 @@ def _nouns(connection: sqlite3.Connection) -> Iterator[Noun]:
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[Row]:
-    """All rows, read from the table alone: an index may be what is damaged. Where a page cannot be read,
-    ranges of positions are left out that double in length until one can."""
+    """All rows, read from the table without its indexes, which can be damaged. If a page cannot be read,
+    ranges of positions are skipped, each twice as long as the previous one, until a page can be read."""
     after, step = 0, 1
     query = f"SELECT {RECORD} FROM record NOT INDEXED WHERE position > ? ORDER BY position LIMIT ?"
     while step < _LONGEST_GAP:

@@ -1,7 +1,7 @@
-"""The store over SQL databases: SQLite in a file, PostgreSQL by its URL; records and events as rows.
+"""The store over SQL databases: SQLite in a file, PostgreSQL by its URL. Records and events are rows.
 
-Opening creates or migrates the tables (records, events, and the numbers used up for ids), or refuses the
-database with a reason. One control node at a time owns a store, as long as its connection that writes lasts.
+Opening the store creates or migrates the tables (records, events, and the used numbers of ids), or refuses
+the database with a reason. One control node at a time owns a store, as long as its writing connection lasts.
 """
 
 import gc
@@ -68,12 +68,12 @@ from gridmill.stores.sqlite import in_file
 T = TypeVar("T")
 
 VERSIONS = ("0002",)
-"""Every schema version this Gridmill can open, oldest first; the migrations lead from each to the last."""
+"""All schema versions that this release can open, oldest first. The migrations lead from each to the last."""
 
 RETIRED = ("0001",)
 """Schema versions of development that cannot be opened: fields of their records had other names."""
 
-STAMP = "alembic_version"  # the table, as Alembic makes it, that says which
+STAMP = "alembic_version"  # the table in which Alembic stores the schema version
 
 TABLES = (
     # position grows: the order of first puts; noun: the class's name; live: false for every JobRun, which is
@@ -123,7 +123,7 @@ TABLES = (
         PRIMARY KEY (name)
     )
     """,
-    # records that did not match their checksums, so that they no longer occupy their keys
+    # damaged records are moved here, so that they no longer occupy their keys
     """
     CREATE TABLE damaged (
         number {counted},
@@ -147,14 +147,15 @@ TABLES = (
 
 
 def prepare(dialect: Dialect, connection: Connection) -> None:
-    """Make sure of the schema; may be repeated, and by several processes at once. Raises StorageError."""
+    """Create or migrate the tables. Can be repeated, also by several processes at once. Raises
+    StorageError."""
     version = _version(dialect, connection)
     if version is None:
         with transaction(dialect, connection) as cursor:
-            if _version(dialect, connection) is None:  # still: another process may have been first
+            if _version(dialect, connection) is None:  # read again: another process may have been first
                 _make(dialect, cursor)
     elif version != VERSIONS[-1]:
-        from gridmill.stores.migrate import upgrade  # and with it Alembic and SQLAlchemy
+        from gridmill.stores.migrate import upgrade  # loads Alembic and SQLAlchemy
 
         upgrade(dialect)
 
@@ -166,7 +167,7 @@ def _make(dialect: Dialect, cursor: Cursor) -> None:
 
 
 def _version(dialect: Dialect, connection: Connection) -> str | None:
-    """The schema's version; None for an empty database, '' before the first migration."""
+    """The version of the schema. None for an empty database, '' before the first migration."""
     cursor = connection.cursor()
     cursor.execute(dialect.tables)
     tables = {name for (name,) in cursor.fetchall()}
@@ -199,7 +200,8 @@ def _version(dialect: Dialect, connection: Connection) -> str | None:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Looking for cycles among a million new objects that have none takes longer than making them."""
+    """Pause the garbage collector: for a million new objects without cycles, its search takes longer than
+    making them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -236,7 +238,7 @@ _INSERT_EVENT = (
 )
 _LAST_SEQUENCE = "SELECT coalesce(max(sequence), 0) FROM event"
 _LAST_OF_RUN = f"{_LAST_SEQUENCE} WHERE run_id = :run_id"
-_NUMBERS_OF_POD = (  # `number > 0` says that the index on (pod_id, number) will do
+_NUMBERS_OF_POD = (  # `number > 0` lets the database use the index on (pod_id, number)
     "SELECT number FROM event WHERE pod_id = :pod AND number > 0 AND number BETWEEN :low AND :high"
 )
 _DROP_EVENTS = "DELETE FROM event WHERE run_id = :run_id AND sequence < (SELECT max(sequence) FROM event)"
@@ -249,13 +251,13 @@ _SET_ASIDE = (
 )
 _DAMAGED = "SELECT noun, key, parent, problem, told FROM damaged ORDER BY number"
 _CHUNK = 500
-"""Rows that a check of everything reads at once."""
+"""Number of rows that a check of the whole store reads at once."""
 _ORDERS: Mapping[Order, tuple[str, str, str]] = {
     Order.OLDEST_FIRST: ("position", ">", "ASC"),
     Order.NEWEST_FIRST: ("position", "<", "DESC"),
     Order.BY_KEY: ("key COLLATE BINARY", ">", "ASC"),
 }
-"""For each order the column, the comparison with the mark, and the direction."""
+"""For each order: the column, the comparison with the mark, and the direction."""
 
 _NAMES = 100
 _PARENTS = f"""
@@ -275,7 +277,7 @@ class SqlStore:
     """Implements `gridmill.ports.store.Store`. One connection writes, under a lock; others read."""
 
     def __init__(self, dialect: Dialect) -> None:
-        """Opens the database, and makes or migrates its tables. Raises StorageError."""
+        """Open the database, and create or migrate its tables. Raises StorageError."""
         self._dialect = dialect
         self._lock = threading.Lock()
         self._ownership = StoreLock(dialect)
@@ -289,12 +291,12 @@ class SqlStore:
                 raise
 
     def own(self, owner: str) -> None:
-        """See Store. A SQLite store has the lock of the home that it lies in."""
+        """See Store. For a SQLite store, the lock of its home is enough."""
         with self._lock, translated(self._dialect):
             self._ownership.take(self._connections.writer(), owner)
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
-        """See Store. Raises InputError, too, for nouns that JSON cannot carry."""
+        """See Store. Also raises InputError for records that JSON cannot represent."""
         batches = [batch for some in rounds(changes) for batch in _batches(some)]
         rows = [event_row(event) for event in events]
         used = counter_rows(numbers_used(changes))
@@ -312,11 +314,11 @@ class SqlStore:
                 self._damage.drop(aside)
                 return sequences
             except (StaleVersionError, self._dialect.broken_rule) as error:
-                check_versions(changes, self._version)  # says which, and how
+                check_versions(changes, self._version)  # names the record and the expected version
                 raise StaleVersionError("a record was changed by another control node") from error
 
     def _set_aside(self, cursor: Cursor) -> Sequence[object]:
-        """Move the damaged records that were met aside, as far as they are damaged still."""
+        """Move damaged records that were found to the table `damaged`, if they are still damaged."""
         waiting = self._damage.of_records()
         for position, one in waiting.items():
             cursor.execute(self._dialect.spell(_AT), {"position": position})
@@ -353,7 +355,7 @@ class SqlStore:
         return tuple(row["sequence"] for row in rows)
 
     def _kept_numbers(self, cursor: Cursor, rows: Iterable[Values]) -> set[tuple[str, int]]:
-        """Of the (pod_id, number) that occur in `rows`, at least those that are kept already."""
+        """Of the (pod_id, number) in `rows`, at least those that are already stored."""
         numbers: dict[str, list[int]] = {}
         for row in rows:
             if row["number"] > 0:
@@ -418,7 +420,8 @@ class SqlStore:
         return [(row[2] if order == Order.BY_KEY else row[0], record) for row, record in found]
 
     def _read(self, rows: Rows) -> Iterator[tuple[Row, Record]]:
-        """The records of rows of the columns RECORD, each with its row. Damaged ones are noted."""
+        """The records of rows with the columns RECORD, each with its row. Damaged rows are noted and
+        skipped."""
         for row in rows:
             try:
                 yield row, read_record(row)
@@ -432,7 +435,7 @@ class SqlStore:
         limit: int | None,
         **values: str | int | None,
     ) -> Sequence[T]:
-        """What `limit` rows that are not damaged say; fewer only where there are no more."""
+        """The records of `limit` undamaged rows; fewer only if there are no more."""
         asked = limit
         with _collector_paused():
             while True:
@@ -443,7 +446,7 @@ class SqlStore:
                 asked += limit + len(rows) - len(found)
 
     def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
-        """See Store. All queries ask for the same number of names: it is one statement, kept ready."""
+        """See Store. All queries have the same number of names, so that the prepared statement is reused."""
         result: set[str] = set()
         for start in range(0, len(among), _NAMES):
             names = among[start : start + _NAMES]
@@ -498,14 +501,14 @@ class SqlStore:
     def counters(self) -> Mapping[str, int]:
         """See Store."""
         used, damaged = self._read_counters()
-        if damaged:  # what is left of the records says how far they are used up at least
+        if damaged:  # the remaining records show which numbers are used up at least
             nouns = [record.noun for kind in (Run, Deployment) for record in self.list(kind)]
             least = numbers_used(Put(noun=noun, expected=0) for noun in nouns)
             used |= {name: max(number, used.get(name, 0)) for name, number in least.items()}
         return used
 
     def _read_counters(self) -> tuple[dict[str, int], Sequence[str]]:
-        """The numbers, and the names of those that are damaged."""
+        """The numbers, and the names of damaged ones."""
         used: dict[str, int] = {}
         damaged: list[str] = []
         for name, value, checksum in self._rows(_COUNTERS):
@@ -517,7 +520,7 @@ class SqlStore:
         return used, damaged
 
     def use_numbers(self, used: Mapping[str, int]) -> None:
-        """See Store. Damaged ones are replaced."""
+        """See Store. Damaged numbers are replaced."""
         _, damaged = self._read_counters()
         with self._lock, translated(self._dialect):
             writer = self._connections.writer()
@@ -539,8 +542,8 @@ class SqlStore:
         return self._damage.take_new()
 
     def check(self) -> Sequence[DamagedRecord]:
-        """See Store. The tables are read in steps, so that others come between; then what the database itself
-        can find: of SQLite an index that does not lead to all rows."""
+        """See Store. Reads the tables in steps, so that other threads can run in between. Then the database
+        checks itself: SQLite finds an index that does not lead to all rows."""
         for query, place, read in (
             (f"SELECT {RECORD} FROM record WHERE position > :after ORDER BY position", 0, self._read),
             (f"SELECT {_EVENT} FROM event WHERE sequence > :after ORDER BY sequence", 0, self._read_events),
@@ -549,7 +552,9 @@ class SqlStore:
             while rows := self._rows(f"{query} LIMIT {_CHUNK}", after=after):
                 for _ in read(rows):
                     pass
-                if rows[-1][place] <= after:  # a page leads back: these rows would come again without end
+                if (
+                    rows[-1][place] <= after
+                ):  # a damaged page leads back to earlier rows: reading on would never end
                     break
                 after = rows[-1][place]
         self._read_counters()
@@ -581,7 +586,7 @@ class SqlStore:
 
 
 def _batches(changes: Sequence[Change]) -> Iterator[_Batch]:
-    """One statement for each sort of change; none of `changes` is to the same record."""
+    """One statement for each type of change. No two of `changes` are to the same record."""
     inserts: list[Values] = []
     updates: list[Values] = []
     deletes: list[Values] = []
@@ -596,7 +601,7 @@ def _batches(changes: Sequence[Change]) -> Iterator[_Batch]:
 
 
 def make(url_or_path: str | Path) -> Store:
-    """The store in a file (SQLite) or behind a database URL, its tables made or brought up to date.
+    """The store in a file (SQLite) or behind a database URL. Its tables are created or migrated.
 
     Raises InputError for a URL that cannot be used, StorageError for a database that cannot.
     """
@@ -604,7 +609,7 @@ def make(url_or_path: str | Path) -> Store:
 
 
 def dialect_of(url_or_path: str | Path) -> Dialect:
-    """That of a path (SQLite) or of a database URL; nothing is opened yet. Raises InputError."""
+    """The dialect for a path (SQLite) or a database URL. Does not connect. Raises InputError."""
     if isinstance(url_or_path, Path) or "://" not in url_or_path:
         return in_file(str(url_or_path))
     scheme, _, rest = url_or_path.partition("://")

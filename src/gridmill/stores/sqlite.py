@@ -1,4 +1,4 @@
-"""The SQLite dialect: one file per home."""
+"""The SQLite dialect: one file for each home."""
 
 import os
 import sqlite3
@@ -11,16 +11,16 @@ from gridmill.errors import InputError, StorageError
 from gridmill.stores.dialect import Connection, Dialect
 
 _PRAGMAS = (
-    "busy_timeout = 5000",  # milliseconds; first, as the others may have to wait already
-    "journal_mode = WAL",  # readers and the writer do not wait for each other
+    "busy_timeout = 5000",  # milliseconds; set first, because the next statements may have to wait
+    "journal_mode = WAL",  # readers and the writer do not block each other
     "synchronous = NORMAL",  # no fsync per commit: see docs/adr/0002-store.md
     "foreign_keys = ON",
-    "journal_size_limit = 67108864",  # bytes; gives the disk back after a burst
+    "journal_size_limit = 67108864",  # bytes; the log is cut to this size after a burst of writes
 )
 
 
 def in_file(path: str) -> Dialect:
-    """The database in that file; nothing is opened yet. Raises InputError."""
+    """The database in this file. Does not open it. Raises InputError."""
     if path in ("", ":memory:"):
         raise InputError(
             "a SQLite store needs a file", hint="For a store that is not on disk, set GRIDMILL_STORE=memory."
@@ -32,7 +32,7 @@ def in_file(path: str) -> Dialect:
         spell=_spell,
         lost=lambda connection: False,
         tables="SELECT name FROM sqlite_master WHERE type = 'table'",
-        number="INTEGER NOT NULL",  # only INTEGER can be the row id
+        number="INTEGER NOT NULL",  # only a column of type INTEGER can be the row id
         counted="INTEGER NOT NULL",
         shared=False,
         toolkit="sqlite",
@@ -49,14 +49,16 @@ def in_file(path: str) -> Dialect:
 def _open(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     if not os.path.exists(path) or not os.path.getsize(path):
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only before it has tables
+        connection.execute(
+            "PRAGMA auto_vacuum = INCREMENTAL"
+        )  # has an effect only before the first table is created
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}")
     return connection
 
 
 def read_any_text(connection: Connection) -> None:
-    """Let a connection read text that is not UTF-8, as damage leaves it."""
+    """Let a connection read text that is not UTF-8, which damage can cause."""
     connection.text_factory = _decoded  # type: ignore[attr-defined]
 
 
@@ -65,7 +67,7 @@ def _decoded(text: bytes) -> str:
 
 
 _STEP_PAGES = 1000
-"""Pages that are given back in one step: commits wait for no more than that."""
+"""Pages that are released in one step: commits wait no longer than for one step."""
 _REWRITTEN_SHARE = 4
 _INCREMENTAL = 2
 
@@ -77,7 +79,7 @@ def _ask(connection: Connection, pragma: str) -> int:
 
 
 def _space(path: str, connection: Connection) -> StoreSpace:
-    """Of the file and its log; pages that are free in the file."""
+    """The size of the file and its log, and the free pages in the file."""
     size_bytes = 0
     for name in (path, f"{path}-wal"):
         with suppress(OSError):
@@ -92,8 +94,8 @@ def _space(path: str, connection: Connection) -> StoreSpace:
 
 
 def _release(path: str, connection: Connection) -> bool:
-    """Some pages; at the end the log. A file that was made without `auto_vacuum` is rewritten as a whole, if
-    enough of it is free and the disk has room for the copy."""
+    """Release some pages, and at the end the log. A file that was created without `auto_vacuum` is rewritten
+    as a whole if most of it is free and the disk has space for the copy."""
     cursor = connection.cursor()
     free = _ask(connection, "freelist_count")
     if free and _ask(connection, "auto_vacuum") == _INCREMENTAL:
@@ -112,9 +114,11 @@ def _release(path: str, connection: Connection) -> bool:
 def _is_worth_rewriting(path: str, connection: Connection, free: int) -> bool:
     pages = _ask(connection, "page_count")
     left_bytes = (pages - free) * _ask(connection, "page_size")
-    has_room = space_of("store", path).free_bytes > 2 * left_bytes  # a copy, and the log of it
+    has_room = space_of("store", path).free_bytes > 2 * left_bytes  # for the copy, and for its log
     return free > _STEP_PAGES and free * _REWRITTEN_SHARE > pages and has_room
 
 
 def _spell(statement: str) -> str:
-    return statement.replace("TRUE", "1")  # only so written, partial indices are used
+    return statement.replace(
+        "TRUE", "1"
+    )  # SQLite uses partial indexes only for conditions that are written like this

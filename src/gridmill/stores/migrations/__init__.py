@@ -1,1 +1,1 @@
-"""Alembic's folder: each schema version is a step from the one before."""
+"""The folder of Alembic: each schema version is a step from the previous one."""

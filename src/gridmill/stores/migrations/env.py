@@ -1,4 +1,4 @@
-"""Alembic's environment: each migration runs on our connection, in our transaction."""
+"""The environment of Alembic: each migration uses the connection and the transaction of the store."""
 
 from alembic import context
 
