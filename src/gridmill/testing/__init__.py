@@ -1,1 +1,1 @@
-"""Conformance suites, simulated site, fake clock, fault injection: for everyone who writes adapters."""
+"""Conformance suites, a simulated site, a fake clock and fault injection, for authors of adapters."""

@@ -2,7 +2,8 @@
 
 
 class FakeClock:
-    """`jump` moves wall time alone, as a clock change does; `advance` moves both."""
+    """A clock for tests. `advance` moves wall time and monotonic time; `jump` moves only wall time, as a
+    clock change does."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now

@@ -1,6 +1,6 @@
-"""A Grid in memory whose jobs behave as the test declares: for tests of user interfaces and SDK clients.
+"""A Grid in memory whose jobs behave as the test declares, for tests of user interfaces and SDK clients.
 
-Records the calls that change something, for a Grid in memory, by the rows of the table of use cases.
+It records the use cases that change something.
 """
 
 import threading
@@ -52,9 +52,9 @@ C = TypeVar("C", bound=type)
 
 
 def recorded(grid: C) -> C:
-    """Append each use case that changes something to `grid.calls` once it has succeeded: `stop_run demo-1`.
+    """Append each use case that changes something to `grid.calls` after it has succeeded: `stop_run demo-1`.
 
-    Dry runs are left out. A method is replaced in the class that defines it.
+    Dry runs are not recorded. A method is replaced in the class that defines it.
     """
     for row in USE_CASES.values():
         if row.role is not Role.VIEWER:
@@ -65,7 +65,7 @@ def recorded(grid: C) -> C:
 
 def _recorded(row: UseCase, method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def call(grid: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401  as the method has them
+    def call(grid: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401  the types of the method
         answer = method(grid, *given, **named)
         arguments = row.arguments(given, named)
         if not arguments.get("dry_run"):
@@ -76,7 +76,7 @@ def _recorded(row: UseCase, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _subjects(row: UseCase, arguments: Mapping[str, Any]) -> list[str]:
-    """The names in the path, or else the names of the nouns in the body."""
+    """The names in the path, or else the names of the records in the body."""
     in_path = [place.value(arguments) for place in row.places]
     return in_path or [arguments[name].name for name in row.body if hasattr(arguments.get(name), "name")]
 
@@ -85,7 +85,7 @@ SIZE = Sizing(amounts=Amounts(cpus=1.0, memory_bytes=GIB), why=("1 GiB: nothing 
 
 
 def job_run(run: Run, job: Job, order: int) -> JobRun:
-    """A job before anything happened."""
+    """A job that has not started."""
     return JobRun(
         id=f"{run.id}/{job.name}",
         run_id=run.id,
@@ -100,14 +100,14 @@ def job_run(run: Run, job: Job, order: int) -> JobRun:
 
 
 def reset(view: JobView) -> JobView:
-    """A job of a run that is resumed."""
+    """A job of a run that is resumed, without its earlier result."""
     if view.job.state in DONE_JOBS:
         return view
     return replace(view, job=replace(view.job, state=JobState.WAITING, message=""), why="", progress={})
 
 
 def ended(attempt: Attempt, state: JobState, message: str, now: float) -> Attempt:
-    """An attempt at its end."""
+    """An attempt that has ended."""
     return replace(
         attempt,
         state=AttemptState(state),
@@ -120,7 +120,7 @@ def ended(attempt: Attempt, state: JobState, message: str, now: float) -> Attemp
 
 
 def with_needs(pipeline: Pipeline, only: tuple[str, ...]) -> set[str]:
-    """The jobs named, and what they need."""
+    """These jobs and all jobs that they need."""
     wanted, left = set[str](), list(only)
     while left:
         name = left.pop()
@@ -141,20 +141,21 @@ _KINDS = {
 
 
 class Act(StrEnum):
-    """What a job of a FakeGrid does when the run starts or is resumed."""
+    """What a job of a FakeGrid does when its run starts or is resumed."""
 
     SUCCEED = "succeed"
     FAIL = "fail"
-    HANG = "hang"  # runs until it is stopped
+    HANG = "hang"  # the job runs until it is stopped
 
 
 @recorded
 @dataclass(slots=True)
 class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
-    """Implements `gridmill.ports.grid.Grid`. Runs happen at once, inside `start_run` and `resume`.
+    """Implements `gridmill.ports.grid.Grid`. Runs are complete when `start_run` and `resume` return.
 
-    `acts` says what each job does (by its name; default: succeed). Time is `now`, moved by a second per
-    event. `calls` has the use cases that changed something, in order: `start_run demo`, `stop_run demo-1`.
+    `acts` says what each job does (by its name; default: succeed). `now` is the time; each event moves it by
+    a second. `calls` lists the use cases that changed something, in order: `start_run demo`, `stop_run
+    demo-1`.
     """
 
     acts: dict[str, Act] = field(default_factory=dict)
@@ -170,10 +171,10 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     _bundles: dict[str, bytes] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    if not TYPE_CHECKING:  # for type checkers there is no such method
+    if not TYPE_CHECKING:  # hidden from type checkers, so that they report unknown methods
 
         def __getattr__(self, name: str) -> Callable[..., Page[Any]]:
-            """Nothing is in the lists of nouns that need no answers made up on purpose."""
+            """Answer list methods for types that a FakeGrid never has with empty lists."""
             if name in USE_CASES and USE_CASES[name].form is ResponseForm.LIST:
                 return lambda **filters: Page(items=())
             raise AttributeError(f"a FakeGrid has no attribute {name!r}")
@@ -392,7 +393,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         return bundle in self._bundles
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """See Grid. (Whether `bundle` is the hash of `data` is not looked at.)"""
+        """See Grid. (The hash is not checked.)"""
         if not data:
             raise InputError(f"the bundle {bundle} is empty")
         self._bundles[bundle] = data
@@ -405,7 +406,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         """See Grid."""
 
     def emit(self, run_id: str, job: str, type: str, body: Mapping[str, Any], attempt_id: str = "") -> None:
-        """Keep an event, as if a pod had sent it."""
+        """Store an event, as if a pod had sent it."""
         if type == EventType.LOG:
             self._log(run_id, job, body, attempt_id)
             return

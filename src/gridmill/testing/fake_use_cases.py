@@ -1,8 +1,8 @@
 """The use cases of a grid in memory besides runs: advice, sites, schedules, backfills, versions, projects.
 
-Advice is always on the same two attempts. Every site has one node, and nothing is brought up. Schedules are
-stored and never due; backfills are stored and never begun. Alterations and load tasks of sinks are stored.
-Projects use nothing.
+Advice is always based on the same two attempts. Every site has one node, and no pods start. Schedules are
+stored and never due. Backfills are stored and never started. Alterations and load tasks of sinks are stored.
+Projects use no resources.
 """
 
 from collections import Counter
@@ -78,7 +78,8 @@ def parallel_attempt(
     share: float = 1.0,
     deviation: float = 0.01,
 ) -> Measurement:
-    """An attempt of ADVISED as its pod would tell of it; `work_seconds` are worker-seconds for all rows."""
+    """An attempt of ADVISED as its pod would report it. `work_seconds` are the worker-seconds for all
+    rows."""
     busy = work_seconds * share
     stage = opening_seconds + busy / workers
     timing = ParallelTiming(
@@ -115,7 +116,7 @@ def parallel_attempt(
 
 
 def known_of(*measured: Measurement, cpus: float = 8.0, shards: int | None = None) -> AdviceInput:
-    """What advice on ADVISED is made from."""
+    """The measurements on which advice on ADVISED is based."""
     spec = PredictionSpec(dataset="features", models=("train",), shards=shards)
     return AdviceInput(
         name=ADVISED,
@@ -148,24 +149,26 @@ class FakeAdvising:
 
 T = TypeVar("T")
 HERE = Node(name="here", capacity=Amounts(cpus=2, memory_bytes=8 * GIB))
-with_changes = replace  # where an argument is called replace
+with_changes = replace  # where a parameter is named `replace`
 
 
 def page_of_newest(request: PageRequest[int], newest: Sequence[T]) -> Page[T]:
-    """A page of what is given newest first, and only grows: keys are numbers from the oldest one."""
+    """A page of a list that is newest first and only grows: the keys are numbers counted from the oldest
+    entry."""
     keyed = zip(range(len(newest) - 1, -1, -1), newest, strict=True)
     return cut_page(request, (one for one in keyed if request.after is None or one[0] < request.after))
 
 
 def found(table: Mapping[str, T], key: str, what: str) -> T:
-    """The entry. Raises NotFoundError."""
+    """The entry with this key. Raises NotFoundError."""
     if key not in table:
         raise NotFoundError(f"there is no {what} {key!r}")
     return table[key]
 
 
 class FakeSites:
-    """Implements what `gridmill.ports.grid` asks of resources and sites for a class that has these tables."""
+    """Implements the methods of `gridmill.ports.grid` for resources and sites, for a class with these
+    tables."""
 
     _resources: dict[str, Resource]
     _sites: dict[str, Site]
@@ -204,7 +207,7 @@ class FakeSites:
         return page_by_names(page_request(tuple, "nodes", limit, cursor), nodes, lambda one: (one.site,))
 
     def farms(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[FarmView]:
-        """See Grid. None answers."""
+        """See Grid. No farm answers."""
         clusters = (site for site in self._all_sites() if site.kind == SiteKind.CLUSTER)
         farms = (FarmView(site=site.name, problem="it does not answer") for site in clusters)
         return page_by_names(page_request(tuple, "farms", limit, cursor), farms, lambda one: (one.site,))
@@ -331,7 +334,7 @@ class FakeVersions(FakeBackfills):
         return page_of_newest(request, self._versions(kind, name))
 
     def _versions(self, kind: ArtifactKind | None = None, name: str | None = None) -> list[Artifact]:
-        """Newest first."""
+        """The versions, newest first."""
         newest = reversed(self._artifacts.values())
         return [one for one in newest if kind in (None, one.kind) and name in (None, one.name)]
 
@@ -357,13 +360,13 @@ class FakeVersions(FakeBackfills):
         return VersionView(artifact=self.artifact(artifact_id))
 
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
-        """See Versions. (A column of numbers, from 0.)"""
+        """See Versions. (One column of numbers, from 0.)"""
         one = self.artifact(artifact_id)
         cells = tuple((number,) for number in range(min(rows, one.output.rows or 0)))
         return Preview(columns=(Column(name="n", type="int64"),), rows=cells, total=one.output.rows or 0)
 
     def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
-        """See Versions. (All are as they were.)"""
+        """See Versions. (All versions are unchanged.)"""
         found = [self.artifact(reference)] if "@" in reference else self._artifacts.values()
         return tuple(VerificationResult(version=one.id) for one in found if one.id.startswith(reference))
 
@@ -373,7 +376,7 @@ class FakeVersions(FakeBackfills):
         return VersionDiff(before=old.id, after=new.id, differences=tuple(differences(old, new)))
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
-        """See Versions. (Nobody knows how long they took.)"""
+        """See Versions. (Durations are unknown.)"""
         asked = references_of(name, versions) if versions or "@" in name else ()
         found = [self.artifact(one) for one in asked] or [*reversed(self._versions(name=name))]
         views = [VersionView(artifact=one) for one in check_models(found, name)]
@@ -382,7 +385,7 @@ class FakeVersions(FakeBackfills):
     def remove_artifact(
         self, artifact_id: str, *, force: bool = False, dry_run: bool = False
     ) -> RemovalPreview:
-        """See Versions. (Nothing stands against it.)"""
+        """See Versions. (Removal is never refused.)"""
         name, version = split_reference(artifact_id)
         wanted = [self.artifact(artifact_id)] if version else list(self._versions(name=name))
         if not wanted:
@@ -392,25 +395,25 @@ class FakeVersions(FakeBackfills):
         return RemovalPreview(versions=tuple(one.id for one in wanted))
 
     def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
-        """See Projects. (Nothing is written.)"""
+        """See Projects. (No file is written.)"""
         found = tuple(one.id for one in self._versions() if one.name.partition("/")[0] in pipelines)
         if not found:
             raise NotFoundError("there is nothing of it")
         return ArchiveResult(path=path, versions=found, size_bytes=0)
 
     def restore(self, path: str) -> ArchiveResult:
-        """See Projects. (Nothing is read.)"""
+        """See Projects. (No file is read.)"""
         return ArchiveResult(path=path, versions=(), size_bytes=0)
 
     def usage(self) -> tuple[DiskUsage, ...]:
-        """See Housekeeping. (A byte for each version.)"""
+        """See Housekeeping. (One byte for each version.)"""
         return tuple(
             DiskUsage(kind=f"{one.kind}s", name=one.output.uri, size_bytes=1, job=one.name, version=one.id)
             for one in self._versions()
         )
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
-        """See Housekeeping. (There is none.)"""
+        """See Housekeeping. (There is nothing to delete.)"""
         return ()
 
     def aliases(
@@ -472,7 +475,7 @@ class FakeAlterations(FakeVersions):
     def load_tasks(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[LoadTask]:
-        """See Altering: what is declared, as nothing is ever loaded here."""
+        """See Altering. Returns the declared tasks; they are never executed."""
         declared = {
             f"{pipeline.name}/{job.name}": job.sink
             for pipeline in self._pipelines.values()

@@ -1,4 +1,4 @@
-"""Fault injection at the store's port: fail before, fail after, repeat, or kill the process there."""
+"""Fault injection at the port of the store: fail before, fail after, repeat, or kill the process."""
 
 import os
 import signal
@@ -18,33 +18,33 @@ class Fault(StrEnum):
     """What happens to one commit."""
 
     NONE = "none"
-    FAIL_BEFORE = "fail-before"  # nothing is written, StorageError
-    FAIL_AFTER = "fail-after"  # everything is written, StorageError all the same
-    REPEAT = "repeat"  # sent twice, as by a client that lost the first answer; the second one's is given
-    KILL_BEFORE = "before-commit"  # SIGKILL to this process, nothing written
-    KILL_AFTER = "after-commit"  # SIGKILL to this process, everything written
+    FAIL_BEFORE = "fail-before"  # nothing is written, and StorageError is raised
+    FAIL_AFTER = "fail-after"  # everything is written, but StorageError is raised
+    REPEAT = "repeat"  # sent twice, as by a client that lost the first answer; the second answer is returned
+    KILL_BEFORE = "before-commit"  # SIGKILL to this process before the write
+    KILL_AFTER = "after-commit"  # SIGKILL to this process after the write
 
 
 class FaultSchedule(Protocol):
-    """Decides the fate of each commit in turn."""
+    """Decides the fault of each commit, in order."""
 
     def next(self) -> Fault:
         """The fault of the next commit."""
 
 
 class FaultScript:
-    """These faults, in order, and none after them."""
+    """These faults, in order; later commits have none."""
 
     def __init__(self, *faults: Fault) -> None:
         self._faults = iter(faults)
 
     def next(self) -> Fault:
-        """See Schedule."""
+        """The next fault; see FaultSchedule."""
         return next(self._faults, Fault.NONE)
 
 
 class FaultySchedule:
-    """Faults at random, the same ones for the same seed. Arguments but the seed are probabilities."""
+    """Random faults, the same for the same seed. The other arguments are probabilities."""
 
     def __init__(
         self, seed: int, *, fail_before: float = 0.0, fail_after: float = 0.0, repeat: float = 0.0
@@ -55,12 +55,13 @@ class FaultySchedule:
         self._faults, self._weights = faults, weights
 
     def next(self) -> Fault:
-        """See Schedule."""
+        """The next fault; see FaultSchedule."""
         return self._random.choices(self._faults, self._weights)[0]
 
 
 class KillAt:
-    """Kills at the Nth commit (from 1): `before-commit:N` or `after-commit:N`. Raises InputError."""
+    """Kills the process at the Nth commit (from 1): `before-commit:N` or `after-commit:N`. Raises
+    InputError."""
 
     def __init__(self, fault: str) -> None:
         where, _, number = fault.partition(":")
@@ -71,18 +72,18 @@ class KillAt:
         self._fault, self._left = Fault(where), int(number)
 
     def next(self) -> Fault:
-        """See Schedule."""
+        """The next fault; see FaultSchedule."""
         self._left -= 1
         return self._fault if self._left == 0 else Fault.NONE
 
 
 def kill_self() -> None:
-    """End this process as a power cut would: no handler, no flush."""
+    """End this process as a power cut does: without handlers and without flushing buffers."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FaultyStore:
-    """A store whose commits meet the faults of `schedule` (which may be exchanged); reads are the store's."""
+    """A store whose commits have the faults of `schedule` (which can be replaced). Reads have none."""
 
     def __init__(self, store: Store, schedule: FaultSchedule, kill: Callable[[], None] = kill_self) -> None:
         self.store = store
@@ -204,7 +205,7 @@ class FaultyStore:
 
 
 def with_faults(store: Store, fault: str) -> Store:
-    """The store itself, or (`before-commit:N`, `after-commit:N`) one that kills this process there.
+    """The store itself, or a store that kills this process at a commit (`before-commit:N`, `after-commit:N`).
 
     Raises InputError for any other `fault`.
     """

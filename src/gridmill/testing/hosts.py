@@ -1,10 +1,10 @@
 """Virtual hosts for tests: machines with their own addresses, processes and disks on one Linux machine.
 
-A host is a set of namespaces (network, processes, mounts, host name) whose root is an overlay over this
-machine's: its writes are its own, except below the folders that all share. Python's folders are visible
-wherever they are, also below /tmp, which otherwise is a host's own. A host is powered off when its first
-process is killed: the kernel then ends all others and removes network and disk. If the test's process ends,
-in whatever way, all hosts do. Needs root, `unshare`, `nsenter`, `ip` and overlayfs.
+A host is a set of namespaces (network, processes, mounts, host name). Its root is an overlay over that of
+this machine: its writes are its own, except below the shared folders. Python's folders are visible wherever
+they are, also below /tmp, which otherwise belongs to the host. Killing its first process powers a host off:
+the kernel then ends all its processes and removes its network and disk. If the process of the test ends, all
+hosts are powered off. Needs root, `unshare`, `nsenter`, `ip` and overlayfs.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ _POLL_SECONDS = 0.005
 
 
 def why_no_hosts() -> str:
-    """What this machine lacks for virtual hosts; empty when it has all."""
+    """The requirements of virtual hosts that this machine lacks. Empty: it has all."""
     if os.geteuid() != 0:
         return "virtual hosts need root"
     missing = [name for name in ("unshare", "nsenter", "ip", "bash") if shutil.which(name) is None]
@@ -74,7 +74,7 @@ def why_no_hosts() -> str:
 
 @dataclass(slots=True)
 class Host:
-    """A machine. `address` is its own; `shared` are folders that it sees as this machine has them."""
+    """A virtual host with an `address`. `shared` are folders that it shares with this machine."""
 
     network: "Network"
     name: str
@@ -84,7 +84,7 @@ class Host:
     _cable: str = ""
 
     def start(self) -> None:
-        """Power on. Raises RuntimeError when it does not boot."""
+        """Power on. Raises RuntimeError if the host does not boot."""
         network = self.network
         log = network.folder / f"{self.name}.log"
         with log.open("ab") as out:
@@ -126,7 +126,7 @@ class Host:
         _run(*inside, "link", "set", "eth0", "up")
 
     def power_off(self) -> None:
-        """All its processes and what it wrote are gone; may be repeated."""
+        """Power off: all its processes and its writes are lost. Can be repeated."""
         if self._process is None:
             return
         os.kill(self.init, signal.SIGKILL)
@@ -134,16 +134,16 @@ class Host:
         self._process = None
 
     def connect(self, connected: bool) -> None:
-        """Plug its cable in, or pull it."""
+        """Connect or disconnect its network cable."""
         _run("ip", "link", "set", self._cable, "up" if connected else "down")
 
     def command(self, *words: str) -> list[str]:
-        """The words that run a command on the host, whose temporary files are below /tmp."""
+        """The command line that runs a command on the host, with temporary files below /tmp."""
         inside = ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--wdns=/"]
         return [*inside, "env", "-u", "TMPDIR", *words]
 
     def run(self, *words: str, seconds: float = 300.0, check: bool = True) -> str:
-        """Run it to its end; what it printed. Raises CalledProcessError with `check`, TimeoutExpired."""
+        """Run a command and return its output. Raises CalledProcessError with `check`, TimeoutExpired."""
         done = subprocess.run(
             self.command(*words),
             capture_output=True,
@@ -159,7 +159,7 @@ class Host:
         return done.stdout + done.stderr
 
     def popen(self, *words: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        """Start it; it ends with the host at the latest."""
+        """Start a command. It ends with the host at the latest."""
         return subprocess.Popen(
             self.command(*words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -167,8 +167,8 @@ class Host:
 
 @dataclass(slots=True)
 class Network:
-    """A subnet of hosts; this machine has the address `PREFIX.1` in it. `needed` are folders that a host
-    sees as this machine has them, and writes to as its own."""
+    """A subnet of hosts; this machine has the address `PREFIX.1` in it. `needed` are folders of this machine
+    that a host sees; writes of the host to them are its own."""
 
     folder: Path
     prefix: str
@@ -181,12 +181,12 @@ class Network:
 
     @property
     def bridge(self) -> str:
-        """The switch's name."""
+        """The name of the bridge."""
         return f"gm{self.tag}b"
 
     @property
     def gateway(self) -> str:
-        """This machine's address."""
+        """The address of this machine in the subnet."""
         return f"{self.prefix}.1"
 
     def host(self, name: str, number: int) -> Host:
@@ -201,7 +201,7 @@ def network(
     folder: Path, prefix: str, shared: Sequence[str | Path] = (), needed: Sequence[str | Path] = ()
 ) -> Iterator[Network]:
     """A subnet `prefix`.0/24 on this machine, for the time of the block. `folder` is for logs and disks, and
-    has a path without commas and colons; `needed` are folders that hosts see beside Python's."""
+    its path has no commas and colons. `needed` are folders that hosts see in addition to Python's."""
     folder.mkdir(parents=True, exist_ok=True)
     tag = f"{os.getpid():x}"[-4:] + os.urandom(1).hex()
     made = Network(
@@ -226,7 +226,7 @@ def network(
 
 
 def _folders(*paths: str | Path) -> tuple[str, ...]:
-    """Those that are folders, each once, a folder before what is below it."""
+    """The existing folders, each once, parents before children."""
     found = {Path(path).absolute() for path in paths if path and Path(path).is_dir()}
     return tuple(map(str, sorted(found)))
 

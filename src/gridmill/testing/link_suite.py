@@ -33,7 +33,7 @@ def hello(pod_id: str) -> Hello:
 
 
 def log_event(number: int, text: str) -> Events:
-    """One journal entry with a line of log."""
+    """A journal entry with one line of log."""
     body = {"stream": "out", "text": text}
     return Events(
         events=(PodEvent(number=number, attempt_id="a", token="t", time=1.0, type=EventType.LOG, body=body),)
@@ -41,7 +41,7 @@ def log_event(number: int, text: str) -> Events:
 
 
 class PodEnd:
-    """A pod's link and everything that has come by it; `ended` once it was closed."""
+    """The link of a pod and all messages that have arrived. `ended` is set when it was closed."""
 
     def __init__(self, link: PodLink) -> None:
         self.link = link
@@ -50,7 +50,7 @@ class PodEnd:
         self.reads = True
 
     def step(self) -> None:
-        """What a pod's loop does each turn."""
+        """One turn of the loop of the pod."""
         if self.link.pending():
             self.link.flush()
         messages = self.link.receive() if self.reads else ()
@@ -61,7 +61,7 @@ class PodEnd:
 
 
 class LinkHarness(ABC):
-    """A server, pods, and what has come at both; subclasses say which link it is."""
+    """A server, pods, and the messages that both have received. Subclasses choose the link."""
 
     def __init__(self) -> None:
         self.ready = threading.Event()
@@ -71,42 +71,42 @@ class LinkHarness(ABC):
 
     @abstractmethod
     def make_server(self, on_ready: Callable[[], None]) -> LinkServer:
-        """A server at the harness's address; the same address each time."""
+        """A server at the address of the harness, which is the same at each call."""
 
     @abstractmethod
     def make_pod(self) -> PodLink:
-        """A pod's end for that address."""
+        """The end of a pod for that address."""
 
     @abstractmethod
     def say_raw(self, data: bytes) -> object:
-        """Open a connection that sends these bytes, whatever they are; what is returned keeps it open."""
+        """Open a connection that sends these bytes, valid or not. The returned object keeps it open."""
 
-    # what the tests use
+    # methods for the tests
 
     def start(self) -> LinkServer:
-        """A server; it may be the next one at the same address."""
+        """Start a server; it can be the next one at the same address."""
         self.server = self.make_server(self.ready.set)
         return self.server
 
     def pod(self) -> PodEnd:
-        """A connected pod that has said nothing."""
+        """A connected pod that has sent nothing."""
         end = PodEnd(self.make_pod())
         self.connect(end)
         self.pods.append(end)
         return end
 
     def connect(self, end: PodEnd) -> None:
-        """Dial until somebody answers."""
+        """Connect until a server answers."""
         self.wait(end.link.connect, "a pod connects")
         end.ended = False
 
     def greet(self, pod_id: str) -> tuple[PodEnd, int]:
-        """A pod that has said Hello and was welcomed, and its channel."""
+        """A pod that has sent Hello and received Welcome, and its channel."""
         end = self.pod()
         return end, self.welcome(end, pod_id)
 
     def welcome(self, end: PodEnd, pod_id: str) -> int:
-        """Say Hello on a fresh connection and be welcomed; the channel."""
+        """Send Hello on a new connection and wait for Welcome. Returns the channel."""
         seen = len(self.came)
         assert end.link.send([hello(pod_id)])
         self.wait(lambda: self._greeted(pod_id, seen) is not None, f"{pod_id} is heard")
@@ -117,21 +117,21 @@ class LinkHarness(ABC):
         return channel
 
     def _greeted(self, pod_id: str, seen: int) -> int | None:
-        """The channel by which that pod said Hello after the first `seen` messages."""
+        """The channel on which that pod sent Hello, after the first `seen` messages."""
         hellos = (got for got in self.came[seen:] if got.message == hello(pod_id))
         return next((got.channel for got in hellos), None)
 
     def say(self, channel: int, *messages: ToPod) -> None:
-        """Send from the control node."""
+        """Send a message from the control node."""
         assert self.server is not None
         self.server.send(channel, messages)
 
     def by(self, channel: int) -> Sequence[FromPod | None]:
-        """What came by a channel; None at its end."""
+        """The messages of a channel. None marks its end."""
         return [got.message for got in self.came if got.channel == channel]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Turn both ends until the condition holds. Raises AssertionError after 120 s."""
+        """Step both ends until the condition holds. Raises AssertionError after 120 s."""
         until = time.monotonic() + _DEADLINE_SECONDS
         while not condition():
             assert time.monotonic() < until, f"waited in vain until {what}"
@@ -141,14 +141,14 @@ class LinkHarness(ABC):
                 self.ready.clear()
 
     def step(self) -> None:
-        """One turn of both ends."""
+        """One step of both ends."""
         if self.server is not None:
             self.came += self.server.receive()
         for end in self.pods:
             end.step()
 
     def close(self) -> None:
-        """End everything."""
+        """Close the server and all pods."""
         for end in self.pods:
             end.link.close()
         if self.server is not None:
@@ -156,17 +156,17 @@ class LinkHarness(ABC):
 
 
 class LinkSuite:
-    """The tests. Each needs a `harness` that is closed after it."""
+    """The tests. Each needs a `harness`, which is closed after the test."""
 
     def test_hello_is_answered_with_welcome(self, harness: LinkHarness) -> None:
-        """The first exchange."""
+        """Hello and Welcome are the first messages."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         assert harness.by(channel) == [hello("p-1.0")]
         assert end.came == [Welcome(acknowledged=0)]
 
     def test_nobody_answers_before_a_server_is_there(self, harness: LinkHarness) -> None:
-        """An unconnected link says no, and raises nothing."""
+        """An unconnected link returns False and raises no error."""
         link = harness.make_pod()
         assert not link.connect()
         assert link.receive() is None
@@ -178,7 +178,7 @@ class LinkSuite:
         link.close()
 
     def test_connecting_twice_is_connecting_once(self, harness: LinkHarness) -> None:
-        """Every verb may be repeated."""
+        """Connecting twice has the effect of connecting once."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         assert end.link.connect()
@@ -186,7 +186,7 @@ class LinkSuite:
         harness.wait(lambda: len(harness.by(channel)) == 2, "the old channel still serves")
 
     def test_order_is_kept_in_both_directions(self, harness: LinkHarness) -> None:
-        """Many sends, interleaved."""
+        """Many messages, interleaved between both directions."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         for number in range(1, 201):
@@ -197,7 +197,7 @@ class LinkSuite:
         assert end.came[1:] == [Ack(number=number) for number in range(1, 201)]
 
     def test_many_small_messages(self, harness: LinkHarness) -> None:
-        """In a few sends."""
+        """Many small messages in a few sends."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         for first in range(0, 20_000, 1000):
@@ -218,7 +218,7 @@ class LinkSuite:
         assert end.came[1] == Stop(attempt_id="a", reason=text)
 
     def test_two_pods_at_once_are_not_mixed_up(self, harness: LinkHarness) -> None:
-        """Each has its channel."""
+        """Each pod has its own channel."""
         harness.start()
         (one, first), (two, second) = harness.greet("p-1.0"), harness.greet("p-1.1")
         assert first != second
@@ -235,7 +235,7 @@ class LinkSuite:
         assert two.came[1:] == [Ack(number=-number) for number in range(50)]
 
     def test_a_pod_that_closes_is_seen_once(self, harness: LinkHarness) -> None:
-        """What it said before still comes."""
+        """Its last messages still arrive."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         end.link.send([log_event(1, "last")])
@@ -245,7 +245,7 @@ class LinkSuite:
         assert harness.by(channel) == [hello("p-1.0"), log_event(1, "last"), None]
 
     def test_a_dropped_pod_gets_what_was_queued_first(self, harness: LinkHarness) -> None:
-        """However much it is; then the end."""
+        """All queued messages arrive first, then the end."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         assert harness.server is not None
@@ -258,7 +258,7 @@ class LinkSuite:
         harness.wait(lambda: None in harness.by(channel), "the control node sees the end")
 
     def test_messages_to_a_closed_channel_are_lost_without_a_sound(self, harness: LinkHarness) -> None:
-        """Nor does a number that never was one raise."""
+        """An unknown channel raises no error either."""
         server = harness.start()
         end, channel = harness.greet("p-1.0")
         end.link.close()
@@ -269,7 +269,7 @@ class LinkSuite:
         harness.greet("p-1.1")
 
     def test_a_pod_comes_back_to_the_next_control_node(self, harness: LinkHarness) -> None:
-        """It sees the end, finds nobody, dials again, and has a new channel."""
+        """The pod sees the end, finds no server, connects again, and has a new channel."""
         server = harness.start()
         end, _ = harness.greet("p-1.0")
         server.close()
@@ -283,7 +283,7 @@ class LinkSuite:
         harness.wait(lambda: Ack(number=7) in end.came, "the new channel serves")
 
     def test_a_pod_that_starts_again_has_a_new_channel(self, harness: LinkHarness) -> None:
-        """And the old one ends."""
+        """The old channel ends."""
         harness.start()
         end, old = harness.greet("p-1.0")
         end.link.close()
@@ -293,7 +293,7 @@ class LinkSuite:
         assert harness.by(new) == [hello("p-1.0")]
 
     def test_garbage_closes_only_its_own_channel(self, harness: LinkHarness) -> None:
-        """Not JSON, an unknown kind, a control node's words, deep nesting, an endless line."""
+        """Invalid JSON, an unknown kind, a message of a control node, deep nesting, and an endless line."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         greeting = encode_message(hello("stranger")) + b"\n"
@@ -315,7 +315,8 @@ class LinkSuite:
         assert len(open_ones) == len(garbage) + 1
 
     def test_a_pod_that_does_not_read_keeps_nobody_waiting(self, harness: LinkHarness) -> None:
-        """20 MB for a sleeper; a second pod is served meanwhile; then the sleeper gets all."""
+        """20 MB wait for a pod that does not read. A second pod is served meanwhile. Then the first pod
+        receives all."""
         harness.start()
         sleeper, first = harness.greet("p-1.0")
         sleeper.reads = False
@@ -328,7 +329,7 @@ class LinkSuite:
         harness.wait(lambda: len(sleeper.came) == 21, "the sleeper has all")
 
     def test_heartbeats_stay_within_the_link(self, harness: LinkHarness) -> None:
-        """Either end may say them; nobody is woken."""
+        """Either end can send heartbeats. They wake no receiver."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         end.link.send([Heartbeat(time=1.0), log_event(1, "x")])
@@ -339,21 +340,21 @@ class LinkSuite:
         )
 
     def test_the_control_loop_is_woken_for_messages_and_ends(self, harness: LinkHarness) -> None:
-        """By `on_ready` alone."""
+        """`on_ready` alone wakes the loop."""
         server = harness.start()
         end, _ = harness.greet("p-1.0")
         for act in (lambda: end.link.send([log_event(1, "x")]), end.link.close):
             harness.ready.clear()
             act()
             came: tuple[ReceivedMessage, ...] = ()
-            while not came:  # what woke it may have been something earlier
+            while not came:  # the loop may have been woken for an earlier message
                 assert harness.ready.wait(_DEADLINE_SECONDS)
                 harness.ready.clear()
                 came = tuple(server.receive())
             assert len(came) == 1
 
     def test_a_closed_server_can_still_be_spoken_to(self, harness: LinkHarness) -> None:
-        """And closed again."""
+        """Sending and closing raise no error after the close."""
         server = harness.start()
         _, channel = harness.greet("p-1.0")
         server.close()

@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine alone, started for the time of a block and ended with all its processes."""
+"""A Ray cluster on this machine alone, started for the time of a block and stopped with all its processes."""
 
 import signal
 import subprocess
@@ -14,8 +14,8 @@ _END_SECONDS = 60.0
 
 @contextmanager
 def ray_cluster(folder: Path, port: int, environment: Mapping[str, str], *words: str) -> Iterator[str]:
-    """Its address. `folder` has a short path, for Ray's sockets lie in it; `words` are further ones for
-    `ray start`. Raises UnavailableError."""
+    """The address of the cluster. `folder` needs a short path, because Ray makes its sockets in it. `words`
+    are further arguments of `ray start`. Raises UnavailableError."""
     whole = [
         *(*START, "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"),
         *("--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}", *words),

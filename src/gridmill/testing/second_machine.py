@@ -13,7 +13,7 @@ SETTINGS = {"home": "the folder of its pods, which is not the control node's"}
 
 
 class RemoteProcessSite(ProcessSite):
-    """Pods with a home of their own that dial in over TLS, as those of other machines do."""
+    """Pods with a home of their own that connect over TLS, as those of other machines do."""
 
     def __init__(self, settings: Settings, door: str) -> None:
         super().__init__(settings)
@@ -25,7 +25,7 @@ class RemoteProcessSite(ProcessSite):
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The site; its storage root is the control node's, as on a file system that both see.
+    """The site. Its storage root is that of the control node, as on a shared file system.
 
     Raises InputError without `home`, UnavailableError.
     """

@@ -43,7 +43,7 @@ from gridmill.testing.clock import FakeClock
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
     """What a simulated job does: how long it runs, how it ends, how many log lines it writes, and what its
-    workers tell of themselves. `outputs` is what it makes; None: one output of its kind."""
+    workers report. `outputs` are its results; None: one output of its kind."""
 
     seconds: float = 1.0
     outcome: AttemptState = AttemptState.SUCCEEDED
@@ -55,7 +55,7 @@ class Behaviour:
 
 
 def pick(random: Random, order: AttemptOrder, *, failing: float = 0.0, killed: float = 0.0) -> Behaviour:
-    """A random behaviour: some fail, some are killed for memory, most succeed."""
+    """A random behaviour: some jobs fail, some run out of memory, most succeed."""
     draw, seconds, lines = random.random(), random.uniform(0.1, 20.0), random.randrange(4)
     if draw < failing:
         return Behaviour(seconds=seconds, lines=lines, outcome=AttemptState.FAILED, cause=Cause.EXIT)
@@ -72,7 +72,7 @@ def pick(random: Random, order: AttemptOrder, *, failing: float = 0.0, killed: f
 
 @dataclass(slots=True, kw_only=True)
 class Execution:
-    """One attempt as it really ran: what safety is judged by."""
+    """One attempt as it really ran. Tests compare the records of the grid with it."""
 
     order: AttemptOrder
     pod_id: str
@@ -85,7 +85,7 @@ class Execution:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedPod:
-    """A pod that journals, numbers, acknowledges and refuses as a real one must."""
+    """A simulated pod: it journals, numbers, acknowledges and refuses like a real one."""
 
     order: PodOrder
     channel: int | None = None
@@ -117,7 +117,7 @@ class SimulatedPod:
         )
 
     def hello(self) -> Hello:
-        """The greeting: live attempts and ended ones that are not acknowledged."""
+        """The Hello message: running attempts, and ended ones that are not acknowledged."""
         unacknowledged = {event.attempt_id for event in self.journal}
         known = {
             name: state
@@ -139,11 +139,12 @@ _HAS_LEFT = PodReport(status=PodStatus.GONE, message="its node has left", left=T
 
 
 class SimulatedWorld:
-    """Both the SitePort and the LinkServer of a control node under test.
+    """Implements SitePort and LinkServer for a control node under test.
 
-    `behave` decides what each attempt does. `step` lets everything that is due happen; `next_event` says
-    when the next thing is due. Faults are methods; `dial_seconds` is how long a new pod takes
-    to dial in; on nodes that are `unfit`, `lacking` or have `left` none comes up; the latter two are told.
+    `behave` decides what each attempt does. `step` executes everything that is due; `next_event` is the time
+    of the next event. The methods of faults inject faults. `dial_seconds` is how long a new pod takes to
+    connect. No pod starts on nodes that are `unfit`, `lacking` or have `left`; the site reports the latter
+    two.
     """
 
     def __init__(
@@ -168,23 +169,23 @@ class SimulatedWorld:
         self.dial_seconds = 0.1
 
     def nodes(self) -> tuple[Node, ...]:
-        """As given."""
+        """The nodes, as the test set them."""
         return self._nodes
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """Nothing to see."""
+        """No measurements."""
         return {}
 
     def link(self) -> str:
-        """Nothing real."""
+        """An empty address: pods are simulated."""
         return "simulated:"
 
     def pod_home(self, pod_id: str) -> str:
-        """Nothing real."""
+        """An empty path: pods are simulated."""
         return f"/simulated/{pod_id}"
 
     def prepare(self) -> None:
-        """Nothing makes it quicker."""
+        """Do nothing: simulated pods need no preparation."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
         """Start pods that were never started."""
@@ -202,7 +203,7 @@ class SimulatedWorld:
                 self.pods[order.pod_id] = SimulatedPod(order=order, connect_at=connect_at)
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """RUNNING or GONE; while in doubt UNKNOWN."""
+        """RUNNING or GONE; UNKNOWN during `doubt`."""
         self._check_available()
         if self.clock.monotonic() < self._doubt_until:
             return dict.fromkeys(pod_ids, PodReport(status=PodStatus.UNKNOWN))
@@ -214,7 +215,7 @@ class SimulatedWorld:
         )
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """The journal of a pod that was killed while it could still write."""
+        """The journal of a pod that was killed after it could write its events."""
         return self.words.get(pod_id, ())
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
@@ -225,7 +226,7 @@ class SimulatedWorld:
             self.kill_pod(name)
 
     def close(self) -> None:
-        """Nothing to forget."""
+        """Do nothing: there is nothing to close."""
 
     def _check_available(self) -> None:
         if self.clock.monotonic() < self._away_until:
@@ -234,22 +235,22 @@ class SimulatedWorld:
     # LinkServer
 
     def receive(self) -> Sequence[ReceivedMessage]:
-        """What has come."""
+        """The messages that have arrived."""
         received, self._inbox = self._inbox, []
         return received
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Deliver at the next step; lost when the channel is gone."""
+        """Send a message; it is delivered at the next step, or lost if the channel has closed."""
         pod = self.pods.get(self._channels.get(channel, ""))
         if pod is not None and pod.channel == channel:
             pod.mail.extend(messages)
 
     def has_mail(self) -> bool:
-        """Whether something waits to be received."""
+        """Whether a message has arrived that was not received yet."""
         return any(received.message is not None for received in self._inbox)
 
     def drop(self, channel: int) -> None:
-        """Deliver what was sent, then close."""
+        """Deliver sent messages, then close the channel."""
         name = self._channels.get(channel, "")
         pod = self.pods.get(name)
         if pod is not None and pod.channel == channel:
@@ -259,7 +260,7 @@ class SimulatedWorld:
     # faults
 
     def kill_pod(self, pod_id: str) -> None:
-        """SIGKILL: its jobs die with it. The journal of every second one is lost, as with its disk."""
+        """SIGKILL: its jobs die with it. The journal of every second pod is lost, as with its disk."""
         pod = self.pods.pop(pod_id, None)
         if pod is None:
             return
@@ -270,33 +271,34 @@ class SimulatedWorld:
             self._close(pod.channel)
 
     def end_pod(self, pod_id: str) -> None:
-        """It stops its jobs and takes no others, as one whose machine is wanted back; it stays to be seen."""
+        """The pod stops its jobs and starts no others, as on a machine that is preempted. It stays
+        visible."""
         pod = self.pods[pod_id]
         pod.ending = True
         for attempt_id in tuple(pod.running):
             self._stop(pod, attempt_id)
 
     def cut_link(self, pod_id: str, seconds: float) -> None:
-        """The channel closes, mail is lost; the pod dials again after `seconds`."""
+        """Close the channel and lose its messages. The pod connects again after `seconds`."""
         pod = self.pods.get(pod_id)
         if pod is not None and pod.channel is not None:
             self._close(pod.channel)
             pod.connect_at = self.clock.monotonic() + seconds
 
     def freeze(self, pod_id: str, seconds: float) -> None:
-        """The pod does nothing at all for a while; its link stays."""
+        """The pod does nothing for a while; its link stays open."""
         pod = self.pods.get(pod_id)
         if pod is not None:
             pod.frozen_until = self.clock.monotonic() + seconds
 
     def repeat_events(self, pod_id: str) -> None:
-        """Everything that is not acknowledged is sent once more."""
+        """Send all unacknowledged events once more."""
         pod = self.pods.get(pod_id)
         if pod is not None:
             pod.sent = 0
 
     def forge(self, pod_id: str) -> None:
-        """What runs in the pod is said to have succeeded, with a token that is not its own."""
+        """Report that the attempts in the pod have succeeded, with a wrong token."""
         pod = self.pods.get(pod_id)
         for execution in pod.running.values() if pod else ():
             order = replace(execution.order, token="stale")
@@ -308,11 +310,11 @@ class SimulatedWorld:
         self._away_until = self.clock.monotonic() + seconds
 
     def doubt(self, seconds: float) -> None:
-        """The site cannot tell of any pod."""
+        """The site cannot report the state of any pod."""
         self._doubt_until = self.clock.monotonic() + seconds
 
     def control_died(self) -> None:
-        """SIGKILL of the control node: every channel closes, nothing it had not read is kept there."""
+        """SIGKILL of the control node: every channel closes, and unread messages are lost."""
         for channel in list(self._channels):
             self._close(channel)
         self._inbox.clear()
@@ -320,7 +322,7 @@ class SimulatedWorld:
     # time
 
     def next_event(self) -> float | None:
-        """The monotonic time of the next thing that happens by itself."""
+        """The monotonic time of the next event that no call causes."""
         pods = self.pods.values()
         times = [max(e.ends, pod.frozen_until) for pod in pods for e in pod.running.values()]
         times += [max(pod.connect_at, pod.frozen_until) for pod in pods if pod.channel is None]
@@ -328,7 +330,7 @@ class SimulatedWorld:
         return min(times, default=None)
 
     def step(self) -> None:
-        """Deliver mail, end jobs that are due, connect, send."""
+        """Deliver messages, end jobs that are due, connect, send."""
         now = self.clock.monotonic()
         for pod in [pod for pod in self.pods.values() if pod.frozen_until <= now]:
             if pod.channel is None and pod.connect_at <= now:
@@ -405,7 +407,7 @@ class SimulatedWorld:
             )
             self._finish(pod, execution)
         elif attempt_id not in pod.seen:
-            pod.seen[attempt_id] = AttemptState.STOPPED  # a later Start is refused
+            pod.seen[attempt_id] = AttemptState.STOPPED  # a Start that arrives later is refused
 
     def _finish(self, pod: SimulatedPod, execution: Execution) -> None:
         order, behaviour = execution.order, execution.behaviour

@@ -39,8 +39,8 @@ from gridmill.testing.simulated_site import Behaviour, SimulatedWorld
 
 
 class NoStorage:
-    """Storage of a simulation: no files at all. `removed` lists what was to be removed, `manifests` the
-    versions that have one, `moves` those of aliases; `wrong` is what is wrong with versions."""
+    """The storage of a simulation, without files. `removed` lists the removed paths, `manifests` the versions
+    with a manifest, `moves` the moves of aliases. `wrong` has the problems of versions."""
 
     location = "/simulated"
     bundles_location = "/simulated"
@@ -57,21 +57,21 @@ class NoStorage:
         return ()
 
     def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
-        """The files as they are: what a simulated file holds never changes."""
+        """The files themselves: the content of a simulated file never changes."""
         return files
 
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
-        """One file, which the bundle's hash stands for."""
+        """One file, which represents the hash of the bundle."""
         return (CodeFile(name="code", digest=bundle),)
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """Nothing can be looked at."""
+        """No problems: there are no files to check."""
         return PreflightResult(
             unchecked=tuple(UncheckedJob(job=job.name, why="simulated") for job in question.jobs)
         )
 
     def remove(self, uri: str) -> None:
-        """Nothing to remove, but to remember."""
+        """Note the removed path."""
         self.removed.append(uri)
 
     def keep_manifest(
@@ -82,48 +82,48 @@ class NoStorage:
         shared: bool = False,
         provenance: Provenance | None = None,
     ) -> None:
-        """Nothing is kept, but remembered."""
+        """Note the manifest."""
         self._written.add(version.id)
 
     def sync_manifests(self) -> None:
-        """Nothing is kept, but remembered."""
+        """Note the manifests."""
         self.manifests |= self._written
 
     def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
-        """The number itself: there are no files of versions that nobody knows."""
+        """The number itself: there are no files of unknown versions."""
         return number
 
     def highest_run(self, pipeline: str) -> int:
-        """There are no files."""
+        """0: there are no files."""
         return 0
 
     def drop_listed(self, listed: str) -> None:
-        """Nothing is there."""
+        """Do nothing: there are no files."""
 
     def problems(self, version: Artifact) -> tuple[FileProblem, ...]:
-        """What a test says."""
+        """The problems that a test has set."""
         return self.wrong.get(version.id, ())
 
     def verify(self, versions: Iterable[Artifact]) -> Iterator[VerificationResult]:
-        """What a test says."""
+        """The problems that a test has set."""
         yield from (
             VerificationResult(version=version.id, file_problems=self.problems(version))
             for version in versions
         )
 
     def note_move(self, move: AliasMove) -> None:
-        """Nothing is kept, but remembered."""
+        """Note the move."""
         self.moves.append(move)
 
     def claim(self, pipeline: str, owner: str) -> None:
-        """Nobody else is there."""
+        """Do nothing: there is no other owner."""
 
     def has_left(self, folder: str, host: str) -> bool:
-        """All folders are where they were, but those of the host `moved`."""
+        """True, except for folders of the host in `moved`."""
         return host == "moved"
 
     def free_bytes(self) -> int:
-        """Plenty."""
+        """More than any job needs."""
         return 2**40
 
     def has_bundle(self, bundle: str) -> bool:
@@ -131,30 +131,30 @@ class NoStorage:
         return True
 
     def shared_bundle(self, bundle: str) -> str:
-        """Nowhere in particular."""
+        """A fixed path."""
         return f"/simulated/{bundle}"
 
     def share_bundle(self, bundle: str) -> None:
         """No bundles are needed."""
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Nothing is kept."""
+        """Do nothing: bundles are not stored."""
 
 
 class Killed(BaseException):
-    """SIGKILL of the simulated control node, in the middle of whatever it does."""
+    """SIGKILL of the simulated control node, at any point of its work."""
 
 
 def kill() -> None:
-    """What a store with faults is to call instead of killing this process."""
+    """The function that a store with faults calls instead of killing this process."""
     raise Killed
 
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """`control_dies` starts a new control node on the same store, as after SIGKILL.
+    """A grid on a fake clock. `control_dies` starts a new control node on the same store, as after SIGKILL.
 
-    `strict`: whenever a tick says to wait, ticking again at once must change nothing.
+    `strict`: if a tick returns that there is nothing to do, an immediate second tick must change nothing.
     """
 
     store: Store
@@ -215,16 +215,16 @@ class Simulation:
         control.ledger.doubtful = True
 
     def submit(self, pipeline: Pipeline, *, force: bool = True, adopt: bool = False) -> Run:
-        """Start a run; raises what the store raises."""
+        """Start a run. Raises the errors of the store."""
         with self.node.changing() as transaction:
             return begin_run(self.node.control, transaction, pipeline, force=force, adopt=adopt)
 
     def apply(self, pipeline: Pipeline) -> None:
-        """Keep a pipeline, with its schedule."""
+        """Store a pipeline, with its schedule."""
         PipelineUseCases(self.node).apply(pipeline)
 
     def stop(self, run_id: str, job: str | None = None) -> None:
-        """Ask a run, or one job of it, to stop."""
+        """Stop a run or one job of it."""
         with self.node.changing() as transaction:
             run = self.node.control.ledger.snapshot.runs.get(run_id)
             if run is not None:
@@ -250,7 +250,8 @@ class Simulation:
             )
 
     def attempt(self, act: Callable[[], object]) -> bool:
-        """Do something; a failing store and a kill are survived as in life. False: it may not be done."""
+        """Execute an action. A failing store and a kill are handled as in a real grid. Returns False if the
+        action is not permitted."""
         try:
             act()
         except StorageError:
@@ -262,7 +263,7 @@ class Simulation:
         return True
 
     def tick(self) -> float:
-        """One tick; a failing store is survived as the loop survives it."""
+        """One tick. A failing store is handled as the loop handles it."""
         waits: list[float] = []
         if not self.attempt(lambda: waits.append(self.node.tick())):
             return 1.0
@@ -273,13 +274,14 @@ class Simulation:
         return waits[0]
 
     def stall(self, seconds: float) -> None:
-        """The control node is busy elsewhere while the world goes on."""
+        """Let time pass in the world while the control node is busy."""
         for _ in range(4):
             self.clock.advance(seconds / 4)
             self.world.step()
 
     def advance(self) -> float:
-        """Tick and step until nothing is due, then let time pass to the next thing. Seconds passed."""
+        """Tick and step until nothing is due, then move the clock to the next event. Returns the seconds that
+        passed."""
         wait = self.tick()
         self.world.step()
         due = self.world.next_event()
@@ -290,7 +292,7 @@ class Simulation:
         return wait
 
     def run_until(self, done: Callable[[], bool], *, at_most_steps: int = 100_000) -> bool:
-        """Advance until `done`; False when it never came."""
+        """Advance until `done` returns true. Returns False if that never happens."""
         for _ in range(at_most_steps):
             if done():
                 return True
@@ -299,7 +301,7 @@ class Simulation:
 
 
 def random_pipeline(random: Random, name: str, make: Callable[[str], Job]) -> Pipeline:
-    """A random DAG of up to a dozen jobs made by `make`."""
+    """A random DAG of up to a dozen jobs, which `make` makes."""
     names = [f"job{index}" for index in range(random.randint(1, 12))]
     jobs = []
     for index, job_name in enumerate(names):

@@ -9,55 +9,55 @@ from gridmill.ports.site import PodStatus, SitePort
 
 
 class SiteHarness(ABC):
-    """A site and the world it acts on; subclasses say which."""
+    """A site and its world. Subclasses choose them."""
 
     site: SitePort
     deadline_seconds: float = 120.0
 
     @abstractmethod
     def order(self, pod_id: str) -> PodOrder:
-        """An order for a pod of that id."""
+        """An order for a pod with this id."""
 
     @abstractmethod
     def greetings(self, pod_id: str) -> int:
-        """How many pods of that id have ever dialled the control node."""
+        """How often a pod with this id has connected to the control node."""
 
     @abstractmethod
     def run_job(self, pod_id: str) -> Callable[[], bool]:
-        """Let a greeted pod run a job of several processes that ends by itself only much later; returns once
-        they run. What it returns says whether any of them lives."""
+        """Let a connected pod run a job of several processes that runs for a long time; returns when they
+        run. The returned function says whether any of them is alive."""
 
     @abstractmethod
     def kill(self, pod_id: str) -> None:
-        """End the pod as a crash would (SIGKILL), jobs not included; returns once it is dead."""
+        """Kill the pod as a crash does (SIGKILL), but not its jobs. Returns when the pod is dead."""
 
     @abstractmethod
     def reopen(self) -> None:
-        """Forget the site and open it anew, as a control node does that starts again."""
+        """Close the site and open it again, as a restarted control node does."""
 
     @abstractmethod
     def step(self) -> None:
-        """Let the world go on a little."""
+        """Let a short time pass in the world."""
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Go on until the condition holds. Raises AssertionError after `deadline_seconds`."""
+        """Step until the condition holds. Raises AssertionError after `deadline_seconds`."""
         until = time.monotonic() + self.deadline_seconds
         while not condition():
             assert time.monotonic() < until, f"waited in vain until {what}"
             self.step()
 
     def sight(self, pod_id: str) -> PodStatus:
-        """What the site sees of that pod."""
+        """The state of that pod, as the site reports it."""
         return self.site.observe([pod_id])[pod_id].status
 
     def up(self, pod_id: str) -> None:
-        """Bring a pod up and wait for its greeting."""
+        """Start a pod and wait for its Hello."""
         self.site.bring_up([self.order(pod_id)])
         self.wait(lambda: self.greetings(pod_id) > 0, f"{pod_id} greets")
 
 
 class SiteSuite:
-    """The tests. Each takes a fresh `harness`."""
+    """The tests. Each needs a new `harness`."""
 
     def test_there_is_a_node_that_can_give_something(self, harness: SiteHarness) -> None:
         """Names are unique and capacities are real."""
@@ -68,15 +68,15 @@ class SiteSuite:
         assert harness.site.nodes() == nodes
 
     def test_a_pod_that_was_never_started_is_gone(self, harness: SiteHarness) -> None:
-        """And tearing it down is fine, twice."""
+        """Tearing it down succeeds, twice."""
         assert harness.sight("never-1.0") == PodStatus.GONE
         harness.site.tear_down(["never-1.0"])
         harness.site.tear_down(["never-1.0"])
         assert harness.sight("never-1.0") == PodStatus.GONE
 
     def test_a_pod_runs_from_the_moment_it_was_brought_up(self, harness: SiteHarness) -> None:
-        """No look in between takes it for gone. A site that asks its scheduler now and then may still call a
-        pod queued that has greeted already."""
+        """No report in between says that it has ended. A site that queries its scheduler at intervals can
+        still report a pod as queued after its Hello."""
         harness.site.bring_up([harness.order("r-1.0")])
         seen: set[PodStatus] = set()
 
@@ -89,7 +89,7 @@ class SiteSuite:
         assert harness.sight("r-1.0") == PodStatus.RUNNING
 
     def test_a_site_that_was_prepared_brings_up_the_same_pods(self, harness: SiteHarness) -> None:
-        """They run jobs, and can be killed and torn down like others."""
+        """Prepared pods run jobs, and can be killed and torn down like others."""
         harness.site.prepare()
         harness.site.prepare()
         harness.up("r-1.0")
@@ -106,7 +106,7 @@ class SiteSuite:
         assert harness.sight("r-2.0") == PodStatus.GONE
 
     def test_bringing_up_again_starts_nothing(self, harness: SiteHarness) -> None:
-        """At once, later, and by a control node that started again."""
+        """At once, later, and from a restarted control node."""
         harness.site.bring_up([harness.order("r-1.0"), harness.order("r-1.0")])
         harness.wait(lambda: harness.greetings("r-1.0") > 0, "it greets")
         harness.site.bring_up([harness.order("r-1.0")])
@@ -116,7 +116,7 @@ class SiteSuite:
         assert harness.greetings("r-1.0") == 1
 
     def test_many_are_observed_at_once(self, harness: SiteHarness) -> None:
-        """Each id asked for is answered, and no other."""
+        """The answer has each requested id and no other."""
         harness.site.bring_up([harness.order(f"r-1.{number}") for number in range(3)])
         harness.wait(lambda: all(harness.greetings(f"r-1.{n}") > 0 for n in range(3)), "all greet")
         harness.site.tear_down(["r-1.1"])
@@ -129,7 +129,7 @@ class SiteSuite:
         }
 
     def test_what_is_torn_down_is_gone_with_its_jobs(self, harness: SiteHarness) -> None:
-        """When tear_down returns; and once more is fine."""
+        """The pod has ended when `tear_down` returns. Repeating the call succeeds."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.site.tear_down(["r-1.0"])
@@ -138,7 +138,8 @@ class SiteSuite:
         harness.site.tear_down(["r-1.0"])
 
     def test_a_pod_id_never_comes_back(self, harness: SiteHarness) -> None:
-        """Neither torn down, nor killed, nor torn down before it was brought up."""
+        """A pod does not start again after it was torn down or killed, or if it was torn down before its
+        start."""
         harness.up("torn-1.0")
         harness.site.tear_down(["torn-1.0", "early-1.0"])
         harness.up("killed-1.0")
@@ -152,7 +153,7 @@ class SiteSuite:
         assert harness.sight("torn-1.0") == PodStatus.GONE
 
     def test_of_a_killed_pod_nothing_is_left_when_it_is_gone(self, harness: SiteHarness) -> None:
-        """GONE is said only once its jobs' processes have been ended."""
+        """GONE is reported only after the processes of its jobs have ended."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.kill("r-1.0")
@@ -160,7 +161,7 @@ class SiteSuite:
         assert not job_lives()
 
     def test_a_killed_pod_can_be_torn_down(self, harness: SiteHarness) -> None:
-        """Without having been observed in between."""
+        """Without a report of its state in between."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.kill("r-1.0")
@@ -169,7 +170,7 @@ class SiteSuite:
         assert not job_lives()
 
     def test_another_control_node_finds_the_pods(self, harness: SiteHarness) -> None:
-        """Closing a site leaves its pods and their jobs alone."""
+        """Closing a site leaves its pods and their jobs running."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.reopen()

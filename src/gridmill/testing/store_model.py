@@ -1,6 +1,6 @@
-"""A simplest possible store and random commits to compare a real one with it; and checks of concurrency.
+"""The simplest possible store, random commits to compare a real store with it, and checks of concurrency.
 
-The checks of concurrency cover several threads, and several stores on one database, that work at once.
+The checks of concurrency use several threads, and several stores on one database, at the same time.
 """
 
 import threading
@@ -34,14 +34,14 @@ Address: TypeAlias = tuple[type[Any], str]
 
 
 class StoreModel:
-    """The simplest possible store: what it holds after the same commits is what any store must hold."""
+    """The simplest possible store. After the same commits, any store must contain the same records."""
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
         self.events: list[Event] = []
 
     def follow(self, store: Store, changes: Sequence[Change], events: Sequence[Event] = ()) -> None:
-        """Commit to both; they must agree on whether it is taken."""
+        """Commit to both stores. They must agree on whether the commit is accepted."""
         wanted = self._after(changes)
         if wanted is None:
             _assert_stale(store, changes, events)
@@ -76,7 +76,7 @@ class StoreModel:
         return records
 
     def compare(self, store: Store) -> None:
-        """Everything that can be read is the same."""
+        """Compare everything that can be read; both must return the same."""
         for noun in {kind for kind, _ in self.records} | {type(noun) for noun in one_of_each()}:
             mine = [record for (kind, _), record in self.records.items() if kind is noun]
             assert [*store.list(noun)] == mine
@@ -112,7 +112,7 @@ def _assert_stale(store: Store, changes: Sequence[Change], events: Sequence[Even
 
 
 def random_changes(random: Random, model: StoreModel) -> list[Change]:
-    """Up to four changes; now and then one of them expects a wrong version."""
+    """Up to four random changes. Now and then one of them expects a wrong version."""
     changes: list[Change] = []
     for _ in range(random.randint(0, 4)):
         noun = _random_noun(random)
@@ -143,7 +143,7 @@ def _random_noun(random: Random) -> Noun:
 
 
 def random_events(random: Random) -> list[Event]:
-    """Up to three events, some of which may be kept already."""
+    """Up to three random events, some of which may already be stored."""
     events = {}
     for _ in range(random.randint(0, 3)):
         event = an_event(random.randint(0, 40), job=random.choice("ab"))
@@ -157,7 +157,7 @@ _PATIENCE_SECONDS = 120.0
 
 
 def check_one_of_many_threads_wins(open_store: Callable[[], Store]) -> None:
-    """Of those that change the same version at the same time exactly one succeeds, round after round."""
+    """If several threads change the same version at the same time, exactly one succeeds, in each round."""
     with closing(open_store()) as store:
         store.commit([Put(noun=a_resource(), expected=0)])
         for version in range(1, 11):
@@ -167,14 +167,14 @@ def check_one_of_many_threads_wins(open_store: Callable[[], Store]) -> None:
 
 
 def check_one_of_many_threads_makes_it(open_store: Callable[[], Store]) -> None:
-    """The same for records that are not there yet."""
+    """The same for records that do not exist yet."""
     with closing(open_store()) as store:
         for number in range(1, 11):
             assert _race(Put(noun=a_run(number), expected=0), [store] * _THREADS) == 1
 
 
 def check_readers_see_whole_commits(open_store: Callable[[], Store]) -> None:
-    """While one thread writes pairs, others never see half a pair, and never an event out of order."""
+    """While one thread writes pairs, other threads never see half a pair or an event out of order."""
     with closing(open_store()) as store:
         store.commit([Put(noun=a_resource(name), expected=0) for name in "ab"])
         done = threading.Event()
@@ -204,7 +204,8 @@ def check_readers_see_whole_commits(open_store: Callable[[], Store]) -> None:
 
 
 def check_many_stores_race(open_store: Callable[[], Store]) -> None:
-    """Commits of several stores at once: one winner each round, its event kept, no sequence given twice."""
+    """Several stores commit at once: one succeeds in each round, its event is stored, and no sequence number
+    is used twice."""
     stores = [open_store() for _ in range(3)]
     try:
         stores[0].commit([Put(noun=a_resource(), expected=0)])
@@ -219,7 +220,7 @@ def check_many_stores_race(open_store: Callable[[], Store]) -> None:
 
 
 def check_events_of_many_stores_at_once(open_store: Callable[[], Store]) -> None:
-    """Commits of events alone never fail for one another; readers' `after` misses none of them."""
+    """Commits of events alone never make each other fail. Readers that use `after` miss none of them."""
     stores = [open_store() for _ in range(3)]
     try:
 
@@ -243,7 +244,7 @@ def check_events_of_many_stores_at_once(open_store: Callable[[], Store]) -> None
 
 
 def _race(change: Change, stores: Sequence[Store]) -> int:
-    """How many of the stores, each in a thread, could commit the change and an event."""
+    """How many of the stores, each in its own thread, could commit the change and an event."""
     won: list[int] = []
 
     def take_part(index: int) -> None:
@@ -258,7 +259,7 @@ def _race(change: Change, stores: Sequence[Store]) -> int:
 
 
 def _at_once(act: Callable[[int], None], count: int) -> None:
-    """Call `act` in that many threads, started together; raise what any of them raises."""
+    """Call `act` in this many threads that start together. Raises the first error of any of them."""
     start = threading.Barrier(count)
 
     def take_part(index: int) -> None:

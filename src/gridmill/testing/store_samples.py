@@ -120,12 +120,12 @@ def an_alias(number: int = 1, name: str = "weather/model") -> Alias:
 
 
 def a_code_list(created: float = 1.0) -> CodeList:
-    """Files that jobs read."""
+    """A list of code files that jobs read."""
     return CodeList(hash="c" * 64, files={"train.py": "0" * 16}, created=created)
 
 
 def a_provenance(name: str = "weather/model", created: float = 1.0) -> Provenance:
-    """What a version of `name` was made from."""
+    """The inputs of a version of `name`."""
     return Provenance(
         name=name,
         fingerprint="f" * 64,
@@ -180,13 +180,13 @@ def a_backfill(name: str = "weather") -> Backfill:
 
 
 def a_chunk(name: str = "weather") -> Chunk:
-    """The first week of it, not begun."""
+    """The first week of the backfill, not started."""
     pipeline = Pipeline(name=name, jobs=(a_job(),), parameters={"from": "2013-01-01", "to": "2013-01-08"})
     return Chunk(pipeline=pipeline, begins="2013-01-01", ends="2013-01-08")
 
 
 def one_of_each() -> tuple[Noun, ...]:
-    """A noun of every class."""
+    """One record of every class."""
     pipeline = Pipeline(name="weather", jobs=(a_job(),), resources=(a_resource(),))
     return (
         a_site(),
@@ -212,7 +212,7 @@ def one_of_each() -> tuple[Noun, ...]:
 
 
 def an_event(number: int = 0, *, run_id: str = "weather-1", job: str = "work", text: str = "x\n") -> Event:
-    """A line of log from pod `trainers-1.0`, or with `number` 0 an event of the control node."""
+    """A log line from the pod `trainers-1.0`, or with `number` 0 an event of the control node."""
     return Event(
         time=1e9 + 0.25,
         type="log" if number else "state",

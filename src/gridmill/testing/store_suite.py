@@ -53,7 +53,7 @@ Opener: TypeAlias = Callable[[], Store]
 
 
 def check_events_come_back_in_order(open_store: Opener) -> None:
-    """Sequences grow in the order given; what is read is what was kept."""
+    """Sequences grow in the given order; events are read as they were stored."""
     with closing(open_store()) as store:
         batches = [[an_event(1), an_event()], [an_event(2, text="\0ä\n\u2028")], []]
         given = [store.commit([], batch) for batch in batches]
@@ -66,7 +66,7 @@ def check_events_come_back_in_order(open_store: Opener) -> None:
 
 
 def check_names_that_have_records_are_found_with_one_call(open_store: Opener) -> None:
-    """However many names are asked for, and each class by itself."""
+    """For any number of names, and for each class separately."""
     with closing(open_store()) as store:
         put_new(store, *one_of_each())
         names = [f"nothing/{number}" for number in range(1001)]
@@ -79,7 +79,8 @@ def check_names_that_have_records_are_found_with_one_call(open_store: Opener) ->
 
 
 def check_a_pods_event_is_kept_once(open_store: Opener) -> None:
-    """By (pod_id, number): across commits and within one. The control node's own, numbered 0, always are."""
+    """Events are identified by (pod_id, number), across commits and within one. Events of the control node,
+    numbered 0, are always stored."""
     with closing(open_store()) as store:
         (first,) = store.commit([], [an_event(1, text="first\n")])
         again = store.commit([], [an_event(2), an_event(1, text="again\n"), an_event(2), an_event(3)])
@@ -93,7 +94,7 @@ def check_a_pods_event_is_kept_once(open_store: Opener) -> None:
 
 
 def check_events_are_read_by_run_job_and_after(open_store: Opener) -> None:
-    """Filters alone and together; `after` and `limit` page through without gap or repetition."""
+    """Filters work alone and together. With `after` and `limit`, pages have no gap and no repetition."""
     with closing(open_store()) as store:
         runs, jobs = ("weather-1", "weather-2"), ("", "a", "b")
         events = [an_event(run_id=run, job=job) for _ in range(4) for run in runs for job in jobs]
@@ -122,7 +123,8 @@ def _paged(store: Store, run: str | None, job: str | None) -> list[Event]:
 
 
 def check_events_of_old_runs_go_and_sequences_go_on(open_store: Opener) -> None:
-    """Dropping events forgets those of the named runs, may be repeated, and no number is given twice."""
+    """Dropping deletes events of the named runs only and can be repeated. No sequence number is used
+    twice."""
     store = open_store()
     store.commit((), [an_event(1, run_id="old-1"), an_event(2, run_id="new-1")])
     (last,) = store.commit((), [an_event(3, run_id="old-2")])
@@ -142,19 +144,19 @@ Check: TypeAlias = Callable[[Opener], None]
 
 
 def put_new(store: Store, *nouns: Noun) -> None:
-    """Commit nouns that are not there yet."""
+    """Commit records that do not exist yet."""
     store.commit([Put(noun=noun, expected=0) for noun in nouns])
 
 
 def everything(store: Store) -> tuple[Any, ...]:
-    """All that can be read from a store, to be compared."""
+    """All data of a store, for comparison."""
     records = [record for noun in one_of_each() for record in store.list(type(noun))]
     events = [*store.events(limit=10**6)]
     return records, events, dict(store.counters()), {key_of(record.noun) for record in store.live()}
 
 
 def _refused(store: Store, changes: Sequence[Change], events: Sequence[Event] = ()) -> None:
-    """The commit is refused as stale, and leaves nothing behind."""
+    """Check that the commit is refused as stale and changes nothing."""
     before = everything(store)
     try:
         store.commit(changes, events)
@@ -168,7 +170,7 @@ def _refused(store: Store, changes: Sequence[Change], events: Sequence[Event] = 
 
 
 def check_every_noun_comes_back_as_it_was(open_store: Opener) -> None:
-    """Whatever is put is read back equal, with version 1."""
+    """Each stored record is read back equal, with version 1."""
     with closing(open_store()) as store:
         put_new(store, *one_of_each())
         for noun in one_of_each():
@@ -177,7 +179,7 @@ def check_every_noun_comes_back_as_it_was(open_store: Opener) -> None:
 
 
 def check_what_is_not_there_is_none(open_store: Opener) -> None:
-    """An empty store is empty in every way; classes do not share keys."""
+    """An empty store returns nothing from every method. Classes do not share keys."""
     with closing(open_store()) as store:
         assert store.commit([]) == ()
         assert everything(store) == ([], [], {}, set())
@@ -187,7 +189,7 @@ def check_what_is_not_there_is_none(open_store: Opener) -> None:
 
 
 def check_put_raises_the_version_by_one(open_store: Opener) -> None:
-    """Put counts versions from 1, and the newest noun is read."""
+    """Versions count from 1, and a read returns the newest record."""
     with closing(open_store()) as store:
         for expected in range(5):
             noun = a_resource(gpus=expected)
@@ -196,7 +198,7 @@ def check_put_raises_the_version_by_one(open_store: Opener) -> None:
 
 
 def check_a_wrong_version_is_refused(open_store: Opener) -> None:
-    """Versions that are too old, too new, or of something not there."""
+    """Versions that are too old, too new, or of a record that does not exist."""
     with closing(open_store()) as store:
         noun, other = a_resource(), a_resource("others")
         store.commit([Put(noun=noun, expected=0)])
@@ -210,7 +212,7 @@ def check_a_wrong_version_is_refused(open_store: Opener) -> None:
 
 
 def check_a_deleted_noun_can_be_put_again(open_store: Opener) -> None:
-    """Delete removes; the next Put is a first one, at the end of the order."""
+    """After a delete, the next put creates a new record, at the end of the order."""
     with closing(open_store()) as store:
         put_new(store, a_resource("a"), a_resource("b"))
         store.commit([Delete(noun=Resource, key="a", expected=1)])
@@ -221,7 +223,7 @@ def check_a_deleted_noun_can_be_put_again(open_store: Opener) -> None:
 
 
 def check_a_stale_change_in_the_middle_leaves_nothing(open_store: Opener) -> None:
-    """All changes and events, or none: wherever the stale one stands, whatever it is."""
+    """All changes and events are stored, or none, at whatever position the stale change is."""
     with closing(open_store()) as store:
         put_new(store, a_resource("a"), a_resource("b"), a_resource("c"))
         good: list[Change] = [
@@ -241,7 +243,7 @@ def check_a_stale_change_in_the_middle_leaves_nothing(open_store: Opener) -> Non
 
 
 def check_changes_of_one_record_apply_in_order(open_store: Opener) -> None:
-    """Within a commit each change sees those before it."""
+    """Within a commit, each change sees the changes before it."""
     with closing(open_store()) as store:
         key = a_resource().name
         store.commit(
@@ -257,7 +259,7 @@ def check_changes_of_one_record_apply_in_order(open_store: Opener) -> None:
 
 
 def check_list_keeps_the_order_of_first_puts(open_store: Opener) -> None:
-    """Also through later puts; `newest_first`, `limit` and `parent` work alone and together."""
+    """Later puts do not change the order. `newest_first`, `limit` and `parent` work alone and together."""
     with closing(open_store()) as store:
         names = ("weather/b", "weather/a")
         versions = [an_artifact(number, name) for number in range(1, 6) for name in names]
@@ -290,10 +292,12 @@ def check_pages_have_what_exists_throughout_once_and_in_order(open_store: Opener
 
 
 def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
-    """The names have letters that collations order in other ways than code points do."""
+    """The names have letters that collations sort in another order than code points."""
     letters = "aAbBzZ-_0é"
     names = [f"{random.choice(letters)}{random.choice(letters)}{number}" for number in range(24)]
-    here = {key_of(record.noun): record.version for record in store.list(Resource)}  # of the checks before
+    here = {
+        key_of(record.noun): record.version for record in store.list(Resource)
+    }  # because earlier checks have used their names
     store.commit([Delete(noun=Resource, key=name, expected=version) for name, version in here.items()])
     put_new(store, *(a_resource(name) for name in names))
     throughout, made = [*names], 0
@@ -316,7 +320,7 @@ def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
 
 
 def check_pages_are_of_one_parent(open_store: Opener) -> None:
-    """`parent` selects records; each has the mark by which the next page begins."""
+    """`parent` selects records. Each has the mark with which the next page starts."""
     with closing(open_store()) as store:
         put_new(store, *(a_job_run(f"weather-{n % 2}", name=f"j{n}") for n in range(6)))
         first = store.page(JobRun, order=Order.NEWEST_FIRST, limit=2, parent="weather-1")
@@ -327,7 +331,7 @@ def check_pages_are_of_one_parent(open_store: Opener) -> None:
 
 
 def check_every_class_is_listed_by_its_parent(open_store: Opener) -> None:
-    """`keys.parent_of` is what `list(parent=...)` goes by."""
+    """`list(parent=...)` uses `keys.parent_of`."""
     with closing(open_store()) as store:
         put_new(store, *one_of_each())
         for noun in one_of_each():
@@ -339,7 +343,7 @@ def check_every_class_is_listed_by_its_parent(open_store: Opener) -> None:
 
 
 def check_live_is_what_the_control_node_keeps_in_memory(open_store: Opener) -> None:
-    """Sites, resources, runs with all their jobs, live attempts, deployments that are not gone."""
+    """Sites, resources, runs with all their jobs, live attempts, and deployments that have not ended."""
     with closing(open_store()) as store:
         live = (
             a_site(),
@@ -368,7 +372,8 @@ def check_live_is_what_the_control_node_keeps_in_memory(open_store: Opener) -> N
 
 
 def check_live_follows_changes(open_store: Opener) -> None:
-    """A run that ends takes its jobs along; one that is resumed brings them back, at their versions."""
+    """If a run ends, its jobs are no longer live. If it is resumed, they are live again, at their
+    versions."""
     with closing(open_store()) as store:
         run, job, attempt = a_run(), a_job_run(), an_attempt()
         put_new(store, run, job, attempt)
@@ -389,7 +394,7 @@ def _assert_live(store: Store, nouns: Iterable[Noun]) -> None:
 
 
 def check_counters_never_go_back(open_store: Opener) -> None:
-    """Numbers of runs, deployments and `order`: the highest ever used, also once they are deleted."""
+    """Numbers of runs, deployments and `order`: the highest number ever used, also after a delete."""
     with closing(open_store()) as store:
         assert store.counters() == {}
         put_new(store, a_run(3), a_run(12), a_run(2, pipeline="a-b-3"), a_deployment(10), a_deployment(9))
@@ -406,7 +411,8 @@ def check_counters_never_go_back(open_store: Opener) -> None:
 
 
 def check_it_agrees_with_a_model(open_store: Opener) -> None:
-    """A few hundred random commits, taken or refused, leave what the simplest possible store would hold."""
+    """After a few hundred random commits, accepted or refused, the store equals the simplest possible
+    store."""
     random = Random(7)
     with closing(open_store()) as store:
         model = StoreModel()
@@ -419,7 +425,7 @@ def check_it_agrees_with_a_model(open_store: Opener) -> None:
 
 
 def check_it_is_there_after_reopening(open_store: Opener) -> None:
-    """Records, versions, order, events, sequences and counters outlive the store."""
+    """Records, versions, order, events, sequences and counters are stored durably."""
     with closing(open_store()) as store:
         put_new(store, *one_of_each(), a_resource("b"), a_resource("a"))
         (sequence,) = store.commit([Put(noun=a_resource("b", gpus=1), expected=1)], [an_event(1)])
@@ -428,7 +434,7 @@ def check_it_is_there_after_reopening(open_store: Opener) -> None:
         assert everything(store) == before
         later, again = store.commit([], [an_event(2), an_event(1)])
         assert (later > sequence, again) == (True, 0)
-        store.close()  # may be repeated
+        store.close()  # closing can be repeated
 
 
 def check_two_stores_conflict(open_store: Opener) -> None:
@@ -443,7 +449,7 @@ def check_two_stores_conflict(open_store: Opener) -> None:
 
 
 def _refusal(store: Store) -> str:
-    """What a store says that is owned by another; empty when it is not."""
+    """The error of a store that another process owns. Empty: the store is not owned."""
     try:
         store.own("the second")
     except StoreInUseError as error:
@@ -452,7 +458,8 @@ def _refusal(store: Store) -> str:
 
 
 def check_one_control_node_owns_it(open_store: Opener) -> None:
-    """A second owner is refused, told who the first is, and may read; a closed store is free again."""
+    """A second owner is refused with the name of the first, and can read. A closed store can be owned
+    again."""
     one, other = open_store(), open_store()
     with closing(other):
         one.own("the first")
@@ -466,7 +473,7 @@ def check_one_control_node_owns_it(open_store: Opener) -> None:
 
 
 def check_its_space_can_be_given_back(open_store: Opener) -> None:
-    """Releasing space loses nothing, may be repeated, and is cut short when it is told to."""
+    """Releasing space loses no data, can be repeated, and stops early if asked to."""
     with closing(open_store()) as one:
         put_new(one, a_run())
         one.commit([], [an_event(number) for number in range(1, 200)])
