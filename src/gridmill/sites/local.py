@@ -8,12 +8,12 @@ from gridmill.sites.processes import Confiner, ProcessSite
 
 
 def make(settings: Settings, user: int | None = None, confiner: Confiner | None = None) -> SitePort:
-    """The local site of that home; its pods are that Unix user's, started by the confiner, or ours."""
+    """The local site of that home. Its pods run as that Unix user through the confiner, or as this user."""
     return ProcessSite(settings, user=user, confiner=confiner)
 
 
 def check_site(site: Site) -> None:
-    """Raises InputError: it has neither an address nor settings."""
+    """Raises InputError for an address or a setting, because a local site has neither."""
     check_settings(site, {})
     if site.address:
         raise InputError("a local site has no address", place=f"site {site.name}: address")

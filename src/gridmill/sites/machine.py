@@ -1,4 +1,4 @@
-"""Observes this machine: its load, which part of it is Gridmill's, its memory and its GPUs."""
+"""Observes this machine: its load, the part of the load that is Gridmill's, its memory and its GPUs."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from gridmill.sites.process_table import (
 _PROC = Path("/proc")
 _SECONDS = 0.25
 _LOOKS = 3
-"""A process counts as one that wants a CPU if it is ready to run at each of four moments."""
+"""A process counts as one that needs a CPU if it is ready to run at each of four moments."""
 _GPU_SECONDS = 10.0
 _MIB = 2**20
 _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
@@ -30,9 +30,12 @@ _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
 def look_at_machine(
     seconds: float = _SECONDS, *, with_gpus: bool = True, rays: bool = True
 ) -> NodeUtilization:
-    """Watch for that time. CPU time is the kernel's count (proc(5)), ended children that were waited for
-    included. What is not the owner's: see `process_table`, also for `rays`. `with_gpus` asks the driver,
-    which may take seconds."""
+    """Observes the machine for that time.
+
+    CPU time is the kernel's count (proc(5)), including ended children that were waited for. `process_table`
+    defines which processes are the owner's, also for `rays`. `with_gpus` asks the driver, which may take
+    seconds.
+    """
     first = _look(rays=rays)
     waiting = {pid for pid in first.owners if first.table[pid].runs}
     for _ in range(_LOOKS):
@@ -51,8 +54,8 @@ def look_at_machine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MachineSample:
-    """`at`: when it looked at the first and at the second. On a busy machine looking through all processes
-    takes longer than what lies between two looks."""
+    """The load between two looks. `at` are their times. On a busy machine reading all processes takes longer
+    than the time between the looks."""
 
     at: tuple[float, float]
     busy_ticks: int
@@ -75,13 +78,13 @@ def _busy_ticks() -> int:
 
 
 def used_bytes() -> int:
-    """Memory that a new process cannot have without swapping (all but MemAvailable of proc(5))."""
+    """The memory that a new process cannot get without swapping (all but MemAvailable of proc(5))."""
     total, available = _memory()
     return total - available
 
 
 def free_bytes() -> int:
-    """Memory that new processes can have without swapping; at most our cgroup's limit."""
+    """The memory that new processes can get without swapping; at most the limit of this process's cgroup."""
     return min(_memory()[1], memory_of_machine())
 
 
@@ -93,7 +96,7 @@ def _memory() -> tuple[int, int]:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """Those that nvidia-smi (NVML) tells of; none without it."""
+    """The GPUs that nvidia-smi (NVML) lists; none without it."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ()
@@ -108,14 +111,14 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def count_gpus(devices: Path = Path("/dev")) -> int | None:
-    """How many GPUs a job here can have; None where only the driver of another maker knows."""
+    """The number of GPUs for jobs here; None if only the driver of another vendor knows it."""
     count = len(gpus()) or len(list(devices.glob("nvidia[0-9]*")))
     others = ("kfd", "dxg", "dri/renderD*", "accel/accel*")
     return None if not count and any(any(devices.glob(other)) for other in others) else count
 
 
 def read_gpus(output: str) -> Iterator[Gpu]:
-    """Of lines `NAME, MIB, MIB, PERCENT`; what a driver does not tell (`[N/A]`) is 0."""
+    """Parses lines `NAME, MIB, MIB, PERCENT`; a value that the driver does not report (`[N/A]`) is 0."""
     for line in output.splitlines():
         fields = [field.strip() for field in line.rsplit(",", 3)]
         if len(fields) == 4:
@@ -128,7 +131,7 @@ def read_gpus(output: str) -> Iterator[Gpu]:
 
 
 def memory_of_machine() -> int:
-    """The machine's memory, or our cgroup's limit where that is less."""
+    """The memory of the machine, or the limit of this process's cgroup if it is lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_cgroup_limits()])
 

@@ -1,8 +1,8 @@
-"""Whether the pods of this machine, of all homes, were promised more memory than it can still give.
+"""Whether the pods of this machine, of all homes, may use more memory than it can still give.
 
-Each home measures the machine by itself and knows no other one. Its pods are processes that all homes of a
-user can see: what they were promised is in their orders, what they use is in /proc. What else runs here is
-seen by the memory that is free.
+Each home measures the machine by itself and does not know other homes. Pods are processes that all homes of a
+user can see: their promised memory is in their orders, their used memory is in /proc. Other programs count
+through the free memory.
 """
 
 import os
@@ -26,7 +26,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaim:
-    """A pod of this machine: the home that it is of, what it was promised, and what its processes use now."""
+    """A pod of this machine: its home, its promised memory, and the present use of its processes."""
 
     home: str
     promised_bytes: int
@@ -34,7 +34,7 @@ class PodClaim:
 
     @property
     def open_bytes(self) -> int:
-        """What it may still take."""
+        """The memory that it may still take."""
         return max(0, self.promised_bytes - self.used_bytes)
 
 
@@ -52,8 +52,8 @@ def pod_claims() -> list[PodClaim]:
 
 
 def overbooked(home: Path) -> str:
-    """Why this machine may run out of memory, and what helps; empty while it has what its pods were
-    promised."""
+    """A warning if this machine may run out of memory, with a hint; empty while it has the memory that its
+    pods may use."""
     return overbooked_text(str(home), pod_claims(), free_bytes())
 
 
@@ -72,7 +72,7 @@ def overbooked_text(home: str, claims: Sequence[PodClaim], free: int) -> str:
 
 
 def homes_text(home: str, claims: Sequence[PodClaim]) -> str:
-    """`2 GiB (/home/a/.gridmill)` for each home but that one."""
+    """`2 GiB (/home/a/.gridmill)` for each home except that one."""
     promised: dict[str, int] = {}
     for claim in claims:
         if claim.home != home:
@@ -107,7 +107,7 @@ def _private_bytes(pid: int) -> int:
 
 
 class MemoryWatch:
-    """Looks at the machine from time to time for one home."""
+    """Checks the memory of the machine repeatedly for one home."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -115,11 +115,12 @@ class MemoryWatch:
         self._problem = ""
 
     def problem(self, now: float) -> str:
-        """What it last saw; nothing where that is long ago, as there were no pods to look after."""
+        """The last warning; empty if the last check is old, because there were no pods then."""
         return self._problem if now < self._looked + KNOWN_SECONDS else ""
 
     def look(self, now: float) -> None:
-        """Look again if the last look is some seconds ago. A problem keeps its words until it is over."""
+        """Checks again if the last check is some seconds old. A warning keeps its text until the problem is
+        over."""
         if now < self._due:
             return
         self._due, self._looked = now + LOOK_SECONDS, now
@@ -127,5 +128,5 @@ class MemoryWatch:
         self._problem = (self._problem or found) if found else ""
 
     def again(self) -> None:
-        """A pod was brought up: the next look is not put off."""
+        """Called after a pod started: the next check is not delayed."""
         self._due = 0.0

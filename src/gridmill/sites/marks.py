@@ -8,7 +8,7 @@ from gridmill.errors import StorageError
 
 
 def mark_root(root: Path, mark: str) -> Path:
-    """The file, which is there from now on. Raises StorageError."""
+    """The path of the file, which is made if it is missing. Raises StorageError."""
     path = root / ".sites" / mark
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -19,7 +19,7 @@ def mark_root(root: Path, mark: str) -> Path:
 
 
 def mark_of(folder: Path, name: str) -> str:
-    """What tells this home's jobs from all others, made once."""
+    """The mark that distinguishes this home's jobs from all others, made once."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / f"{name}.mark").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

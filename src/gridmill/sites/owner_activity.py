@@ -24,13 +24,16 @@ _MANY = 1024
 
 
 def open_device(path: Path) -> int:
-    """A descriptor that is read without waiting. Raises OSError."""
+    """A descriptor for reading without waiting. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 class InputDevices:
-    """The keyboards and mice below `devices`/input, kept open. Each that opens one has the events for itself:
-    nobody else misses any. (The access times of these devices tell nothing: reading does not change them.)"""
+    """The keyboards and mice below `devices`/input, kept open.
+
+    Each process that opens a device gets all its events, so other readers miss none. (The access times of
+    these devices do not show use: reading does not change them.)
+    """
 
     def __init__(self, devices: Path = Path("/dev"), opening: Callable[[Path], int] = open_device) -> None:
         self._opening = opening
@@ -38,11 +41,11 @@ class InputDevices:
         self._open: dict[Path, int] = {}
         self._last: float | None = None
         self.blind = False
-        """There are devices that this user may not read: a keyboard may be one of them."""
+        """Some devices cannot be read by this user; one of them may be a keyboard."""
 
     def seconds_since(self, now: float) -> float:
-        """Since the last event that was seen, on the clock of `now`; very many where there was none. Devices
-        that were plugged in are seen from here on."""
+        """Seconds since the last event, on the clock of `now`; a very large number if there was none. Devices
+        that were plugged in later are watched from this call on."""
         drained = [self._had_input(path) for path in list(self._open)]
         if any(drained):
             self._last = now
@@ -52,12 +55,12 @@ class InputDevices:
         return NEVER_SECONDS if self._last is None else max(0.0, now - self._last)
 
     def close(self) -> None:
-        """May be repeated."""
+        """Closes the devices. May be repeated."""
         for path in list(self._open):
             self._close_device(path)
 
     def _opened(self, path: Path) -> bool:
-        """Whether it may be read; True also for what is no device."""
+        """Whether the device may be read; True also for a file that is not a device."""
         try:
             descriptor = self._opening(path)
         except PermissionError:
@@ -71,7 +74,7 @@ class InputDevices:
         return True
 
     def _had_input(self, path: Path) -> bool:
-        """Whether there was a sign of somebody. A device that is gone is forgotten."""
+        """Whether there was an event. A device that was removed is dropped."""
         seen = False
         try:
             while data := os.read(self._open[path], _MANY * _EVENT.size):
@@ -91,17 +94,16 @@ class InputDevices:
 
 _MASTERS = ("ptmx", "pts/ptmx")
 _WINDOW = 8
-"""Seconds. The kernel (tty_update_time in drivers/tty/tty_io.c) writes a terminal's access time only where it
-differs from the last one in more than its three lowest bits: within such a window of 8 s further keys leave
-no trace."""
+"""Seconds. The kernel (tty_update_time in drivers/tty/tty_io.c) changes a terminal's access time only if more
+than its three lowest bits differ: further keys within such a window of 8 s leave no trace."""
 
 
 class Terminals:
-    """The terminals below `devices`. A sign is a time that changed: what a clock that was set makes of an old
-    one is none.
+    """The terminals below `devices`.
 
-    A program that reads what was typed changes the access time of its terminal. What no program reads changes
-    only the time at which something was written to ptmx, through which all terminal windows and logins type.
+    A time that changed is a sign, unless the clock was set. A program that reads typed text changes the
+    access time of its terminal. If no program reads it, only the time of the last write to ptmx changes,
+    through which all terminal windows and logins type.
     """
 
     def __init__(self, devices: Path = Path("/dev")) -> None:
@@ -109,12 +111,14 @@ class Terminals:
         self._times: dict[Path, tuple[float, float]] = {}
         self._last = -NEVER_SECONDS
         self.where = ""
-        """The terminal of the last sign."""
+        """The terminal with the last sign."""
 
     def seconds_since(self, now: float, wall: float, is_grid: Callable[[int], bool]) -> float:
-        """Since the last input, on the clock of `now`; `wall` is in seconds since 1970. As long as a window
-        is open in which there was input, there may be more. `is_grid` says of a device number whether it is a
-        terminal of the grid's own jobs."""
+        """Seconds since the last input, on the clock of `now`; `wall` is in seconds since 1970.
+
+        While a window with input is open, there may be more input. `is_grid` returns for a device number
+        whether it is a terminal of the grid's own jobs.
+        """
         found = dict(self._access_times())
         for path, (at, device) in found.items():
             known = self._times.get(path)
@@ -143,15 +147,19 @@ class Terminals:
 
 
 class SshSessions:
-    """Commands that somebody runs over SSH without a terminal, by their start. Short ones are none: programs
-    that watch over machines ask so. What they do afterwards is seen by its CPU time only."""
+    """Commands over SSH without a terminal, detected by their start.
+
+    Short commands do not count, because monitoring programs use them. Later activity of a command is visible
+    only in its CPU time.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], float] = {}
 
     def seconds_since(self, now: float, uptime: float, sessions: Mapping[int, int]) -> float:
-        """Since the last of them was seen to last, on the clock of `now`; see process_table.ssh_sessions. The
-        start of a process is told as time after boot: `uptime` is now."""
+        """Seconds since a command was last seen to last, on the clock of `now`; see
+        process_table.ssh_sessions. `uptime` is the present time after boot, which is the clock of process
+        starts."""
         ticks = os.sysconf("SC_CLK_TCK")
         lasting = {
             key: now - (age - _SESSION_SECONDS)
@@ -172,8 +180,11 @@ BLIND = (
 
 
 class IdleWatch:
-    """Looks at all of it. Where the keyboards may not be read a desktop is in use until it says that it is
-    idle; elsewhere it counts only that it says that it no longer is."""
+    """Combines all signs.
+
+    If keyboards cannot be read, a desktop counts as used until it reports that it is idle. Otherwise only its
+    report that it is no longer idle counts.
+    """
 
     def __init__(
         self,
@@ -188,10 +199,10 @@ class IdleWatch:
         self._sessions = SshSessions()
         self._desktops = desktops or DesktopSessions()
         self.sign = ""
-        """What the last sign was."""
+        """The kind of the last sign."""
 
     def seconds_since_input(self) -> float:
-        """Since the last sign of somebody; very many where there was none."""
+        """Seconds since the last sign of a person; a very large number if there was none."""
         now, wall = time.monotonic(), time.time()
         self._desktops.look(now, wall)
         table = self._processes()
@@ -217,9 +228,9 @@ class IdleWatch:
 
     @property
     def cannot_watch(self) -> bool:
-        """Whether the last look could not see the keyboards: see BLIND."""
+        """Whether the last look could not read the keyboards, see BLIND."""
         return self._inputs.blind
 
     def close(self) -> None:
-        """May be repeated."""
+        """Closes the devices. May be repeated."""
         self._inputs.close()

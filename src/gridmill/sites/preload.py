@@ -1,4 +1,4 @@
-"""Starts a process that imports what a pod needs before there is a pod to bring up."""
+"""Starts a process that imports all that a pod needs before a pod is requested."""
 
 import os
 import socket
@@ -12,13 +12,13 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyProcess:
-    """The process (`gridmill.pod.standby`) and what it listens to."""
+    """The process (`gridmill.pod.standby`) and the socket on which it waits."""
 
     process: subprocess.Popen[bytes]
     link: socket.socket
 
     def become(self, folder: Path, *, lock: int, log: int) -> bool:
-        """Let it be the pod of that folder; False when it is no longer there."""
+        """Makes it the pod of that folder. Returns False if the process does not exist any more."""
         with self.link:
             try:
                 socket.send_fds(self.link, [os.fsencode(folder)], [lock, log])
@@ -28,14 +28,14 @@ class StandbyProcess:
         return True
 
     def end(self) -> None:
-        """It is not needed."""
+        """Ends the process, which is not needed."""
         self.link.close()
         self.process.kill()
         self.process.wait()
 
 
 def start_ahead(environment: Mapping[str, str]) -> StandbyProcess:
-    """Start it. Raises OSError."""
+    """Starts the process. Raises OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Reads the processes of this machine, and tells those of the grid from those of the machine's owner.
+"""Reads the processes of this machine, and separates those of the grid from those of the machine's owner.
 
-The grid's are Gridmill's commands, pods, a Ray node's own processes, and what descends from them (pods adopt
-orphans). Kernel threads are nobody's: the grid's reads and writes keep them busy, too.
+The grid's processes are Gridmill's commands, pods, a Ray node's own processes, and their descendants (pods
+adopt orphans). Kernel threads belong to neither, because reads and writes of the grid also keep them busy.
 """
 
 import os
@@ -30,8 +30,9 @@ _TUNNEL_OPTION = re.compile(rb"-[A-Za-z]*N[A-Za-z]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One line of /proc/PID/stat. `ticks` is its CPU time, `children_ticks` that of the ended children for
-    which it waited, `start` in ticks after boot, `terminal` the device number of its controlling terminal."""
+    """One line of /proc/PID/stat. `ticks` is its CPU time, `children_ticks` the CPU time of ended children
+    for which it waited, `start` is in ticks after boot, `terminal` is the device number of its controlling
+    terminal."""
 
     name: str
     parent: int
@@ -45,11 +46,11 @@ class Process:
 
 
 Table = Mapping[int, Process]
-"""Processes by their id."""
+"""Processes by their pid."""
 
 
 def read_table() -> Table:
-    """All processes that are seen here."""
+    """All processes that this user sees."""
     return dict(_processes())
 
 
@@ -60,15 +61,18 @@ def _processes() -> Iterator[tuple[int, Process]]:
 
 
 def read_one(pid: int) -> Process | None:
-    """None where it has ended."""
+    """The process; None if it has ended."""
     with suppress(OSError, ValueError, IndexError):
         return read_process(pid, (PROC / str(pid) / "stat").read_text())
     return None
 
 
 def read_process(pid: int, stat: str) -> Process:
-    """Of a line of /proc/PID/stat (proc(5)). The time of orphans is not that of the process that adopted
-    them: they may have been Gridmill's."""
+    """Parses a line of /proc/PID/stat (proc(5)).
+
+    The time of orphans does not count for the process that adopted them, because they may have been
+    Gridmill's.
+    """
     head, _, rest = stat.rpartition(")")
     name, words = head.partition("(")[2], rest.split()
     adopts = pid == 1 or name in _ADOPT
@@ -86,20 +90,23 @@ def read_process(pid: int, stat: str) -> Process:
 
 
 def grid_processes(table: Table, *, rays: bool) -> frozenset[int]:
-    """This process, Gridmill's and what descends from them; with `rays` every Ray node's as well. (A machine
-    that is lent is a Ray node below this process: another Ray there is its owner's.)"""
+    """This process, Gridmill's processes and their descendants; with `rays` also every Ray node.
+
+    (A lent machine is a Ray node below this process; another Ray on it belongs to its owner.)
+    """
     known = {pid: True for pid in table if pid == os.getpid() or is_grid_command(_words(pid), rays=rays)}
     return frozenset(pid for pid in table if _descends(pid, table, known))
 
 
 def owner_processes(table: Table, grid: Collection[int]) -> frozenset[int]:
-    """Neither the grid's, nor the kernel's, nor SSH connections that only forward ports."""
+    """The owner's processes: not the grid's, not the kernel's, and not SSH connections that only forward
+    ports."""
     kernel = {pid for pid, process in table.items() if process.is_kernel}
     return frozenset(table.keys() - kernel - set(grid) - _tunnels(table))
 
 
 def is_grid_command(words: list[bytes], *, rays: bool) -> bool:
-    """Whether it is a pod or command of Gridmill, or a Ray node's own process, by its command line."""
+    """Whether its command line is that of a pod or command of Gridmill, or of a Ray node's own process."""
     if not words:
         return False
     program = os.path.basename(words[0]).decode(errors="replace")
@@ -111,7 +118,8 @@ def is_grid_command(words: list[bytes], *, rays: bool) -> bool:
 
 
 def _is_grid_module(words: list[bytes], *, rays: bool) -> bool:
-    """Of what follows `python`: options, then `-m MODULE` or a script."""
+    """Whether the words after `python` start a module or script of Gridmill or Ray: options, then `-m MODULE`
+    or a script."""
     for word, following in zip(words, [*words[1:], b""], strict=True):
         if word == b"-m":
             ours = following == b"gridmill" or following.startswith(b"gridmill.")
@@ -136,7 +144,7 @@ def _descends(pid: int, table: Table, known: dict[int, bool]) -> bool:
 
 
 def below(pid: int, table: Table) -> tuple[int, ...]:
-    """The process and what descends from it."""
+    """The process and its descendants."""
     known = {pid: True}
     return tuple(one for one in table if _descends(one, table, known))
 
@@ -150,28 +158,28 @@ def _is_pod(words: list[bytes]) -> bool:
 
 
 def ray_processes(pid: int) -> tuple[int, ...]:
-    """A Ray node's processes: what descends from its first one, without pods and their jobs."""
+    """A Ray node's processes: the descendants of its first process, without pods and their jobs."""
     table = read_table()
     known = dict.fromkeys(_pods(table), True)
     return tuple(one for one in below(pid, table) if not _descends(one, table, known))
 
 
 def pods_below(pid: int) -> Mapping[int, int]:
-    """The pods that descend from that process, and when each was started: see Process.start."""
+    """The pods among the descendants of that process, with their starts, see Process.start."""
     table = read_table()
     pods = set(_pods(table))
     return {one: table[one].start for one in below(pid, table) if one in pods}
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether that process still runs; see Process.start."""
+    """Whether that process still runs, see Process.start."""
     process = read_one(pid)
     return process is not None and process.start == start and not process.has_ended
 
 
 def kill_trees(pids: Collection[int]) -> None:
-    """Kill the processes and what descends from them: first what descends, for which new processes are
-    looked for until there is none. (A pod adopts its orphans: nothing of it escapes.)"""
+    """Kills the processes and their descendants: first the descendants, until no new ones appear. (A pod
+    adopts its orphans, so none escapes.)"""
     for _ in range(_KILL_ROUNDS):
         table = read_table()
         trees = {one for pid in pids for one in below(pid, table) if not table[one].has_ended}
@@ -187,10 +195,10 @@ def kill_trees(pids: Collection[int]) -> None:
 
 
 def used_ticks(before: Table, after: Table, owners: Collection[int]) -> int:
-    """CPU time between two looks of `owners`, processes of `after`, children that ended meanwhile included.
+    """CPU time of the processes `owners` between two looks, including children that ended meanwhile.
 
-    Where a child that was not the owner's ended, what its parent waited for is left out: it is not known
-    how much of it was the child's.
+    If a child that was not the owner's ended, the children's time of its parent is left out, because the
+    child's share is unknown.
     """
     ended: dict[int, list[int]] = {}
     for pid, process in before.items():
@@ -218,7 +226,7 @@ def _ticks_of(pid: int, before: Table, after: Table, ended: list[int], owners: C
 
 
 def _tunnels(table: Table) -> set[int]:
-    """Processes of SSH connections that run nothing: they forward ports, as the grid's do."""
+    """Processes of SSH connections that run no command: they only forward ports, like the grid's."""
     busy = {process.parent for process in table.values() if process.name not in _SSH_SERVERS}
     servers = {pid for pid, process in table.items() if process.name in _SSH_SERVERS}
     idle = {pid for pid in servers if pid not in busy and not _is_sftp(pid)}
@@ -226,7 +234,7 @@ def _tunnels(table: Table) -> set[int]:
 
 
 def _is_sftp(pid: int) -> bool:
-    """Whether the server's process itself answers for files (the subsystem internal-sftp)."""
+    """Whether the server process itself transfers files (the subsystem internal-sftp)."""
     return any(b"internal-sftp" in word for word in _words(pid)[:1])
 
 
@@ -236,8 +244,8 @@ def _forwards_only(pid: int) -> bool:
 
 
 def ssh_sessions(table: Table, grid: Collection[int]) -> Mapping[int, int]:
-    """What was started over SSH without a terminal, but for the grid's own commands: first processes, and
-    when they were started. (A session with a terminal is seen by its terminal.)"""
+    """The processes that were started over SSH without a terminal, except the grid's own commands, with their
+    starts. (A session with a terminal is visible by its terminal.)"""
     return {
         pid: process.start
         for pid, process in table.items()
@@ -256,8 +264,11 @@ def _is_session(pid: int, process: Process, table: Table) -> bool:
 
 
 def is_grid_terminal(device: int, table: Table, grid: Collection[int]) -> bool:
-    """Whether a terminal (its st_rdev) is of jobs of the grid and of nobody else; of ptmx, by which all type,
-    whether a job has it open. Gridmill's commands do not count: people run them at their own terminals."""
+    """Whether only jobs of the grid use a terminal (its st_rdev); for ptmx, through which all terminals type,
+    whether a job has it open.
+
+    Gridmill's commands do not count, because people run them at their own terminals.
+    """
     users = {pid for pid, process in table.items() if _device(process.terminal) == device}
     known = dict.fromkeys(_pods(table), True)
     jobs = {pid for pid in grid if _descends(pid, table, known)}

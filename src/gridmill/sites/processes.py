@@ -1,9 +1,8 @@
-"""Pods as processes of this machine, each in a session of its own: for the local site and for Ray's nodes.
+"""Pods as processes of this machine, each in its own session: for the local site and for Ray's nodes.
 
-A pod lives while it holds the lock in its folder. The site takes that lock for it and hands it down, so there
-is no moment in which a pod that was started could be mistaken for one that never was.
-
-`clear` removes folders of pods that have ended, on machines without a control node's housekeeping.
+A pod lives while it holds the lock in its folder. The site takes that lock for the pod and passes it on, so a
+started pod never looks like one that was not started. `clear` removes folders of ended pods on machines
+without a control node.
 """
 
 import fcntl
@@ -35,22 +34,23 @@ from gridmill.sites.machine_memory import MemoryWatch
 from gridmill.sites.preload import StandbyProcess, start_ahead
 
 KEPT_SECONDS = 86400.0
-"""How long the folder of an ended pod is kept: users may want to see why it ended, and its last events are
-read from there."""
+"""How long the folder of an ended pod is kept: users may look for the reason of its end, and its last events
+are read from it."""
 
 
 def clear(folder: Path) -> None:
-    """Remove the folder of a pod, if it has ended: out of sight first, for others look at what lies in it."""
+    """Removes the folder of a pod, if it has ended. It is renamed first, because other processes look at its
+    content."""
     if not (folder / "ended").exists():
         return
     gone = folder.with_name(f".gone-{folder.name}")
-    with suppress(OSError):  # somebody else removes it
+    with suppress(OSError):  # another process removes it
         folder.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
 
 
 def clear_old(pods: Path, now: float) -> None:
-    """Remove those among these folders whose pods ended over a day before `now` (Unix time)."""
+    """Removes those of these folders whose pods ended over a day before `now` (Unix time)."""
     for mark in tuple(pods.glob("*/ended")):
         with suppress(OSError):
             if now - mark.stat().st_mtime > KEPT_SECONDS:
@@ -67,26 +67,28 @@ _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01
 _NOTED = 1000
 NOT_CONFINED = "the pod could not be confined"
-"""How the log of a pod begins that the confiner's program could not start."""
+"""The start of a log line which shows that the confiner's program could not start."""
 
 
 class Confiner(Protocol):
-    """Starts pods so that they cannot harm others: a farm's."""
+    """Starts pods confined, so that they cannot harm others: used by a farm."""
 
     def command(self, order: PodOrder, folder: Path, words: Sequence[str]) -> list[str]:
-        """The command line of a program that root runs, and that starts these words confined."""
+        """The command line of a program for root that starts these words confined."""
 
     def environment(self) -> Mapping[str, str | None]:
-        """Variables of a pod that differ from ours; None: not set."""
+        """The environment variables of a pod that differ from this process's; None: not set."""
 
     def pid(self, pod: str) -> int | None:
-        """The process that keeps a pod; None where there is none."""
+        """The process that supervises a pod; None if there is none."""
 
 
 class ProcessSite:
-    """A SitePort. Pods are found by their folders alone: another control node's site sees the same.
+    """A SitePort.
 
-    Safe to call from several threads."""
+    Pods are found only by their folders, so another control node's site sees the same pods. Safe to call from
+    several threads.
+    """
 
     def __init__(
         self,
@@ -96,9 +98,8 @@ class ProcessSite:
         user: int | None = None,
         confiner: Confiner | None = None,
     ) -> None:
-        """With `lifeline` the pods end when this process does. With `user` they are that Unix user's, which
-        root alone can do; then whoever calls sees to it that the folders are, too. The `confiner` starts
-        them."""
+        """With `lifeline` the pods end when this process does. With `user` they run as that Unix user, which
+        only root can do; the caller then sets the owner of the folders. The `confiner` starts them."""
         self._settings = settings
         self._user, self._confiner = user, confiner
         self._lifeline = os.pipe() if lifeline else None
@@ -112,31 +113,32 @@ class ProcessSite:
         return (Node(name=socket.gethostname(), capacity=measure_capacity(self._settings)),)
 
     def nodes(self) -> tuple[Node, ...]:
-        """This machine: what its processes may use, measured once."""
+        """The capacity of this machine: what its processes may use, measured once."""
         return self._nodes
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """This machine."""
+        """The present load of this machine."""
         return {node.name: look_at_machine() for node in self._nodes}
 
     def link(self) -> str:
-        """A Unix socket in the home."""
+        """The Unix socket in the home."""
         return f"unix:{self._settings.home / 'links.sock'}"
 
     def pod_home(self, pod_id: str) -> str:
-        """The home itself: pods share its caches."""
+        """The home itself, so that pods share its caches."""
         return str(self._settings.home)
 
     def _folder(self, pod_id: str) -> Path:
         return self._settings.home / "pods" / pod_id
 
     def prepare(self) -> None:
-        """Start a process that imports what a pod needs; the first pod is made of it."""
-        if self._ahead is None and self._user is None:  # it would be ours
+        """Starts a process that imports what a pod needs; it becomes the first pod."""
+        # a confined pod cannot be made of a process of this user
+        if self._ahead is None and self._user is None:
             self._ahead = start_ahead(self._environment())
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Start each pod unless it ever was. Raises UnavailableError."""
+        """Starts each pod unless it was ever started. Raises UnavailableError."""
         try:
             for order in orders:
                 self._bring_up(order)
@@ -187,7 +189,7 @@ class ProcessSite:
         return words if self._confiner is None else self._confiner.command(order, folder, words)
 
     def _as_user(self) -> dict[str, Any]:
-        """For a process: the user, and no other groups than the user's own."""
+        """Arguments for a process: the user, and only the user's own groups."""
         user = self._user
         return {} if user is None else {"user": user, "group": user, "extra_groups": [], "umask": 0o077}
 
@@ -195,7 +197,7 @@ class ProcessSite:
         return {LIFELINE_FD: str(self._lifeline[0])} if self._lifeline else {}
 
     def _environment(self) -> dict[str, str]:
-        """Ours, with the settings as they are here, whatever they came from."""
+        """The environment of this process with the present settings, whatever their source."""
         settings = self._settings
         changes = self._confiner.environment() if self._confiner is not None else {}
         environment = {
@@ -211,7 +213,8 @@ class ProcessSite:
         return {name: value for name, value in {**environment, **changes}.items() if value is not None}
 
     def claimed_bytes(self) -> int:
-        """Memory that the pods which live here were promised. Not while one is brought up elsewhere."""
+        """The promised memory of the pods that live here. It holds the lock, so that no other thread starts a
+        pod meanwhile."""
         folders = [path.parent for path in (self._settings.home / "pods").glob("*/order.json")]
         living = (folder for folder in folders if _is_locked(folder))
         return sum(
@@ -219,7 +222,7 @@ class ProcessSite:
         )
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """All at once; pods that died are cleaned up after first, together."""
+        """The reports of all pods. Pods that died are cleaned up together first."""
         self._reap()
         self._memory.look(time.monotonic())
         dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
@@ -228,11 +231,11 @@ class ProcessSite:
         return {pod_id: self._look(pod_id) for pod_id in pod_ids}
 
     def memory_problem(self) -> str:
-        """Why this machine may run out of memory, as it was seen last; empty: nothing is known."""
+        """The last warning that this machine may run out of memory; empty if there is none."""
         return self._memory.problem(time.monotonic())
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """What is left of its journal."""
+        """The remaining events of its journal."""
         read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
         return tuple(read(self._folder(pod_id) / "journal"))
 
@@ -246,7 +249,7 @@ class ProcessSite:
             return PodReport(status=PodStatus.RUNNING)
         if not _was_started(folder):
             return PodReport(status=PodStatus.GONE, message=_why_never_started(folder))
-        if _has_ended(folder):  # between the two looks
+        if _has_ended(folder):  # it ended between the two looks
             return PodReport(status=PodStatus.GONE, message=_why_ended(folder))
         return PodReport(status=PodStatus.UNKNOWN, message="it died, and some of its processes still run")
 
@@ -256,7 +259,8 @@ class ProcessSite:
                 self._children.pop(pod_id, None)
 
     def _sweep(self, pod_ids: Iterable[str]) -> None:
-        """End what dead pods left behind: a process each, for cgroups and /proc are the pods' trade."""
+        """Cleans up after dead pods, with one process each, because only the pod package handles cgroups and
+        /proc."""
         sweepers = [
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "gridmill.pod.cleanup", str(self._folder(pod_id))],
@@ -273,7 +277,7 @@ class ProcessSite:
             sweeper.wait()
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """SIGTERM, SIGKILL for those that do not end within seconds, and clean up after those."""
+        """Sends SIGTERM, then SIGKILL to pods that do not end within seconds, and cleans up after those."""
         living = [pod_id for pod_id in pod_ids if _is_locked(self._folder(pod_id))]
         self._signal(living, signal.SIGTERM)
         living = self._wait(living, _END_SECONDS)
@@ -287,9 +291,9 @@ class ProcessSite:
             self._bar(pod_id)
 
     def _bar(self, pod_id: str) -> None:
-        """A pod that was torn down before it was brought up does not come later."""
+        """Marks a pod that was torn down before it started, so that it never starts."""
         folder = self._folder(pod_id)
-        if _was_started(folder) or folder.is_file():  # a farm's job may put one there
+        if _was_started(folder) or folder.is_file():  # a farm's job may create the file
             return
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = _take_lock(folder)
@@ -304,7 +308,7 @@ class ProcessSite:
                 _send(pid, number)
 
     def _keeper(self, pod_id: str) -> int | None:
-        """The process of a pod, or the one that keeps it."""
+        """The process of a pod, or the process that supervises it."""
         if self._confiner is not None:
             return self._confiner.pid(pod_id)
         child = self._children.get(pod_id)
@@ -312,7 +316,7 @@ class ProcessSite:
         return pid if pid is not None and self._is_theirs(pid) else None
 
     def _is_theirs(self, pid: int) -> bool:
-        """Pods of another user could write any number into their folders."""
+        """For pods of this user only: pods of another user could write any number into their folders."""
         if self._user is None:
             return True
         try:
@@ -321,7 +325,7 @@ class ProcessSite:
             return False
 
     def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
-        """Those that still live after that time."""
+        """The pods that still live after that time."""
         until = time.monotonic() + seconds
         living = list(pod_ids)
         while living and time.monotonic() < until:
@@ -331,16 +335,16 @@ class ProcessSite:
         return living
 
     def close(self) -> None:
-        """Forget the pods: they go on."""
+        """Closes the site. The pods continue."""
         if self._ahead is not None:
             self._ahead.end()
         for child in self._children.values():
-            child.returncode = child.poll() or 0  # no complaint that it still runs
+            child.returncode = child.poll() or 0  # suppresses Python's warning about a running child
         self._children.clear()
 
 
 def _take_lock(folder: Path) -> int | None:
-    """The pod's lock, or None when it lives."""
+    """Takes the pod's lock; None if it lives."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -351,7 +355,7 @@ def _take_lock(folder: Path) -> int | None:
 
 
 def _is_locked(folder: Path) -> bool:
-    """True while a pod lives there. Looks with a shared lock, held for a moment."""
+    """True while a pod lives in the folder. It takes a shared lock for a moment."""
     try:
         descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -378,14 +382,14 @@ def _died(folder: Path) -> bool:
 
 
 def _why_never_started(folder: Path) -> str:
-    """With what the program that confines it wrote, if that failed."""
+    """The reason, with the error of the program that confines it, if that failed."""
     lines = _noted(folder / "log").splitlines()
     why = next((line for line in lines if line.startswith(NOT_CONFINED)), "")
     return f"it was never started{why and ': '}{why}"
 
 
 def _why_ended(folder: Path) -> str:
-    """What was noted for a pod that did not end by itself."""
+    """The recorded reason for a pod that did not end by itself."""
     return f"it {_noted(folder / 'ended') or 'has ended'}"
 
 
@@ -397,7 +401,7 @@ def _pid(folder: Path) -> int | None:
 
 
 def _noted(file: Path) -> str:
-    """Its first characters. Never waits: a farm's jobs may put a FIFO there."""
+    """The start of the file. It never waits: a farm's jobs may create a FIFO."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), errors="replace") as opened:
             return opened.read(_NOTED).strip()
@@ -413,15 +417,15 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _write_order(folder: Path, order: PodOrder) -> None:
-    """Readable by this user only: it holds the pod's secret."""
+    """Writes a file that only this user can read, because it contains the pod's secret."""
     descriptor = os.open(folder / "order.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(encode(order))
 
 
 def measure_capacity(settings: Settings) -> Amounts:
-    """CPUs this process may use, 80 % of the memory it may use (the rest is the system's), all GPUs.
-    Each GPU counts as so many as jobs may share it."""
+    """The CPUs that this process may use, 80 % of the memory that it may use (the system needs the rest), and
+    all GPUs. Each GPU counts as many times as jobs may share it."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = settings.memory_bytes or int(memory_of_machine() * _MEMORY_SHARE)
     shared = len(gpus()) * settings.gpu_shares

@@ -47,30 +47,30 @@ _PAUSE_SECONDS = (0.1, 5.0)
 
 
 def may_come(error: BaseException) -> bool:
-    """Whether asking again can help: a disk that is full there does not get empty by that."""
+    """Whether a retry can help: a full disk at the farm does not become empty by waiting."""
     return isinstance(error, UnavailableError) and not isinstance(error, StorageError)
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether asking again can help, as room can be made."""
+    """Whether a retry can help, because space can be made."""
     return isinstance(error, UnavailableError)
 
 
 class PolledValue(Generic[T]):
-    """An answer that comes by and by. One thread looks for it; those that `submit` leads to ask, and do
-    something else until it is asked for again: whoever waits must not hold up those it waits for."""
+    """A result that may need several tries. One thread checks it. Tasks of `submit` do not wait for a retry,
+    so that a waiting task never blocks the tasks on which it depends."""
 
     def __init__(
         self, submit: Callable[[], Future[T]], again: Callable[[BaseException], bool] = may_come
     ) -> None:
-        """`again` tells of an error whether another asking can help."""
+        """`again` returns whether a retry after an error can help."""
         self._submit, self._again = submit, again
         self._pause_seconds = _PAUSE_SECONDS[0]
         self._due: float | None = None
         self.future = submit()
 
     def is_ready(self) -> bool:
-        """Whether `future` has the answer, or an error that stays. When it is time it is asked for again."""
+        """Whether `future` has the result or a permanent error. Starts a retry when it is due."""
         if self._due is not None and time.monotonic() >= self._due:
             self._due, self.future = None, self._submit()
         if self._due is not None or not self.future.done():
@@ -85,12 +85,12 @@ class PolledValue(Generic[T]):
 
     @property
     def due_seconds(self) -> float:
-        """In how long it is to be asked for again; endless while it is being asked for."""
+        """The seconds until the next retry; infinite while a try runs."""
         return float("inf") if self._due is None else max(0.0, self._due - time.monotonic())
 
 
 _HELD_MESSAGES = 1000
-"""If this many messages wait for the control node, nothing more is read: the pods keep the rest in their
+"""If this many messages wait for the control node, nothing more is read. The pods keep the rest in their
 journals."""
 _AT_ONCE = 256
 _WORD_SECONDS = 5.0
@@ -100,29 +100,30 @@ _CARRIERS = 4
 
 
 class AttemptData(Protocol):
-    """What is done about an attempt's data. Both may take their time, and are called from several threads."""
+    """Handles the data of attempts. `upload_inputs` and `download_results` may take long; several threads
+    call them."""
 
     def note(self, order: AttemptOrder, pod_id: str) -> None:
-        """It is to be started there, by that pod. Answers at once."""
+        """The pod is asked to start the attempt. Returns at once."""
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
-        """It is not to begin, for that reason: its end is to be told so."""
+        """The attempt cannot start for that reason, which becomes its end."""
 
     def upload_inputs(self, order: AttemptOrder) -> AttemptOrder:
-        """What it reads is there when this returns; the order as the farm's pod is to have it. Raises
-        UnavailableError to be asked again, another GridmillError when that would not help."""
+        """Transfers the inputs of the attempt. Returns the order for the farm's pod. Raises UnavailableError
+        to be repeated, and another GridmillError if a retry cannot help."""
 
     def download_results(self, events: Events) -> Events:
-        """What attempts that ended made is here when this returns; the events to believe. Raises
-        UnavailableError to be asked again."""
+        """Transfers the results of ended attempts. Returns the events with their final outcomes. Raises
+        UnavailableError to be repeated."""
 
     def abandon(self, attempt_id: str) -> None:
-        """It is to end: carry nothing further for it."""
+        """The attempt is to end: stops its uploads."""
 
 
 @dataclass(slots=True)
 class _RemotePod:
-    """A pod's connection: the link to the control node, and what waits to be said by it."""
+    """A pod's connection: the link to the control node, and its queued messages."""
 
     link: PodLink
     pod_id: str = ""
@@ -131,7 +132,8 @@ class _RemotePod:
 
 
 class Relay:
-    """One thread turns it; others read the farm's lines, say ours, and carry."""
+    """Relays messages. One thread runs the loop; others read the farm's lines, send ours, and transfer
+    data."""
 
     def __init__(self, farm: FarmClient, dial: Callable[[], PodLink], carrying: AttemptData) -> None:
         self._farm, self._dial, self._carrying = farm, dial, carrying
@@ -141,11 +143,11 @@ class Relay:
         self._home = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-home")
 
     def start(self) -> None:
-        """Dial, now and whenever the session ends."""
+        """Connects now and whenever the session ends."""
         self._thread.start()
 
     def close(self) -> None:
-        """Pods go on; they are met again by the next one. May be repeated."""
+        """Stops. Pods continue, and the next relay connects to them. May be repeated."""
         self._closed.set()
         self._farm.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -161,7 +163,7 @@ class Relay:
                 session = _RelaySession(self._farm, self._dial, self._carrying, *pools, self._closed)
                 pause = _BACK_OFF_SECONDS[0]
                 session.run()
-            except GridmillError as error:  # also what it refuses: until it is joined anew
+            except GridmillError as error:  # also a farm that refuses: until the user joins it again
                 _LOG.info("farm_session_ended reason=%s", error)
             except Exception:  # noqa: BLE001  the outermost loop: the farm is dialled again
                 _LOG.exception("farm_session_failed")
@@ -170,7 +172,7 @@ class Relay:
 
 
 class _RelaySession:
-    """From one dialling to its end. Raises UnavailableError where the farm does not answer."""
+    """One session, from its start to its end. Raises UnavailableError if the farm does not answer."""
 
     def __init__(
         self,
@@ -181,7 +183,8 @@ class _RelaySession:
         home_executor: ThreadPoolExecutor,
         closed: threading.Event,
     ) -> None:
-        """What comes `home_executor` has threads of its own: it makes the room that others wait for."""
+        """Downloads use `home_executor`, which has its own threads: a download frees the space for which
+        uploads may wait."""
         self._farm, self._dial, self._carrying, self._closed = farm, dial, carrying, closed
         self._online, self._home = farm_executor, home_executor
         self._name = farm.open_relay()
@@ -195,7 +198,7 @@ class _RelaySession:
             end.setblocking(False)
 
     def run(self) -> None:
-        """Until the session ends."""
+        """Runs until the session ends."""
         threads = [
             threading.Thread(target=self._receive, name="gridmill-farm-hears", daemon=True),
             threading.Thread(target=self._send, name="gridmill-farm-says", daemon=True),
@@ -213,7 +216,7 @@ class _RelaySession:
             self._wakeup.close()
             self._ring.close()
 
-    # other threads
+    # work of the other threads
 
     def _receive(self) -> None:
         try:
@@ -248,14 +251,15 @@ class _RelaySession:
                 return self._wake()
 
     def _next(self) -> bytes | None:
-        """None at the end, and now and then nothing: that too tells the farm that we are there."""
+        """Lines to send. None at the end. From time to time it is empty: this shows the farm that the session
+        lives."""
         try:
             return self._outgoing.get(timeout=_WORD_SECONDS)
         except queue.Empty:
             return b""
 
     def _send_lines(self, number: int, lines: list[bytes]) -> int:
-        """The number of the last that was said. What the farm refuses of them is said no more."""
+        """Sends lines and returns the last number. Lines that the farm refuses are not sent again."""
         try:
             self._repeat(number, lines)
         except InputError as error:
@@ -267,8 +271,8 @@ class _RelaySession:
         return number
 
     def _refused(self, line: bytes, error: InputError) -> None:
-        """A farm that is older may not know what a job is: the attempt ends, for that reason. A refusal that
-        has a place is about us, not about what we said."""
+        """Handles a refusal. An older farm may not know a kind of job: then the attempt ends for that reason.
+        A refusal with a place concerns the session itself."""
         channel, message = decode_passed(line)
         if error.place or not isinstance(message, Start):
             raise error
@@ -292,7 +296,7 @@ class _RelaySession:
         return result
 
     def _repeat(self, number: int, lines: list[bytes]) -> None:
-        """Once more where the answer got lost: the farm ignores a number that it has had."""
+        """Sends once more if the answer was lost: the farm ignores a number that it has received."""
         try:
             self._farm.send_lines(self._name, number, lines)
         except UnavailableError:
@@ -304,9 +308,9 @@ class _RelaySession:
         try:
             self._ring.send(b"!")
         except OSError:
-            return  # full: it rings already; closed: nobody is left to hear
+            return  # full: a wake-up is pending already; closed: the thread has ended
 
-    # the turning thread
+    # work of the loop's thread
 
     def _turn(self) -> None:
         ready = {far.link.fileno(): channel for channel, far in self._remote_pods.items()}
@@ -325,7 +329,7 @@ class _RelaySession:
         self._go_on()
 
     def _due(self) -> Iterator[float]:
-        """In how many seconds what waits is to be asked for again."""
+        """The seconds until the next retry."""
         yield from (value.due_seconds for _, _, value in self._staged)
         yield from (
             far.fetching.due_seconds for far in self._remote_pods.values() if far.fetching is not None
@@ -373,7 +377,7 @@ class _RelaySession:
                 self._staged.append((channel, order, value))
 
     def _deliver(self, far: _RemotePod) -> bool:
-        """What may be said is said; False when the control node has closed the link."""
+        """Sends all messages that may be sent. Returns False if the control node has closed the link."""
         while far.waiting:
             message = far.waiting[0]
             if isinstance(message, Events) and any(event.type == EventType.ENDED for event in message.events):
@@ -421,8 +425,9 @@ class _RelaySession:
         return self._later(self._online, partial(self._carrying.upload_inputs, order))
 
     def _start(self, channel: int, order: AttemptOrder, future: Future[AttemptOrder]) -> None:
-        """What cannot be carried there is told as the end of the attempt: the pod, asked to stop what it
-        never heard of, says that it has ended, and refuses a later start."""
+        """Sends the Start with transferred inputs. If they cannot be transferred, this becomes the attempt's
+        end: the pod gets a Stop for an attempt that it does not know, reports its end, and refuses a later
+        start."""
         if future.cancelled():
             return
         error = future.exception()
@@ -445,13 +450,13 @@ class _RelaySession:
         return future
 
     def _unless_over(self, act: Callable[[], T]) -> T:
-        """The next session asks for it again."""
+        """Runs the task unless the session has ended; the next session repeats it."""
         if self._closed_event.is_set():
             raise UnavailableError("the session with the farm is over")
         return act()
 
     def _hang_up(self, channel: int) -> None:
-        """The pod has closed its connection; what it said before is still delivered, where it can be."""
+        """The pod has closed its connection; its earlier messages are still delivered if possible."""
         far = self._remote_pods.pop(channel, None)
         if far is not None:
             far.link.close()
@@ -465,23 +470,23 @@ class _RelaySession:
 Words = tuple[PodEvent, ...]
 _LOG_REQUESTS_AT_ONCE = 4
 _MOMENT_SECONDS = 1.0
-"""Most attempts have made little or nothing, which arrives within this time, before a retry is needed."""
+"""Most attempts have few results, which arrive within this time, so that no retry is needed."""
 
 
 class UndeliveredEvents:
-    """Of the pods of one farm. Safe to call from several threads."""
+    """The last events of the pods of one farm. Safe to call from several threads."""
 
     def __init__(self, bring: Callable[[str, Words], Words]) -> None:
-        """`bring` makes of what a pod had journalled what is to be believed of it, once all that it tells of
-        is here; when it raises UnavailableError it is asked again."""
+        """`bring` downloads the results that a pod's journal names and returns its final events. If it raises
+        UnavailableError, it is called again."""
         self._download = bring
         self._pool = ThreadPoolExecutor(_LOG_REQUESTS_AT_ONCE, thread_name_prefix="gridmill-words")
         self._pending: dict[str, PolledValue[Words]] = {}
         self._lock = Lock()
 
     def downloaded(self, journalled: Mapping[str, Words]) -> frozenset[str]:
-        """Of these pods, by what they had journalled, those whose last words can be taken now. Raises
-        UnavailableError once it is closed."""
+        """Starts downloads for these pods and their journals. Returns the pods whose last events are
+        complete. Raises UnavailableError after it was closed."""
         with self._lock:
             for pod, words in journalled.items():
                 if pod not in self._pending:
@@ -498,7 +503,7 @@ class UndeliveredEvents:
             raise UnavailableError("the site is closed and downloads no more results") from error
 
     def take(self, pod: str) -> Words | None:
-        """What is to be believed of that pod; None where it is not here. Raises what `bring` did."""
+        """The final events of that pod; None if they are not complete. Raises the errors of `bring`."""
         with self._lock:
             value = self._pending.get(pod)
             if value is None or not value.is_ready():
@@ -507,11 +512,11 @@ class UndeliveredEvents:
         return None if value.future.cancelled() else value.future.result()
 
     def drop(self, pods: Sequence[str]) -> None:
-        """Nobody asks for these any more."""
+        """Drops these pods, whose events are not needed any more."""
         with self._lock:
             for pod in pods:
                 self._pending.pop(pod, None)
 
     def close(self) -> None:
-        """Bring nothing more. May be repeated."""
+        """Stops all downloads. May be repeated."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,10 +1,8 @@
-"""The cluster site: a SitePort whose pods a farm brings up, in another subnet.
+"""The cluster site: a SitePort whose pods run at a farm, in another subnet.
 
-`probe` measures the speed of the route to a farm before the first transfer. `PodLeases` keep for how long a
-farm retains each pod without a message from here: the value when the pod was requested, whatever the setting
-is now.
-
-The settings of a cluster site and of resources at a farm, checked before the farm is called.
+`probe` measures the speed of the connection to a farm before the first transfer. `PodLeases` stores the lease
+of each pod: the setting when the pod was requested, even if the setting changed since. The settings of a
+cluster site and of resources at a farm are checked before the farm is called.
 """
 
 import threading
@@ -50,12 +48,12 @@ SETTINGS = {
 } | carrier_choice.SETTINGS
 _LEASE, _CHECKPOINTS = "1h", "30s"
 _LEAST_LEASE_SECONDS = 10.0
-"""With a shorter lease a moment without messages would end running pods."""
+"""With a shorter lease a short interruption would end running pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmSettings:
-    """The settings, read, but those of buckets. `rate` is in bytes a second; None is no limit."""
+    """The parsed settings, without those of buckets. `rate` is in bytes a second; None means no limit."""
 
     lease_seconds: float
     checkpoints_seconds: float
@@ -63,7 +61,7 @@ class FarmSettings:
 
 
 def read(site: Site) -> FarmSettings:
-    """Raises InputError, at the setting."""
+    """Parses the settings. Raises InputError at an invalid setting."""
     check_settings(site, SETTINGS)
     return FarmSettings(
         lease_seconds=_seconds(site, "lease", _LEASE, _LEAST_LEASE_SECONDS),
@@ -73,7 +71,7 @@ def read(site: Site) -> FarmSettings:
 
 
 def check_site(site: Site) -> None:
-    """Raises InputError for an address or a setting that cannot be."""
+    """Raises InputError for an invalid address or setting."""
     if site.address:
         read_controller(site.address)
     read(site)
@@ -109,8 +107,8 @@ def _at(site: Site, name: str, error: InputError) -> InputError:
 
 
 def check_resource(resource: Resource, site: Site) -> None:
-    """Raises InputError for what cannot run at a farm: a sink is loaded where its root is, and what goes by
-    a bucket needs one."""
+    """Raises InputError for a resource that cannot be used at a farm: a sink is loaded at home, and staging
+    through a bucket needs a bucket."""
     if resource.type == JobKind.SINK:
         raise InputError(
             f"a sink is loaded at home, not at the farm {site.name}",
@@ -122,28 +120,28 @@ def check_resource(resource: Resource, site: Site) -> None:
 
 
 MARGIN_SECONDS = 60.0
-"""A pending request may have renewed the lease, and the farm's pods count it from when the farm notices the
-disconnection."""
+"""A margin: a pending request may have renewed the lease, and the farm counts the lease from the time when it
+notices the disconnection."""
 
 
 def is_over(silent_seconds: float, lease_seconds: float) -> bool:
-    """Whether a farm that has not heard of us for so long has surely ended a pod of that lease, or that pod
-    itself, whatever became of the farm's controller meanwhile."""
+    """Whether a pod with that lease has certainly ended after so many seconds without contact. The farm or
+    the pod itself ends it, even if the farm's controller failed meanwhile."""
     return silent_seconds >= lease_seconds + MARGIN_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFile:
-    """What is in the file: seconds by pod."""
+    """The leases in the file: seconds by pod."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class PodLeases:
-    """Of the pods at one farm, over restarts. Safe to call from several threads."""
+    """The leases of the pods at one farm, stored over restarts. Safe to call from several threads."""
 
     def __init__(self, path: Path, usual_seconds: float) -> None:
-        """`usual_seconds` are those of pods that are brought up now, and of those that are not known."""
+        """`usual_seconds` is the lease of pods that start now, and of unknown pods."""
         self._path, self._usual_seconds = path, usual_seconds
         self._lock = Lock()
         try:
@@ -152,8 +150,8 @@ class PodLeases:
             self._seconds = {}
 
     def lease_seconds(self, pods: Iterable[str]) -> float:
-        """The lease (seconds) with which to ask for these pods: that with which they were asked for first.
-        Raises StorageError."""
+        """The lease (seconds) for a request of these pods: that of their first request. Raises
+        StorageError."""
         with self._lock:
             lease_values = [self._seconds[pod] for pod in pods if pod in self._seconds]
             seconds = max(lease_values, default=self._usual_seconds)
@@ -163,12 +161,12 @@ class PodLeases:
             return seconds
 
     def of(self, pod: str) -> float:
-        """In seconds."""
+        """The lease of a pod in seconds."""
         with self._lock:
             return self._seconds.get(pod, self._usual_seconds)
 
     def over(self, pods: Iterable[str]) -> None:
-        """These are gone. Raises StorageError."""
+        """Deletes the leases of pods that have ended. Raises StorageError."""
         with self._lock:
             gone = set(pods)
             left = {pod: seconds for pod, seconds in self._seconds.items() if pod not in gone}
@@ -186,7 +184,7 @@ class PodLeases:
 
 _SIZES = (64 << 10, 512 << 10, 4 << 20)
 _ENOUGH_SECONDS = 0.25
-"""A probe that took this long is sufficient: a larger one would only take longer."""
+"""A probe that took this long is sufficient. A larger one would only take longer."""
 _LEAST_SECONDS = 1e-4
 _TRIPS = 3
 
@@ -194,11 +192,13 @@ _TRIPS = 3
 def probe(
     farm: FarmClient, limit_bytes_per_second: float | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Route:
-    """Some bytes there, some back. Raises UnavailableError. A farm that does not know probes tells only how
-    long a round trip is."""
+    """Measures the speed by sending and receiving some bytes. Raises UnavailableError.
+
+    A farm without probes gives only the time of a round trip.
+    """
     trip = min(_timed(farm.greet, clock) for _ in range(_TRIPS))
     try:
-        farm.probe(0, 0)  # data has connections of its own: making one is not counted
+        farm.probe(0, 0)  # data uses its own connections; the time to open one must not count
         upload = _measured_rate(
             lambda size: partial(farm.probe, size, 0), trip, limit_bytes_per_second, clock
         )
@@ -238,7 +238,7 @@ _LEAVES = PodReport(status=PodStatus.UNKNOWN, message="it has ended, and its res
 
 
 class FarmSite:
-    """Safe to call from several threads."""
+    """A site at a farm. Safe to call from several threads."""
 
     def __init__(
         self,
@@ -259,11 +259,11 @@ class FarmSite:
         self._undelivered = UndeliveredEvents(self._download_events)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The farm's. Raises UnavailableError."""
+        """The capacity of the farm's nodes. Raises UnavailableError."""
         return self._status().nodes
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """What the farm sees of its nodes now. Raises UnavailableError."""
+        """The present load of the farm's nodes. Raises UnavailableError."""
         return self._status(fresh=True).utilization
 
     def _status(self, *, fresh: bool = False) -> FarmStatus:
@@ -277,7 +277,8 @@ class FarmSite:
         return look
 
     def _answer(self, ask: Callable[[], T]) -> T:
-        """What the farm says. A refusal is told as UnavailableError: nothing the control node can mend."""
+        """The answer of the farm. A refusal becomes UnavailableError, because the control node cannot correct
+        it."""
         try:
             result = ask()
         except UnavailableError:
@@ -288,18 +289,18 @@ class FarmSite:
         return result
 
     def link(self) -> str:
-        """What the farm puts in its place."""
+        """The address that the farm replaces with its own."""
         return self._link
 
     def pod_home(self, pod_id: str) -> str:
-        """The farm says it."""
+        """The folder that the farm replaces with its own."""
         return ""
 
     def prepare(self) -> None:
-        """Nothing: what a lease was not asked for costs the farm nothing."""
+        """Nothing: unused capacity costs the farm nothing."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Ask for them; they are QUEUED until the farm has room. Raises UnavailableError."""
+        """Requests pods; they are QUEUED until the farm has room. Raises UnavailableError."""
         by_deployment = attrgetter("deployment_id")
         once = {order.pod_id: order for order in orders}.values()
         for deployment_id, some in groupby(sorted(once, key=by_deployment), key=by_deployment):
@@ -311,8 +312,8 @@ class FarmSite:
             self._unanswered -= pods
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """What the farm says, of those that are gone once what they left is here; when it has been silent for
-        longer than the lease, it has ended them all."""
+        """The farm's report of the pods. An ended pod is reported after its results arrived. If the farm did
+        not answer for longer than the lease, all its pods have ended."""
         try:
             seen = self._answer(partial(self._farm.observe, pod_ids))
         except UnavailableError:
@@ -327,7 +328,8 @@ class FarmSite:
         return sights | {pod_id: _LEAVES for pod_id in gone if pod_id not in here}
 
     def _given_up(self, pod_id: str) -> PodReport:
-        """A pod of a farm that is cut off; one that it never answered for may come up when it is back."""
+        """The report of a pod at a farm that cannot be reached. If the farm never answered the request of a
+        pod, the pod may still start."""
         if pod_id in self._unanswered or not self._is_lost(pod_id):
             return PodReport(status=PodStatus.UNKNOWN, message="the farm does not answer")
         why = (
@@ -337,7 +339,7 @@ class FarmSite:
         return PodReport(status=PodStatus.GONE, message=why)
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """What it had journalled, with what it made brought home. Raises UnavailableError."""
+        """The events in the pod's journal, after their results were downloaded. Raises UnavailableError."""
         here = self._undelivered.take(pod_id)
         if here is not None:
             return here
@@ -350,7 +352,7 @@ class FarmSite:
         return self._download_events(pod_id, tuple(words))
 
     def _download_events(self, pod_id: str, words: Words) -> Words:
-        """As it had journalled them, with what it made brought home. Raises UnavailableError."""
+        """The events in the pod's journal, after their results were downloaded. Raises UnavailableError."""
         self._attempt_data.leave(pod_id)
         events = self._attempt_data.download_results(Events(events=words)).events
         self._answer(partial(self._attempt_data.checkpoints.settle, pod_id))
@@ -358,12 +360,12 @@ class FarmSite:
         return events
 
     def _is_lost(self, pod_id: str) -> bool:
-        """Whether the farm has been silent for longer than that pod's lease."""
+        """Whether the farm was silent for longer than that pod's lease."""
         last_contact = max(self._last_contact, self._farm.reached)
         return is_over(self._monotonic() - last_contact, self._leases.of(pod_id))
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """They are gone when this returns. Raises UnavailableError."""
+        """Ends the pods; they have ended when this returns. Raises UnavailableError."""
         if not all(map(self._is_lost, pod_ids)):
             self._answer(partial(self._farm.end, pod_ids))
         for pod_id in pod_ids:
@@ -389,7 +391,7 @@ class FarmSite:
         return self._status()
 
     def transfer_problems(self) -> Mapping[str, str]:
-        """See TransferSite. What the farm says is lost belongs to it."""
+        """See TransferSite. A message about data that the farm has lost belongs to the farm."""
         with self._lock:
             status = self._cached_status
         lost = status[1].warnings if status is not None else ()
@@ -420,18 +422,18 @@ class FarmSite:
         self._attempt_data.clear_buckets()
 
     def close(self) -> None:
-        """Pods go on."""
+        """Closes the site. Pods continue."""
         self._undelivered.close()
         self._attempt_data.close()
         self._relay.close()
 
 
 CONFIRMED_SECONDS = 5.0
-"""The farm confirms what is sent in this time, unless the way to it, or a bucket, is slow."""
+"""The farm confirms sent data within this time, unless the connection or a bucket is slow."""
 
 
 def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
-    """In words: how quick it goes, and what is left."""
+    """The speed and the remaining time in words."""
     if transfer_state.trouble:
         yield f"retried because {transfer_state.trouble}"
     if not transfer_state.left_bytes and transfer_state.still_seconds >= CONFIRMED_SECONDS:
@@ -439,7 +441,7 @@ def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
             "all data is sent; the farm has not confirmed it for "
             f"{show_seconds(transfer_state.still_seconds)}"
         )
-    # what ssh holds may take so long
+    # data that ssh has buffered may take this long
     if transfer_state.left_bytes and transfer_state.still_seconds >= LATELY_SECONDS:
         yield f"no data was transferred for {show_seconds(transfer_state.still_seconds)}"
     elif transfer_state.bytes_per_second:
@@ -449,8 +451,8 @@ def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The site; the farm must have been joined. Raises InputError."""
-    del doors  # the tenant dials
+    """The site. The farm must have been joined. Raises InputError."""
+    del doors  # the home connects to the farm, so no listener is needed
     farm_settings = read(site)
     kept = keeping(settings.home, site.name)
     farm = member(kept, read_controller(site.address) if site.address else None)

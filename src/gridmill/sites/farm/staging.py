@@ -1,6 +1,6 @@
 """Transfers the inputs of attempts to a farm and their outputs home.
 
-Tells the farm in the background to forget attempts that have ended.
+It also tells the farm, in the background, to delete attempts that have ended.
 """
 
 import logging
@@ -69,26 +69,26 @@ _CLOSE_SECONDS = 5.0
 
 
 class FarmCleanup:
-    """Of attempts at one farm whose end was told, and whose results are here. Safe to use from several
+    """The attempts at one farm that have ended and whose results have arrived. Safe to use from several
     threads."""
 
     def __init__(self, farm: FarmClient, notes: AttemptLog, lock_of: Callable[[str], threading.Lock]) -> None:
-        """`lock_of` an attempt is held while anything of it is carried."""
+        """`lock_of` an attempt is held while any of its data is transferred."""
         self._farm, self._notes, self._lock_of = farm, notes, lock_of
         self._wakeup, self._stopped = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Whenever there is something, and what an earlier process left."""
+        """Works whenever there is an attempt to delete, also of an earlier process."""
         self._thread = threading.Thread(target=self._run, name="gridmill-forget", daemon=True)
         self._thread.start()
 
     def soon(self) -> None:
-        """There is something. Answers at once."""
+        """Wakes the thread. Returns at once."""
         self._wakeup.set()
 
     def close(self) -> None:
-        """What is left the next one does. May be repeated."""
+        """Stops. The next process continues. May be repeated."""
         self._stopped.set()
         self._wakeup.set()
         if self._thread is not None:
@@ -104,20 +104,21 @@ class FarmCleanup:
             self._wakeup.wait(_AGAIN_SECONDS)
 
     def tick(self) -> None:
-        """All; where the farm does not hear it, another time."""
+        """Tells the farm to delete all of them. If the farm does not answer, it is repeated later."""
         for attempt_id in self._notes.to_delete_at_farm():
             if self._stopped.is_set() or not self._delete_attempt(attempt_id):
                 return
 
     def first(self, uris: Collection[str]) -> None:
-        """Those that made these folders, as these are to be read there: what the farm forgets it keeps for
-        whoever reads it next. Where it does not hear one, that and the others have to be carried."""
+        """Tells the farm to delete the attempts that made these folders before other jobs read them there:
+        the farm keeps the chunks of deleted attempts for later readers. If it fails for one attempt, its data
+        must be transferred."""
         for attempt_id, note in self._notes.to_delete_at_farm().items():
             if note.output_uri and note.output_uri in uris and not self._delete_attempt(attempt_id):
                 return
 
     def _delete_attempt(self, attempt_id: str) -> bool:
-        """Whether the farm heard it."""
+        """Returns whether the farm has answered."""
         with self._lock_of(attempt_id):
             note = self._notes.find(attempt_id)
             if note is None or not note.is_there or note.end_event is None:
@@ -135,7 +136,7 @@ class FarmCleanup:
 _TIMES = 3
 _TROUBLE_SECONDS, _REFUSED_SECONDS = 600.0, 86_400.0
 _PATIENCE_SECONDS = 5.0
-"""Timeout of one request; callers repeat it while the farm is being connected."""
+"""Timeout of one request. Callers repeat it while the connection to the farm is being opened."""
 
 
 class HomeAttemptData:
@@ -153,9 +154,12 @@ class HomeAttemptData:
         trouble_seconds: float = _TROUBLE_SECONDS,
         refused_seconds: float = _REFUSED_SECONDS,
     ) -> None:
-        """`notes` is a folder for what must be known again after a restart. Without `carriers` all goes
-        through the farm. A disk there that fails is waited for `trouble_seconds`, a bucket that refuses
-        `refused_seconds`: somebody has to set a key or a clock."""
+        """`notes` is the folder for records that survive a restart. Without `carriers` all data passes
+        through the farm.
+
+        A failing disk at the farm is retried for `trouble_seconds`, a bucket that refuses for
+        `refused_seconds`, because a person must correct a key or a clock.
+        """
         self._bucket_endpoints = carriers
         self._farm, self._home_root = farm, root
         self._noted, self._known = AttemptLog(notes / "attempts"), KnownFolders(notes / "hashes")
@@ -202,7 +206,7 @@ class HomeAttemptData:
         )
         self._noted.write(order.attempt_id, note)
         stop = self._stops.get(order.attempt_id)
-        if stop is None or stop.is_set():  # what an earlier session began is ended by the same
+        if stop is None or stop.is_set():  # the same process ends what an earlier session started
             self._stops[order.attempt_id] = Event()
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
@@ -212,7 +216,7 @@ class HomeAttemptData:
             self._noted.write(attempt_id, replace(note, refusal=to_body(why)))
 
     def upload_inputs(self, order: AttemptOrder) -> AttemptOrder:
-        """See AttemptData. Asked twice, the second waits for the first, and finds all there."""
+        """See AttemptData. A second call for an attempt waits for the first, and finds all data there."""
         with (
             self._lock_of(order.attempt_id),
             self._telling(order.attempt_id, _by("to", order.staging)) as progress,
@@ -238,17 +242,17 @@ class HomeAttemptData:
             checkpoint_uri=farm_checkpoint_uri(order),
             inputs=tuple(map(farm_input, order.inputs)),
             earlier=tuple(map(farm_input, order.earlier if order.job.dataset is not None else ())),
-            contents_uri="",  # they are listed here, once they have come
+            contents_uri="",  # to home lists the results after they arrived
         )
 
     def _refuse_ended(self, attempt_id: str) -> None:
-        """Room that it took there now would never be given back."""
+        """Raises if the attempt has ended: space that it reserved at the farm now would never be released."""
         note = self._noted.find(attempt_id)
         if note is not None and not note.is_open:
             raise InterruptedRunError(f"{attempt_id} has ended")
 
     def _record_transfer(self, attempt_id: str, seen: TransferState, seconds: float) -> None:
-        """What was carried so far is there when it is tried again."""
+        """Records the transferred bytes: a retry finds them at the farm and does not count them."""
         note = self._noted.find(attempt_id)
         if note is None:
             return
@@ -266,8 +270,11 @@ class HomeAttemptData:
 
     @contextmanager
     def _telling(self, attempt_id: str, way: str) -> Iterator[TransferProgress]:
-        """What is carried inside can be seen, and why it cannot go on (of a farm that is away: its site).
-        Raises UnavailableError for what was interrupted by `close`."""
+        """Shows the progress of the transfer inside, and the reason if it cannot continue (the site itself
+        reports an unreachable farm).
+
+        Raises UnavailableError if `close` interrupted the transfer.
+        """
         progress = TransferProgress()
         self._progress[attempt_id] = way, progress
         try:
@@ -287,12 +294,12 @@ class HomeAttemptData:
             self._progress.pop(attempt_id, None)
 
     def held_up(self) -> dict[str, str]:
-        """Why the data of attempts cannot be transferred now."""
+        """The reasons why data of attempts cannot be transferred now, by attempt."""
         return dict(self._held_up)
 
     def progress(self, attempt_id: str) -> tuple[str, TransferState] | None:
-        """How far its data is on the way `to` the farm (or `by a bucket to`) or `from` it; None when none
-        is."""
+        """The progress of its data and its direction: `to` the farm (`through a bucket to`) or `from` it;
+        None without a transfer."""
         progress_of_attempt = self._progress.get(attempt_id)
         return (
             (progress_of_attempt[0], progress_of_attempt[1].look())
@@ -306,14 +313,14 @@ class HomeAttemptData:
         return self._root
 
     def _transfer(self, tree: InputTree, order: AttemptOrder, progress: TransferProgress) -> None:
-        """Until nothing lacks there: what was there when it was asked may have gone since. What another
-        attempt is sending is waited for."""
+        """Sends chunks until the farm lacks none: chunks may be evicted after the farm reported them. It
+        waits for chunks that another attempt is sending."""
         place = PlaceTree(
             uri=tree.uri, manifest=tree.manifest, attempt_id=order.attempt_id, writable=tree.writable
         )
         sizes, tried = chunk_sizes(tree.manifest), 0
         stop = self._stops.get(order.attempt_id, self._closed)
-        counted = set[str]()  # of what is there, or was sent by this attempt
+        counted = set[str]()  # of chunks that existed at the farm or that this attempt sent
         while tried < _TIMES:
             told = self._farm.place(place)
             lacking = sizes.keys() & told
@@ -335,7 +342,7 @@ class HomeAttemptData:
                             progress=progress,
                             terms=self._terms,
                             stop=stop,
-                            only=mine or None,  # it names none of these: all are looked at
+                            only=mine or None,  # an empty set here means all chunks
                         )
             self._in_flight.wait(lacking - mine, stop)
         raise UnavailableError(
@@ -351,17 +358,17 @@ class HomeAttemptData:
         )
 
     def tidy_buckets(self) -> None:
-        """What earlier processes of this home left in buckets goes from now on."""
+        """Deletes objects that earlier processes of this home left in buckets, from now on."""
         if self._bucket_endpoints is not None:
             self._bucket_endpoints.start()
 
     def clear_buckets(self) -> None:
-        """Nothing is carried to that farm any more: what is in buckets for that goes."""
+        """Deletes the objects in buckets after the site was removed."""
         if self._bucket_endpoints is not None:
             self._bucket_endpoints.clear()
 
     def close(self) -> None:
-        """Carry nothing more; what has arrived stays. May be repeated."""
+        """Stops all transfers; chunks that arrived are kept. May be repeated."""
         self._closed.set()
         for stop in tuple(self._stops.values()):
             stop.set()
@@ -370,7 +377,7 @@ class HomeAttemptData:
         if self._bucket_endpoints is not None:
             self._bucket_endpoints.close()
 
-    # home
+    # to home
 
     def download_results(self, events: Events) -> Events:
         """See AttemptData."""
@@ -388,14 +395,14 @@ class HomeAttemptData:
             note = self._noted.find(event.attempt_id)
             if note is None:
                 return event
-            if not event.token:  # its pod never heard of it
+            if not event.token:  # its pod never got it
                 event = not_started(event, note)
             elif note.end_event is not None:
                 return replace(event, body=note.end_event)
             else:
                 event = self._with_results(event, note, progress)
                 event = with_transfers(event, self._attempt_transfers(event.attempt_id, note))
-            is_there = event.attempt_id not in self._left  # that stays at the farm for its time
+            is_there = event.attempt_id not in self._left  # the farm keeps it for a time
             self._noted.write(event.attempt_id, replace(note, end_event=event.body, is_there=is_there))
             self._stops.pop(event.attempt_id, None)
             self._problem_since.pop(event.attempt_id, None)
@@ -410,7 +417,8 @@ class HomeAttemptData:
         )
 
     def _with_results(self, event: PodEvent, note: AttemptNote, progress: TransferProgress) -> PodEvent:
-        """Raises UnavailableError, to be asked again; what can never be carried fails the attempt."""
+        """Downloads the results of an ended attempt. Raises UnavailableError to be repeated. If the results
+        can never be transferred, the attempt fails."""
         outcome = from_builtins(event.body["outcome"], AttemptOutcome)
         done = outcome.state == AttemptState.SUCCEEDED
         must = note.part or any(output.uri for output in outcome.outputs)
@@ -425,7 +433,7 @@ class HomeAttemptData:
                 event = ended(
                     event, AttemptState.LOST, f"its results do not exist at the farm any more: {error}"
                 )
-        except ConflictError as error:  # another rank of its gang still writes there
+        except ConflictError as error:  # another rank of its gang still writes to the folder
             raise UnavailableError(error.message) from error
         except (UnavailableError, InterruptedRunError):
             raise
@@ -443,7 +451,7 @@ class HomeAttemptData:
             with self._bearing(attempt_id):
                 self._fetch_checkpoints(attempt_id, note)
         except NotFoundError:
-            return None  # it made none
+            return None  # the attempt made no files
         except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:
@@ -451,9 +459,12 @@ class HomeAttemptData:
 
     @contextmanager
     def _bearing(self, attempt_id: str, *, results: bool = True) -> Iterator[None]:
-        """A bucket that refuses is waited for, there and back, but not for ever; and so is a disk there that
-        fails, by `results`: in the end these are left there. Raises DataError once it is too long,
-        UnavailableError before."""
+        """Limits the time of retries if a bucket refuses, in both directions, or, with `results`, if a disk
+        at the farm fails.
+
+        In the end the results stay at the farm. Raises DataError after the time limit, UnavailableError
+        before.
+        """
         try:
             yield
         except (FarmStorageError, TransferRefusedError) as error:
@@ -475,7 +486,8 @@ class HomeAttemptData:
             raise
 
     def _fetch(self, note: AttemptNote, attempt_id: str, progress: TransferProgress) -> None:
-        """What it made, whole or not at all. Raises NotFoundError where there is nothing."""
+        """Downloads the output folder, completely or not at all. Raises NotFoundError if it does not
+        exist."""
 
         def came(crossing: Transfer) -> None:
             self._back[attempt_id] = self._back.get(attempt_id, Transfer()) + crossing
@@ -486,7 +498,7 @@ class HomeAttemptData:
         )
 
     def _list(self, uri: str) -> None:
-        """The files that have come, with their hashes, for the version's manifest."""
+        """Lists the downloaded files with their hashes for the version's manifest."""
         folder = below(self._home_root, uri)
         contents = list_contents(folder)
         write_contents(below(self._home_root, contents_uri(uri)), contents)
@@ -502,13 +514,13 @@ class HomeAttemptData:
         )
 
     def leave(self, pod_id: str) -> None:
-        """A pod is gone: nothing further is carried there for what it was to run."""
+        """Ends the uploads for the attempts of a pod that has ended."""
         for attempt_id, note in self._noted.open().items():
             if note.pod_id == pod_id:
                 self.abandon(attempt_id)
 
     def abandon(self, attempt_id: str) -> None:
-        """See AttemptData. What has arrived stays: the next attempt has use for it."""
+        """See AttemptData. Chunks that arrived are kept for the next attempt."""
         self._held_up.pop(attempt_id, None)
         stop = self._stops.get(attempt_id)
         if stop is not None:

@@ -1,4 +1,4 @@
-"""An SSH tunnel to a farm, by the user's own `ssh`, for farms where only SSH's port is open."""
+"""An SSH tunnel to a farm through the user's own `ssh`, for farms whose only open port is SSH's."""
 
 import subprocess
 import tempfile
@@ -14,8 +14,8 @@ _START_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 _END_SECONDS = 5.0
 _OPTIONS = (
-    *("-o", "BatchMode=yes"),  # nobody is there to be asked
-    *("-o", "ControlPath=none"),  # a connection of its own, which ends with it
+    *("-o", "BatchMode=yes"),  # no user can answer a question
+    *("-o", "ControlPath=none"),  # its own connection, which ends with this process
     *("-o", "ExitOnForwardFailure=yes"),
     *("-o", "ServerAliveInterval=5"),
     *("-o", "ServerAliveCountMax=3"),
@@ -28,12 +28,13 @@ folder=$1; shift; exec 3<&0
 wait "$ssh"; code=$?
 kill "$lifeline" 2>/dev/null; rm -rf "$folder"; exit "$code"
 """
-"""`ssh` ends with its standard input: when the process that started it ends, in whatever way."""
+"""A wrapper around `ssh` that ends with its standard input, that is, when the process that started it ends
+for any reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SshProcess:
-    """One `ssh`: its keeper, the socket that it makes, and what it says."""
+    """One `ssh`: its wrapper process, the socket that it makes, and its log."""
 
     process: "subprocess.Popen[bytes]"
     socket: Path
@@ -43,10 +44,10 @@ class _SshProcess:
         return self.process.poll() is None and self.socket.exists()
 
     def last_line(self) -> str:
-        """Its last line that was not asked for yet."""
+        """The last line that was not read before."""
         self.log.seek(0)
         text = self.log.read().decode(errors="replace")
-        self.log.truncate(0)  # it is told of each connection that fails, and never ends by itself
+        self.log.truncate(0)  # the log grows with each failed connection
         return text.strip().rpartition("\n")[2].strip()
 
     def end(self) -> None:
@@ -61,7 +62,7 @@ class _SshProcess:
 
 
 class Tunnel:
-    """A Unix socket of this user alone whose other end is HOST:PORT as `destination` sees it."""
+    """A Unix socket of this user, which leads to HOST:PORT as `destination` resolves it."""
 
     def __init__(self, destination: str, host: str, port: int) -> None:
         """`destination` is USER@HOST, or ssh://USER@HOST:PORT."""
@@ -72,11 +73,11 @@ class Tunnel:
         self._closed = False
 
     def path(self) -> Path:
-        """The socket, open. Raises AwayError with what ssh says."""
+        """The path of the socket, open. Raises AwayError with the message of ssh."""
         began = time.monotonic()
         with self._lock:
             if self._failed is not None and self._failed[0] > began:
-                raise self._failed[1]  # of a try that began no earlier
+                raise self._failed[1]  # shares a try that started after this call
             if self._ssh is None or not self._ssh.is_open():
                 self._end()
                 self._open()
@@ -84,7 +85,7 @@ class Tunnel:
             return self._ssh.socket
 
     def last_message(self) -> str:
-        """What ssh said last of a connection that did not come about."""
+        """The last message of ssh about a connection that failed."""
         with self._lock:
             return self._ssh.last_line() if self._ssh is not None else ""
 
@@ -126,7 +127,7 @@ class Tunnel:
             way.end()
 
     def close(self) -> None:
-        """Whoever waits for it is told that it does not answer. May be repeated."""
+        """Closes the tunnel. Waiting callers get an error. May be repeated."""
         self._closed = True
         with self._lock:
             self._end()

@@ -1,1 +1,2 @@
-"""The Ray site: a deployment is a placement group, actors keep pods, one process per site talks to Ray."""
+"""The Ray site: a deployment is a placement group, actors supervise pods, one process per site connects to
+Ray."""

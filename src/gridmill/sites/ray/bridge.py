@@ -1,7 +1,7 @@
 """`python -m gridmill.sites.ray.bridge`: a driver of the Ray cluster that answers the site, line by line.
 
-Before a pod is brought up its place is noted, so that none is ever brought up twice. It names Ray's nodes and
-their capacity as Gridmill counts it, computes what a pod claims of them, and shortens Ray's errors to a line.
+Before a pod starts, its node is recorded, so that no pod starts twice. The bridge names Ray's nodes and
+converts their capacity, computes the resources that a pod claims, and shortens Ray's errors to one line.
 """
 
 import logging
@@ -31,8 +31,8 @@ from gridmill.sites.ray.protocol import BridgeHello, BridgeRequest, BridgeRespon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementNote:
-    """The Ray node's id, the first pod of its placement group, Unix time, whether it is gone for good, and
-    why it is if it never came: as its node had `left` the cluster, or else."""
+    """The record of a pod: the Ray node's id, the first pod of its placement group, Unix time, whether it has
+    ended for good, and the reason if it never started (`left`: its node left the cluster)."""
 
     node: str
     group: str
@@ -42,42 +42,42 @@ class PlacementNote:
     left: bool = False
 
     def ended(self) -> "PlacementNote":
-        """The same of a pod that is gone."""
+        """The same record after the pod has ended."""
         return replace(self, over=True)
 
 
 class PlacementNotes:
-    """One file for each pod id, in the control node's home."""
+    """The records, one file for each pod id, in the control node's home."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self, pod_id: str) -> PlacementNote | None:
-        """None for a pod that was never brought up here."""
+        """The record; None for a pod that this home never started."""
         try:
             return decode((self._folder / pod_id).read_bytes(), PlacementNote)
         except FileNotFoundError:
             return None
 
     def write(self, pod_id: str, note: PlacementNote) -> None:
-        """Whole or not at all."""
+        """Writes the record, completely or not at all."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = self._folder / f".{pod_id}"
         draft.write_bytes(encode(note))
         draft.rename(self._folder / pod_id)
 
     def remove_ended(self, before: float) -> None:
-        """Remove notes, from before that time, of pods that are gone for good: nobody asks for these."""
+        """Removes records of ended pods from before that time, which are not needed any more."""
         for pod_id, note in tuple(self._all()):
             if note.over and note.at < before:
                 (self._folder / pod_id).unlink(missing_ok=True)
 
     def active_pods(self) -> tuple[str, ...]:
-        """The pods that are noted and not over."""
+        """The pods with a record that have not ended."""
         return tuple(name for name, note in self._all() if not note.over)
 
     def same_group(self, note: PlacementNote) -> tuple[PlacementNote, ...]:
-        """Those of the same placement group, itself included."""
+        """The records of the same placement group, including this one."""
         return tuple(other for _, other in self._all() if other.group == note.group)
 
     def _all(self) -> Iterator[tuple[str, PlacementNote]]:
@@ -88,19 +88,19 @@ class PlacementNotes:
 
 
 def short_of(error: BaseException) -> str:
-    """On one line."""
+    """The error on one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:500] or type(error).__name__
 
 
 def last_of(error: BaseException) -> str:
-    """The last line of a traceback that Ray carries: the error itself."""
+    """The last line of a traceback that Ray passes on: the error itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:500] if lines else type(error).__name__
 
 
 def hint_of(error: BaseException) -> str:
-    """What to do about it."""
+    """The hint for an error of Ray."""
     text = str(error)
     if "ersion mismatch" in text:
         return "Install the same version of Python (including the patch level) and of Ray on every machine."
@@ -115,24 +115,24 @@ def hint_of(error: BaseException) -> str:
     )
 
 
-_PIN = 0.001  # of Ray's own resource `node:ADDRESS`, of which each node has 1
+_PIN = 0.001  # the claimed part of Ray's own resource `node:ADDRESS`; each node has 1
 
 
 def all_nodes() -> list[dict[str, Any]]:
-    """As Ray lists them, dead ones too."""
+    """The nodes in Ray's list, including dead ones."""
     listed: Any = ray.nodes
     nodes: list[dict[str, Any]] = listed()
     return nodes
 
 
 def name_of(node: dict[str, Any], hosts: Sequence[str]) -> str:
-    """Its host, with the address where several of `hosts` are called the same."""
+    """The node's host name, with the address if several of `hosts` have the same name."""
     host = str(node["NodeManagerHostname"])
     return host if hosts.count(host) == 1 else f"{host}-{node['NodeManagerAddress']}"
 
 
 def capacity_of(node: dict[str, Any]) -> Amounts:
-    """What `ray start` was told that it has."""
+    """The resources that `ray start` was given."""
     total = node["Resources"]
     return Amounts(
         cpus=float(total.get("CPU", 0.0)),
@@ -142,7 +142,7 @@ def capacity_of(node: dict[str, Any]) -> Amounts:
 
 
 def bundle_of(order: PodOrder, node: dict[str, Any] | None) -> dict[str, float]:
-    """What a pod claims there, the node itself included where it is known."""
+    """The resources that a pod claims on a node, including the node's own resource if the node is known."""
     wanted = {
         "CPU": order.capacity.cpus,
         "memory": float(order.capacity.memory_bytes),
@@ -157,10 +157,13 @@ _LOOK_SECONDS = 2.0
 _TOOK_LEAVE = 1  # NodeDeathInfo.EXPECTED_TERMINATION
 _LEAVE_SECONDS = 8.0
 _END_SECONDS = 10.0
-"""Time for keepers to end their pods. With LEFT_SECONDS it is below the site's timeout for an answer: a
-bridge that is killed after a timeout has forgotten since when a node is lost."""
+"""The time for supervising actors to end their pods.
+
+Together with LEFT_SECONDS it is below the site's timeout for an answer: a bridge that is killed after a
+timeout loses the time since when a node is lost.
+"""
 LEFT_SECONDS = 6.0
-"""Time for nodes to report what is left of pods without keepers, all nodes in parallel."""
+"""The time for nodes to report remains of pods without actors, all nodes in parallel."""
 _NOTES_KEPT_SECONDS = 7 * 86400.0
 
 
@@ -168,11 +171,12 @@ class Bridge:
     """Answers requests about the pods of one site."""
 
     def __init__(self, opening: BridgeHello) -> None:
-        """Raises RayError, RuntimeError, ConnectionError, ValueError when the cluster does not take us."""
+        """Connects to the cluster. Raises RayError, RuntimeError, ConnectionError, ValueError if the cluster
+        refuses."""
         self._opening = opening
         self._notes = PlacementNotes(Path(opening.notes))
-        self._futures: dict[str, Any] = {}  # the look that is under way at each pod's keeper
-        self._left: dict[str, Any] = {}  # the look that is under way at what is left of a pod without one
+        self._futures: dict[str, Any] = {}  # the pending request to each pod's actor
+        self._left: dict[str, Any] = {}  # the pending request about remains of a pod without an actor
         self._lost_since: dict[str, float] = {}
         self._groups: dict[str, str] | None = None
         self._notes.remove_ended(time.time() - _NOTES_KEPT_SECONDS)
@@ -181,7 +185,7 @@ class Bridge:
         )
 
     def answer(self, bridge_request: BridgeRequest) -> BridgeResponse:
-        """What was asked for."""
+        """Answers one request."""
         self._groups = None
         match bridge_request.operation:
             case "nodes":
@@ -202,7 +206,7 @@ class Bridge:
     # nodes
 
     def _living(self) -> dict[str, dict[str, Any]]:
-        """Ray's nodes that live, by the name that Gridmill calls them."""
+        """Ray's living nodes, by their names in Gridmill."""
         living = [node for node in all_nodes() if node["Alive"]]
         hosts = [node["NodeManagerHostname"] for node in living]
         return {name_of(node, hosts): node for node in sorted(living, key=lambda node: str(node["NodeID"]))}
@@ -227,7 +231,7 @@ class Bridge:
         return f"{self._opening.mark}.{pod_or_deployment}"
 
     def _bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Each deployment's pods get one placement group: all of them or none."""
+        """Places the pods of each deployment in one placement group: all of them or none."""
         orders_by_pod = {order.pod_id: order for order in orders}
         fresh = [order for order in orders_by_pod.values() if self._notes.read(order.pod_id) is None]
         nodes = self._living()
@@ -295,8 +299,9 @@ class Bridge:
         return reports | self._without_keepers([pod_id for pod_id in pod_ids if pod_id not in reports])
 
     def _waiting(self, pod_id: str) -> PodReport:
-        """Its keeper has not answered: it waits for its place, or begins, or the link is slow. A group that
-        was never placed and of which a node has left never will be."""
+        """The report of a pod whose actor has not answered: it waits for its placement, or starts, or the
+        connection is slow. A group that was never placed and of which a node has left never will be
+        placed."""
         note = self._notes.read(pod_id)
         if note is None or self._group(pod_id) != "PENDING":
             return PodReport(status=PodStatus.RUNNING, message="its node has not answered yet")
@@ -311,7 +316,7 @@ class Bridge:
         return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _pod_report(self, pod_id: str) -> PodReport | None:
-        """None where its keeper is dead."""
+        """The report of the pod's actor; None if the actor is dead."""
         unfit = False
         try:
             sight, message, unfit = ray.get(self._futures.pop(pod_id))
@@ -327,15 +332,15 @@ class Bridge:
         return PodReport(status=PodStatus(sight), message=message, unfit=unfit)
 
     def _release_group(self, pod_id: str) -> None:
-        """It has ended by itself: its place is given back."""
+        """Releases the placement of a pod that ended by itself."""
         keeper = self._keeper(pod_id)
         if keeper is not None:
             ray.kill(keeper)
         self._over(pod_id)
 
     def _without_keepers(self, pod_ids: Sequence[str]) -> dict[str, PodReport]:
-        """Their keepers are dead or were never made. The nodes tell what is left of the pods, side by side:
-        one that hangs does not hold up the others."""
+        """Reports of pods whose actors are dead or were never made. Their nodes report in parallel, so that a
+        node that hangs does not delay the others."""
         sights: dict[str, PodReport] = {}
         notes: dict[str, PlacementNote] = {}
         living = {str(node["NodeID"]) for node in self._living().values()} if pod_ids else set()
@@ -355,8 +360,8 @@ class Bridge:
         return sights
 
     def _unlooked(self, pod_id: str, note: PlacementNote | None) -> PodReport:
-        """No node can tell of it. Where that is lost the pod may still run there, cut off, until its keeper
-        ends itself: time tells."""
+        """The report of a pod about which no node can report. If its node is lost, the pod may run there
+        without connection until its actor ends itself, so it counts as ended after a time."""
         self._left.pop(pod_id, None)
         if note is None:
             return PodReport(status=PodStatus.GONE, message="it was never started")
@@ -372,7 +377,7 @@ class Bridge:
         )
 
     def _ready(self, references: list[Any], seconds: float) -> list[Any]:
-        """Those that are ready within that time."""
+        """The references that are ready within that time."""
         return _ended(references, seconds)
 
     def _read(self, reference: Any) -> Any:  # noqa: ANN401  what the node told
@@ -381,7 +386,7 @@ class Bridge:
     def _looked_at(self, pod_id: str, ready: bool) -> PodReport:
         unknown = PodReport(status=PodStatus.UNKNOWN, message="its node does not answer")
         if not ready:
-            return unknown  # the look goes on: it is asked for again with the next request
+            return unknown  # the request stays open and is checked again by the next report
         try:
             sight, message = self._read(self._left.pop(pod_id))
         except RayError:
@@ -399,14 +404,16 @@ class Bridge:
         return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _patience_with(self, pod_id: str) -> float:
-        """A node that took its leave has ended its pods by itself, in the seconds they are given."""
+        """The patience with its node. A node that left in order has ended its pods in the seconds that they
+        get."""
         note = self._notes.read(pod_id)
         gone = [node for node in all_nodes() if note is not None and str(node["NodeID"]) == note.node]
         left = any(int(node.get("DeathReason") or 0) == _TOOK_LEAVE for node in gone)
         return min(_LEAVE_SECONDS, self._opening.patience_seconds) if left else self._opening.patience_seconds
 
     def _over(self, pod_id: str) -> None:
-        """It is gone for good, or never comes; with the last of its placement group that goes too."""
+        """Marks a pod that has ended for good, or will never start. With the last pod of its placement group
+        the group is removed too."""
         self._lost_since.pop(pod_id, None)
         note = self._notes.read(pod_id) or PlacementNote(node="", group=pod_id, at=time.time())
         self._notes.write(pod_id, note.ended())
@@ -429,13 +436,13 @@ class Bridge:
             return BridgeResponse()
 
     def _tear_down(self, pod_ids: Sequence[str]) -> None:
-        """End pods through their keepers, and these. Raises UnavailableError while a lost node may still have
-        some."""
+        """Ends pods through their actors, then the actors. Raises UnavailableError while a lost node may
+        still run some."""
         placed = self._placed()
         keepers = {pod_id: keeper for pod_id in pod_ids if (keeper := self._keeper(pod_id)) is not None}
         ends = {pod_id: keeper.end.remote() for pod_id, keeper in keepers.items() if pod_id in placed}
         _ended(list(ends.values()), _END_SECONDS)
-        self._groups = None  # while that was waited for one may have been placed
+        self._groups = None  # a group may have been placed during the wait
         for keeper in keepers.values():
             ray.kill(keeper)
         unsure = [pod_id for pod_id in pod_ids if not self._is_over(pod_id, placed, ends.get(pod_id))]
@@ -445,7 +452,7 @@ class Bridge:
             raise UnavailableError(f"{left[0]} may still run on a node that does not answer")
 
     def _is_over(self, pod_id: str, placed: frozenset[str], ended: Any) -> bool:  # noqa: ANN401  a reference
-        """Whether it is known to be without a look at its node."""
+        """Whether the pod has certainly ended, without asking its node."""
         note = self._notes.read(pod_id)
         never = note is None or (pod_id not in placed and not note.over and self._group(pod_id) == "PENDING")
         over = never or (ended is not None and _succeeded(ended))
@@ -454,16 +461,16 @@ class Bridge:
         return over
 
     def _placed(self) -> frozenset[str]:
-        """Pods with a note whose placement group stands."""
+        """The recorded pods whose placement group exists."""
         return frozenset(pod_id for pod_id in self._notes.active_pods() if self._group(pod_id) == "CREATED")
 
     def _group(self, pod_id: str) -> str:
-        """The state of a pod's placement group; empty where there is none."""
+        """The state of a pod's placement group; empty if there is none."""
         note = self._notes.read(pod_id)
         return self._standing().get(self._name(note.group), "") if note is not None else ""
 
     def _standing(self) -> dict[str, str]:
-        """The states of placement groups by name, asked for once for all that one request is about."""
+        """The states of placement groups by name, read once for each request."""
         if self._groups is None:
             groups: list[dict[str, Any]] = list(ray.util.placement_group_table().values())
             self._groups = {one["name"]: str(one["state"]) for one in groups if one["state"] != "REMOVED"}
@@ -471,7 +478,7 @@ class Bridge:
 
 
 def _ended(references: list[Any], seconds: float) -> list[Any]:
-    """Those that are ready within that time."""
+    """The references that are ready within that time."""
     if not references:
         return []
     ready: list[Any] = ray.wait(references, num_returns=len(references), timeout=seconds)[0]
@@ -494,7 +501,8 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def main() -> int:
-    """Answer until standard input ends. Standard output is the site's alone: what Ray prints is the log's."""
+    """Answers until standard input ends. Standard output belongs to the site; output of Ray is redirected to
+    the log."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     lines = _lines(sys.stdin.buffer)
@@ -516,7 +524,7 @@ def main() -> int:
             _write_response(out, BridgeResponse(error=error.message, hint=error.hint))
         except (RayError, RuntimeError, ConnectionError, ValueError) as error:
             _write_response(out, BridgeResponse(error=f"Ray reports: {short_of(error)}"))
-            return 1  # the next request opens the cluster anew
+            return 1  # the site starts a new bridge for the next request
     return 0
 
 

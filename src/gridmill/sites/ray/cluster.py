@@ -44,14 +44,14 @@ _VERSION = re.compile(r"(Ray|Python): (\S+)")
 _START_SECONDS = 90.0
 _END_SECONDS = 2.0
 _PODS_SECONDS = 4.0
-"""A pod gives its jobs 2 s, and takes 1 s to say how they ended."""
+"""A pod gives its jobs 2 s, and needs 1 s to report their ends."""
 _POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
 class RayNode:
-    """`ray start` in the foreground; everything of it ends with the process. `pods` are those that ran here
-    when it was left, with their starts."""
+    """`ray start` in the foreground; all its processes end with it. `pods` are those that ran here when it
+    was stopped, with their starts."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -63,8 +63,8 @@ class RayNode:
         return self.process.poll() is None
 
     def leave(self) -> None:
-        """End it; the cluster is told. What is left of Ray after 2 s is killed; pods give their jobs notice
-        and end by themselves."""
+        """Ends it; the cluster is notified. Processes of Ray that remain after 2 s are killed; pods notify
+        their jobs and end by themselves."""
         if not self.up:
             return
         self.pods = pods_below(self.process.pid)
@@ -78,7 +78,7 @@ class RayNode:
         self.process.wait()
 
     def clear(self) -> None:
-        """Wait until the pods have ended; those that have not after 4 s are killed with their jobs."""
+        """Waits until the pods have ended. After 4 s the remaining pods are killed with their jobs."""
         pods, self.pods = self.pods, {}
         until = time.monotonic() + _PODS_SECONDS
         while pods := {pid: start for pid, start in pods.items() if is_alive(pid, start)}:
@@ -88,7 +88,8 @@ class RayNode:
             time.sleep(_POLL_SECONDS)
 
     def wait_until_up(self, beat: Callable[[], None], seconds: float = _START_SECONDS) -> None:
-        """`beat` is called while waiting and may raise. Raises InputError, UnavailableError."""
+        """Waits until Ray runs. `beat` is called meanwhile and may raise. Raises InputError,
+        UnavailableError."""
         until = time.monotonic() + seconds
         while _UP not in self.log.read_bytes():
             beat()
@@ -98,7 +99,7 @@ class RayNode:
 
 
 def refusal(output: str, log: Path) -> InputError | UnavailableError:
-    """What Ray said when it did not start, as an error of ours."""
+    """Converts Ray's output of a failed start into an error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if "ersion mismatch" in output:
         return InputError(
@@ -117,7 +118,7 @@ def refusal(output: str, log: Path) -> InputError | UnavailableError:
 
 
 def want_own(host: str) -> None:
-    """Raises InputError where that is no address of this machine."""
+    """Raises InputError if `host` is not an address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, 0), family=family).close()
@@ -131,7 +132,7 @@ def want_own(host: str) -> None:
 
 
 def _versions(output: str) -> str:
-    """Those of the grid, and of this machine, as Ray names them one after the other."""
+    """The versions of the grid and of this machine, which Ray prints one after the other."""
     versions = [
         dict(_VERSION.findall(part))
         for part in output.partition("was started with:")[2].split("This process")
@@ -143,7 +144,8 @@ def _versions(output: str) -> str:
 
 
 def start_head(folder: Path, host: str, port: int) -> RayNode | None:
-    """A head with a token of its own in `folder`, which outlives the control node; None when it runs already.
+    """Starts a head with its own token in `folder`. The head survives the control node. Returns None if it
+    runs already.
 
     Raises UnavailableError.
     """
@@ -172,8 +174,8 @@ def join(
     behind: bool = False,
     claim: socket.socket | None = None,
 ) -> RayNode:
-    """This machine as a node of the grid at HOST:PORT; `behind` all else that runs on it (nice 19). The node
-    inherits the `claim` on this machine.
+    """Starts this machine as a node of the grid at HOST:PORT. With `behind` it runs at the lowest priority
+    (nice 19). The node inherits the `claim` on this machine.
 
     Raises InputError, UnavailableError.
     """
@@ -193,7 +195,7 @@ def join(
 
 
 def _want_head(host: str, port: int) -> None:
-    """Raises InputError where something else listens, UnavailableError where nobody answers in time."""
+    """Raises InputError if another program listens, UnavailableError if nothing answers in time."""
     try:
         is_head = speaks(host, port)
     except OSError as error:
@@ -208,7 +210,7 @@ def _want_head(host: str, port: int) -> None:
 
 
 def token_file(folder: Path) -> Path:
-    """The grid's token, made once, for this user only."""
+    """The file of the grid's token, made once, readable by this user only."""
     path = folder / "token"
     if not path.exists():
         _write_secret(path, secrets.token_hex(32))
@@ -241,13 +243,13 @@ def _start(
 
 
 def _end_with_parent() -> None:
-    """A lent machine on which nobody looks for its owner any more is no longer lent."""
+    """Ends a lent node when the process that watches for its owner ends."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def ray_environment(token_path: Path) -> Mapping[str, str]:
-    """For `ray start` of a grid's node."""
+    """The environment of `ray start` for a grid's node."""
     return {
         **os.environ,
         **RAY_ENVIRONMENT,
@@ -266,7 +268,7 @@ def _write_secret(path: Path, text: str) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Raises StorageError."""
+    """Makes the folder. Raises StorageError."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -277,6 +279,6 @@ def _make_folder(folder: Path) -> None:
 
 
 def want_ray() -> None:
-    """Raises UnavailableError where Ray is not installed."""
+    """Raises UnavailableError if Ray is not installed."""
     if find_spec("ray") is None:
         raise UnavailableError("the package `ray` is not installed", hint="pip install 'gridmill[ray,tls]'")

@@ -12,25 +12,26 @@ from gridmill.errors import InputError
 from gridmill.sites.process_table import ray_processes
 
 _NAME = "\0gridmill-node"
-"""An abstract socket: one per network namespace, so one per host, for all users; it disappears with the
-process that has it. (unix(7))"""
+"""An abstract socket: one per network namespace, so one per host, for all users. The kernel removes it with
+the process that holds it (unix(7))."""
 _PID = "pid"
 _END_SECONDS = 3.0
 _POLL_SECONDS = 0.05
 
 
 def claim_machine(folder: Path) -> socket.socket:
-    """What says, as long as it is open here or in a node that inherited it, that this machine is a node.
+    """Claims this machine as a node. The claim lasts while the socket is open here or in a node that
+    inherited it.
 
-    What an earlier `join` of this folder left when it was killed is ended first. Raises InputError where
-    this machine is a node already.
+    Processes that a killed `join` of this folder left are ended first. Raises InputError if this machine is
+    already a node.
     """
     ended = _end_left(folder)
     claim = try_claim()
     until = time.monotonic() + _END_SECONDS
     while (
         claim is None and ended and time.monotonic() < until
-    ):  # a process lets go of it a moment after its end
+    ):  # the kernel releases the socket a moment after its process ended
         time.sleep(_POLL_SECONDS)
         claim = try_claim()
     if claim is None:
@@ -43,7 +44,7 @@ def claim_machine(folder: Path) -> socket.socket:
 
 
 def try_claim() -> socket.socket | None:
-    """None where this machine is a node already."""
+    """The claim; None if this machine is already a node."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(_NAME)
@@ -54,13 +55,13 @@ def try_claim() -> socket.socket | None:
 
 
 def noting(folder: Path, command: Sequence[str]) -> list[str]:
-    """The command of a node's Ray, which first notes which process it is, and whose: there is no moment at
-    which it runs and nobody knows it."""
+    """The command of a node's Ray. It first records its process and its parent, so that it never runs
+    unrecorded."""
     return ["sh", "-c", 'echo "$$ $PPID" > "$0" && exec "$@"', str(folder / _PID), *command]
 
 
 def runs(folder: Path) -> int | None:
-    """The process of the node's Ray that was noted, if it runs."""
+    """The recorded process of the node's Ray, if it runs."""
     try:
         pid = int((folder / _PID).read_text().split()[0])
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -70,7 +71,7 @@ def runs(folder: Path) -> int | None:
 
 
 def _end_left(folder: Path) -> bool:
-    """Whether there was one to end."""
+    """Ends a recorded node that its starter left. Returns whether there was one."""
     pid = runs(folder)
     if pid is None or not _is_orphan(folder, pid):
         return False
@@ -92,7 +93,7 @@ def _wait_for_end(folder: Path) -> None:
 
 
 def _is_orphan(folder: Path, pid: int) -> bool:
-    """Whether who started it is gone."""
+    """Whether the process that started it has ended."""
     try:
         parent = int((folder / _PID).read_text().split()[1])
         status_text = Path(f"/proc/{pid}/status").read_text()

@@ -1,10 +1,9 @@
 """The actors on Ray's nodes: one for each pod, checks of the node, and cleanup after a dead actor.
 
-A keeper holds the pod's place in its placement group and a pipe of which the pod has the other end: when the
-keeper ends, in whatever way, the pod ends itself and its jobs. So a pod ends whenever Ray ends its actor.
-
-Before a pod starts, the keeper checks whether the machine on which Ray has put it can hold it, because Ray
-believes what `ray start` was told.
+An actor holds the pod's place in its placement group, and one end of a pipe whose other end the pod has. When
+the actor ends for any reason, the pod ends itself and its jobs. So a pod ends whenever Ray ends its actor.
+Before a pod starts, the actor checks whether the machine has the claimed resources, because Ray trusts the
+values given to `ray start`.
 """
 
 import fcntl
@@ -34,8 +33,8 @@ from gridmill.sites.ray.protocol import BridgeResponse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCapacity:
-    """What it has, and what pods that are there have been promised of its memory. `gpus` None: only the
-    driver of another maker knows."""
+    """The capacity of the machine, and the memory promised to its living pods. `gpus` is None if only the
+    driver of another vendor knows it."""
 
     memory_bytes: int
     claimed_bytes: int = 0
@@ -43,7 +42,8 @@ class NodeCapacity:
 
 
 def why_unseen(root_mark: Path) -> str:
-    """Why the storage root is not there; empty when it is. `root_mark` lies in its `.sites`."""
+    """The reason why the storage root cannot be used; empty if it can. `root_mark` is a file in its
+    `.sites`."""
     if root_mark.exists():
         return ""
     host, root = socket.gethostname(), root_mark.parent.parent
@@ -51,8 +51,8 @@ def why_unseen(root_mark: Path) -> str:
 
 
 def why_unfit(order: PodOrder, machine: NodeCapacity, gpus: str = "") -> str:
-    """What it lacks of what it promised; empty when it has it. `gpus` are those that Ray gave, as in
-    CUDA_VISIBLE_DEVICES."""
+    """The resource that the machine lacks for this pod; empty if it has all. `gpus` are those that Ray
+    assigned, as in CUDA_VISIBLE_DEVICES."""
     host = socket.gethostname()
     return _without_memory(host, order.capacity.memory_bytes, machine) or _without_gpu(host, gpus, machine)
 
@@ -73,7 +73,7 @@ def _without_memory(host: str, wanted: int, machine: NodeCapacity) -> str:
 
 
 def _without_gpu(host: str, given: str, machine: NodeCapacity) -> str:
-    """Names that are no numbers are parts of a GPU."""
+    """Checks the numbers of GPUs. Names that are not numbers are parts of a GPU."""
     has = machine.gpus
     missing = [one for one in given.split(",") if one.isdigit() and has is not None and int(one) >= has]
     if not missing:
@@ -85,8 +85,8 @@ def _without_gpu(host: str, given: str, machine: NodeCapacity) -> str:
 
 
 GIVE_UP_SHARE = 0.5
-"""Share of the patience after which a lost node's pods are regarded as ended: by then a keeper there has
-ended."""
+"""The share of the patience after which an actor that lost its cluster ends. When the site counts the pods of
+a lost node as ended, they have really ended."""
 _ASK_SECONDS = 1.0
 
 
@@ -96,9 +96,12 @@ def _site(home: str, environment: Mapping[str, str]) -> ProcessSite:
 
 
 def _watch_head(head: GcsClient, seconds: float) -> None:
-    """End this process, and with it the pod, once the cluster's head was out of reach for that long, or that
-    of another cluster is at its address: the pod's jobs may soon run elsewhere. (Ray's agents give up only
-    when they hear that they are dead.) A head that comes back with its state is the same."""
+    """Ends this process, and with it the pod, after the cluster's head was out of reach for that long, or
+    another cluster answers at its address: the pod's jobs may soon run elsewhere.
+
+    (Ray's agents give up only when they hear that they are dead.) A head that restarts with its state is the
+    same cluster.
+    """
     last_contact = time.monotonic()
     while time.monotonic() - last_contact < seconds:
         try:
@@ -124,14 +127,15 @@ class PodActor:
         watch = (head, patience_seconds * GIVE_UP_SHARE)
         threading.Thread(target=_watch_head, args=watch, daemon=True).start()
         self._order = decode(order, PodOrder)
-        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray gave us
+        given = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # those that Ray assigned to this actor
         os.environ["GRIDMILL_GPUS"] = given
         self._site = _site(self._order.home, environment)
         self._lacks = False
         self._unfit = self._bring_up(Path(root_mark), given)
 
     def _bring_up(self, root_mark: Path, gpus: str) -> str:
-        """Why it cannot be brought up. One keeper at a time looks what others have claimed, and claims."""
+        """The reason why the pod cannot start. Only one actor at a time reads the claims of others and
+        claims."""
         home = Path(self._order.home)
         try:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -154,14 +158,14 @@ class PodActor:
         return unfit
 
     def sight(self) -> tuple[str, str, bool]:
-        """What this node sees of the pod, and whether it lacks what it promised."""
+        """This node's report of the pod, and whether the node lacks a claimed resource."""
         if self._unfit:
             return PodStatus.GONE.value, self._unfit, self._lacks
         seen = self._site.observe([self._order.pod_id])[self._order.pod_id]
         return seen.status.value, seen.message, False
 
     def end(self) -> None:
-        """End the pod and its jobs. Nobody asks for it again: nothing of it stays."""
+        """Ends the pod and its jobs. No request follows, so all its files are removed."""
         if not self._unfit:
             self._site.tear_down([self._order.pod_id])
             clear(Path(self._order.home) / "pods" / self._order.pod_id)
@@ -169,7 +173,7 @@ class PodActor:
 
 @ray.remote
 def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, str]:
-    """What this node sees of a pod without a keeper: it is ended first, and what is left of it."""
+    """This node's report of a pod without an actor. Its remains are ended first."""
     site = _site(home, environment)
     site.tear_down([pod_id])
     seen = site.observe([pod_id])[pod_id]
@@ -178,12 +182,12 @@ def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, s
 
 @ray.remote
 def look_around(home: str) -> bytes:
-    """What is seen on this node. What long ended pods left there is removed."""
+    """The reports of this node. Also removes files of pods that ended long ago."""
     clear_old(Path(home) / "pods", time.time())
     return encode(look_at_machine())
 
 
 @ray.remote
 def read_last_words(home: str, pod_id: str) -> bytes:
-    """What the pod had journalled."""
+    """The events in the pod's journal."""
     return encode(BridgeResponse(events=tuple(_site(home, {}).undelivered_events(pod_id))))

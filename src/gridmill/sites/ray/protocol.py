@@ -11,10 +11,12 @@ from gridmill.ports.site import PodReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeHello:
-    """The bridge's first line: the cluster's address; `mark` tells this home's pods from another's; `notes`
-    is the folder with notes of where each pod was brought up; `home` the pods' folder on every node;
-    `environment` what they start with; `root_mark` a file below the storage root. Pods of a
-    lost node are gone after `patience_seconds`."""
+    """The bridge's first line.
+
+    `address` is the cluster's. `mark` distinguishes this home's pods from others. `notes` is the folder with
+    records of started pods. `home` is the folder of pods on every node; `environment` are their variables.
+    `root_mark` is a file below the storage root. Pods of a lost node count as ended after `patience_seconds`.
+    """
 
     address: str
     mark: str
@@ -36,7 +38,7 @@ class BridgeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeResponse:
-    """Its answer; `error` says why there is none, with `hint`."""
+    """The answer; `error` is the reason if there is none, with `hint`."""
 
     nodes: tuple[Node, ...] = ()
     utilization: Mapping[str, NodeUtilization] = field(default_factory=dict)

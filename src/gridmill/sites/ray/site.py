@@ -1,10 +1,9 @@
 """The Ray site: a SitePort over a bridge, the one process that loads Ray and is a driver of the cluster.
 
-Ray requires the same Python and the same Ray on all its nodes, starts threads and may end its process; none
-of that belongs into a control node. A bridge that dies or hangs is started again; the pods are not affected.
-
-`local_address_towards` first checks whether a Ray head listens at an address, because Ray itself tries for a
-minute.
+Ray requires the same Python and the same Ray on all its nodes, starts threads and may end its process. None
+of this is acceptable in a control node. A bridge that dies or hangs is started again; the pods are not
+affected. `local_address_towards` first checks whether a Ray head listens at an address, because Ray itself
+tries for a minute.
 """
 
 import os
@@ -38,21 +37,21 @@ _TYPE_AT = 3
 
 
 def local_address_towards(host: str, port: int) -> str:
-    """This machine's address on the way there. Raises OSError where nobody answers."""
+    """This machine's address for connections to that host. Raises OSError if nothing answers."""
     with socket.create_connection((host, port), timeout=SECONDS) as opened:
         return str(opened.getsockname()[0])
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody does."""
+    """Whether a program answers."""
     with suppress(OSError):
         return bool(local_address_towards(host, port))
     return False
 
 
 def speaks(host: str, port: int, seconds: float = SECONDS) -> bool:
-    """Whether it may be Ray: its servers speak gRPC, so HTTP/2 (RFC 9113, 3.4), which begins with SETTINGS.
-    With Ray's TLS nobody can tell. Raises OSError where nobody listens, or says anything in time."""
+    """Whether it may be Ray. Ray's servers use gRPC, so HTTP/2 (RFC 9113, 3.4), which starts with SETTINGS.
+    With Ray's TLS it cannot be decided. Raises OSError if nothing listens or answers in time."""
     if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
         return True
     with socket.create_connection((host, port), timeout=seconds) as opened, suppress(ConnectionError):
@@ -85,7 +84,7 @@ _LOG_BYTES = 2**20
 
 
 class RaySite:
-    """A SitePort. Safe to call from several threads: one request at a time."""
+    """A SitePort. Safe to call from several threads; it handles one request at a time."""
 
     def __init__(self, opening: BridgeHello, link: str, environment: Mapping[str, str], log: Path) -> None:
         self._opening = opening
@@ -98,46 +97,47 @@ class RaySite:
         self._unread = b""
 
     def nodes(self) -> tuple[Node, ...]:
-        """The cluster's living nodes: what Ray gives of each. Raises UnavailableError."""
+        """The cluster's living nodes with the resources that Ray gives. Raises UnavailableError."""
         return self._ask(BridgeRequest(operation="nodes")).nodes
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """Each living node looks at itself."""
+        """The load that each living node measures."""
         return self._ask(BridgeRequest(operation="looks")).utilization
 
     def link(self) -> str:
-        """Where the pods dial in."""
+        """The address at which pods connect."""
         return self._link
 
     def pod_home(self, pod_id: str) -> str:
-        """The same path on every node."""
+        """The folder of pods, with the same path on every node."""
         return self._opening.home
 
     def prepare(self) -> None:
-        """Nothing: starting the bridge is the survey's."""
+        """Nothing: the survey starts the bridge."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """A placement group for a deployment's: Ray places all or none. Does not wait for it."""
+        """Requests a placement group for a deployment's pods: Ray places all or none. Does not wait for
+        it."""
         if orders:
             self._ask(BridgeRequest(operation="bring_up", orders=tuple(orders)))
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """All at once."""
+        """The reports of all pods in one request."""
         return (
             self._ask(BridgeRequest(operation="observe", pods=tuple(pod_ids))).pod_reports if pod_ids else {}
         )
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """What lies on the pod's node; nothing when the node is lost."""
+        """The events on the pod's node; none if the node is lost."""
         return self._ask(BridgeRequest(operation="undelivered_events", pods=(pod_id,))).events
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """End them and give their placement groups back."""
+        """Ends the pods and releases their placement groups."""
         if pod_ids:
             self._ask(BridgeRequest(operation="tear_down", pods=tuple(pod_ids)))
 
     def close(self) -> None:
-        """End the bridge; actors and pods go on. Who waits for an answer is told at once."""
+        """Ends the bridge; actors and pods continue. Waiting callers get an error at once."""
         self._closed = True
         bridge = self._bridge
         if bridge is not None:
@@ -168,7 +168,7 @@ class RaySite:
         return self._bridge
 
     def _want_open(self) -> None:
-        """Asked before and after a bridge is started: none outlives `close`."""
+        """Called before and after a bridge is started, so that no bridge survives `close`."""
         if self._closed:
             raise UnavailableError("the site is closed because it was removed or changed")
 
@@ -226,12 +226,12 @@ class RaySite:
         bridge.wait()
         for stream in (bridge.stdin, bridge.stdout):
             if stream is not None:
-                with suppress(BrokenPipeError):  # what it was asked last and did not read
+                with suppress(BrokenPipeError):  # the bridge did not read the last request
                     stream.close()
 
 
 def _want_answer(address: str) -> None:
-    """Ray tries for a minute where nobody listens. Raises UnavailableError."""
+    """Checks for an answer first, because Ray itself tries for a minute. Raises UnavailableError."""
     try:
         ray = speaks(*read_address(address.removeprefix("ray://")))
     except OSError as error:
@@ -271,7 +271,7 @@ def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
 
 
 def check_site(site: Site) -> None:
-    """Raises InputError for an address or settings that cannot be, UnavailableError without Ray."""
+    """Raises InputError for an invalid address or setting, UnavailableError without Ray."""
     check_settings(site, SETTINGS)
     if find_spec("ray") is None:
         raise UnavailableError("the package `ray` is not installed", hint="pip install 'gridmill[ray]'")
@@ -303,7 +303,7 @@ def _check_address(site: Site) -> None:
 
 
 def _mark(folder: Path) -> str:
-    """By which the pods of this home are told from another's on the same cluster; made once."""
+    """The mark that distinguishes this home's pods from others on the same cluster; made once."""
     path = folder / "mark"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -323,7 +323,8 @@ def _pod_environment(settings: Settings) -> dict[str, str]:
 
 
 def _environment(site: Site) -> dict[str, str]:
-    """The bridge's own. Ray's mode of authentication is always said: else a file in ~/.ray decides."""
+    """The bridge's environment. It always sets Ray's mode of authentication: otherwise a file in ~/.ray
+    decides."""
     environment = {**os.environ, **RAY_ENVIRONMENT}
     token_file = site.settings.get("token_file")
     if token_file:
@@ -339,11 +340,11 @@ def _listener_link(site: Site, doors: PodListeners) -> str:
 
 
 def _facing(address: str) -> str:
-    """This machine's address on the way to the cluster. Raises UnavailableError."""
+    """This machine's address for connections to the cluster. Raises UnavailableError."""
     host, _ = read_address(address.removeprefix("ray://"))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # sends nothing
+            probe.connect((host, 9))  # UDP: this sends nothing
         except OSError as error:
             raise UnavailableError(
                 f"{address!r} cannot be reached: {error.strerror or error}",

@@ -29,7 +29,7 @@ from gridmill.sites.slurm.settings import SlurmSettings, settings_of
 TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 10
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "SLURM_CONF")
-"""Variables of the environment that commands here get: sbatch passes its environment on, and Slurm records
+"""The variables of the environment for local commands: sbatch passes its environment on, and Slurm records
 it."""
 
 
@@ -43,23 +43,23 @@ class CompletedCommand:
 
     @property
     def text(self) -> str:
-        """What it wrote."""
+        """The output of the command."""
         return self.out.decode(errors="replace")
 
 
 class Shell(Protocol):
-    """Safe to use from several threads."""
+    """Runs commands. Safe to use from several threads."""
 
     def run(self, script: str, data: bytes | None = None) -> CompletedCommand:
-        """Run a shell script; `data` is its standard input. Raises UnavailableError when it cannot be run,
-        or takes longer than 30 s."""
+        """Runs a shell script; `data` is its standard input. Raises UnavailableError if it cannot run or
+        takes longer than 30 s."""
 
     def close(self) -> None:
-        """Let go of the connection, if there is one."""
+        """Closes the connection, if there is one."""
 
 
 class LocalShell:
-    """Commands run on this machine."""
+    """Runs commands on this machine."""
 
     def run(self, script: str, data: bytes | None = None) -> CompletedCommand:
         """See Shell."""
@@ -69,12 +69,12 @@ class LocalShell:
         )
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
 
 class SshShell:
-    """Commands run on a login node, all over one connection of the `ssh` program, which knows its user's
-    configuration, keys and agent. It is opened when it is needed and again when it broke."""
+    """Runs commands on a login node, all over one connection of the `ssh` program, which uses the user's
+    configuration, keys and agent. It is opened at the first use, and again if it broke."""
 
     def __init__(self, target: str, options: Sequence[str] = ()) -> None:
         self._target = target
@@ -89,7 +89,7 @@ class SshShell:
         self._open()
         remote = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
         done = _run(self._ssh("-S", str(self._socket), "-T", self._target, "--", remote), script, data, None)
-        if done.status == 255:  # ssh's own trouble
+        if done.status == 255:  # an error of ssh itself
             self._give_up()
             raise UnavailableError(f"{self._target} does not answer: {_last_line(done.err)}")
         return done
@@ -98,14 +98,15 @@ class SshShell:
         return ["ssh", "-o", "BatchMode=yes", *self._options, *words]
 
     def _open(self) -> None:
-        """The connection that the others share. Its child is ours: it ends with `close`."""
+        """Opens the connection that all commands share. It is a child of this process and ends with
+        `close`."""
         with self._opening:
             if self._master is not None and self._master.poll() is None:
                 return
             keep = ("ServerAliveInterval=5", "ServerAliveCountMax=3", f"ConnectTimeout={_CONNECT_SECONDS}")
             options = [word for option in keep for word in ("-o", option)]
             log = Path(self._folder.name) / "log"
-            self._socket.unlink(missing_ok=True)  # one that was killed left it
+            self._socket.unlink(missing_ok=True)  # a killed process left it
             with log.open("wb") as file:
                 self._master = subprocess.Popen(
                     self._ssh(*options, "-M", "-N", "-S", str(self._socket), self._target),
@@ -136,13 +137,13 @@ class SshShell:
         self._socket.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """End the connection."""
+        """Ends the connection."""
         self._give_up()
         self._folder.cleanup()
 
 
 def shell_of(site: Site) -> Shell:
-    """Commands run here, or at `ssh://[USER@]HOST[:PORT]`. Raises InputError."""
+    """Returns the shell for commands here, or at `ssh://[USER@]HOST[:PORT]`. Raises InputError."""
     if not site.address:
         return LocalShell()
     target = site.address.removeprefix("ssh://").rstrip("/")
@@ -156,7 +157,7 @@ def shell_of(site: Site) -> Shell:
 
 
 def check_site(site: Site) -> None:
-    """Raises InputError for an address or settings that cannot be."""
+    """Raises InputError for an invalid address or setting."""
     settings_of(site)
     shell_of(site)
 
@@ -189,7 +190,7 @@ def _last_line(text: str) -> str:
 
 
 def packed(batch: BatchJob, wishes: SlurmSettings, orders: Sequence[PodOrder]) -> bytes:
-    """A deployment's files, for its user only: orders hold secrets."""
+    """An archive of a deployment's files, readable by its user only, because orders contain secrets."""
     here = f"deployments/{batch.deployment_id}"
     files = {
         f"{here}/script": script.batch_script(batch, wishes).encode(),

@@ -22,36 +22,38 @@ SQUEUE_FIELDS = (
     "RestartCnt",
 )
 SQUEUE_FORMAT = ",".join(f"{name}:|" for name in SQUEUE_FIELDS)
-"""For squeue --Format; times are Unix times with SLURM_TIME_FORMAT=%s."""
+"""The format for squeue --Format; times are Unix times with SLURM_TIME_FORMAT=%s."""
 
 SACCT_FIELDS = ("JobID", "JobName", "State", "ExitCode", "ElapsedRaw", "MaxRSS", "TotalCPU", "Submit")
 SACCT_FORMAT = ",".join(SACCT_FIELDS)
-"""For sacct --noheader --parsable2 --noconvert."""
+"""The format for sacct --noheader --parsable2 --noconvert."""
 
 SINFO_FORMAT = "%N|%c|%m|%T|%G|%R"
-"""For sinfo --Node --noheader: a line for each node of each partition."""
+"""The format for sinfo --Node --noheader: one line for each node of each partition."""
 PARTITION = "partition/"
-"""Prefix of a line with a partition, of which the cluster's default one has a star behind its name."""
+"""The prefix of a line with a partition. The cluster's default partition has a star after its name."""
 
 MEMORY_SHARE = 0.9
-"""Share of a node's memory for jobs; the rest is for the pods themselves."""
+"""The share of a node's memory for jobs; the pods themselves need the rest."""
 
 _USABLE = frozenset(
     {"idle", "mixed", "allocated", "completing", "planned", "reserved", "blocked", "cloud", "dynamic_norm"}
     | {"powered_down", "powering_down", "powering_up", "power_down", "power_up", "reboot_requested"}
 )
-"""States of nodes on which jobs run, or will run once it is their turn."""
+"""The states of nodes on which jobs run or can run later."""
 _SAME_SECONDS = 5.0
 _WORKING = "~#%!@^-"
-"""Marks behind the state of a node that still takes jobs: powered off, powered up, powered down, to be
+"""Marks after the state of a node that still accepts jobs: powered off, powered up, powered down, to be
 powered down (Slurm wakes such nodes for a job), to be rebooted, being rebooted, planned for another job.
-Others: `*` does not answer, `$` is in a maintenance reservation. (sinfo(1), NODE STATE CODES)"""
+
+Other marks: `*` does not answer, `$` is in a maintenance reservation. (sinfo(1), NODE STATE CODES)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqueueJob:
-    """A job as squeue lists it. Where it runs, `began` is its Unix time of start and
-    `ends` the one at which its time limit is reached."""
+    """A job in the output of squeue. For a running job, `began` is the Unix time of its start and `ends` the
+    time of its limit."""
 
     id: str
     name: str
@@ -66,7 +68,7 @@ class SqueueJob:
 
     @property
     def state(self) -> SlurmState:
-        """What its state means here. One that is pending again after it ran never starts its pods again."""
+        """The meaning of its state. A job that is pending again after it ran never starts its pods again."""
         result = state_of(self.word)
         if result.phase == SlurmPhase.PENDING and self.restarts:
             return state_of("REQUEUED")
@@ -74,18 +76,24 @@ class SqueueJob:
 
 
 CLOCK = "clock/"
-"""Prefix of the line of `look` with the Unix time of that machine."""
+"""The prefix of the line of `look` with the Unix time of the cluster."""
 
 
 def parse_squeue(text: str, ahead: float = 0.0) -> tuple[SqueueJob, ...]:
-    """Jobs from `squeue --noheader --Format=SQUEUE_FORMAT`; lines that are none are left out. The clock there
-    is `ahead` of ours by so many seconds: times are given as ours has them."""
+    """Jobs from `squeue --noheader --Format=SQUEUE_FORMAT`; invalid lines are skipped.
+
+    The cluster's clock is `ahead` of this machine's by so many seconds; the returned times are on this
+    machine's clock.
+    """
     return tuple(_moved(job, -ahead) for line in text.splitlines() if (job := _listed(line)) is not None)
 
 
 def clock_ahead(text: str, now: float, previous: float = 0.0) -> float:
-    """By how many seconds the clock there is ahead of ours, where it is `now`. What was `previous` stays
-    while it is about right: times that moved a little at each look would be changes."""
+    """The seconds by which the cluster's clock (`now`) is ahead of this machine's.
+
+    A small difference from `previous` is ignored, because times that change a little at each look would count
+    as changes.
+    """
     clock_lines = (line.removeprefix(CLOCK) for line in text.splitlines() if line.startswith(CLOCK))
     ahead = next((float(time) - now for time in clock_lines if time.isdigit()), previous)
     return previous if abs(ahead - previous) < _SAME_SECONDS else ahead
@@ -116,13 +124,13 @@ def _listed(line: str) -> SqueueJob | None:
 
 
 def most_alive(jobs: Iterable[SqueueJob], name: str) -> SqueueJob | None:
-    """Of the jobs with that name the one that counts: the most alive, of the ended ones the last."""
+    """The relevant job of those with that name: the one that is most active, or of ended ones the last."""
     mine = [job for job in jobs if job.name == name]
     return max(mine, key=lambda job: (job.state.phase, int(re.split(r"\D", job.id)[0])), default=None)
 
 
 def parse_clock(text: str) -> float:
-    """Seconds from Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS`; 0 for what is none."""
+    """Seconds from Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS`; 0 for another text."""
     days, _, clock = text.rpartition("-")
     try:
         parts = [float(part) for part in clock.split(":")]
@@ -136,7 +144,7 @@ def parse_clock(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SacctJob:
-    """What sacct has of a job: the largest memory of a task, CPU time of all."""
+    """The accounting of a job: the largest memory of a task, and the CPU time of all tasks."""
 
     name: str
     word: str
@@ -147,14 +155,14 @@ class SacctJob:
 
     @property
     def is_final(self) -> bool:
-        """Whether the accounting knows that the job is over."""
+        """Whether the accounting has recorded the end of the job."""
         return state_of(self.word).phase == SlurmPhase.OVER
 
 
 def parse_sacct(text: str) -> tuple[SacctJob, ...]:
     """Jobs from `sacct --noheader --parsable2 --noconvert --format=SACCT_FORMAT`, in the order submitted.
 
-    A step's line (`12.0`) follows its job's and adds its peak of memory.
+    A step's line (`12.0`) follows its job's line and adds its peak of memory.
     """
     jobs: dict[str, SacctJob] = {}
     for line in text.splitlines():
@@ -204,7 +212,7 @@ def _bytes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNodes:
-    """Nodes that can be used, and those that are away; each once, in order. And the names of all partitions,
+    """The usable nodes and the unusable ones, without repetition, in order. And the names of all partitions,
     the default one first."""
 
     usable: tuple[Node, ...]
@@ -215,8 +223,8 @@ class SlurmNodes:
 def parse_sinfo(text: str, gres: str, partition: str = "") -> SlurmNodes:
     """Nodes from `sinfo --Node --noheader --format=SINFO_FORMAT`, partitions from lines with that prefix.
 
-    `gres` is what a GPU is there: `gpu`, or `gpu:TYPE`. `partition` are the names of those that are used,
-    separated by commas; empty: all, for a resource may name one.
+    `gres` is the name of a GPU: `gpu`, or `gpu:TYPE`. `partition` contains the names of the used partitions,
+    separated by commas; empty: all, because a resource may name one.
     """
     named = [line.removeprefix(PARTITION) for line in text.splitlines() if line.startswith(PARTITION)]
     named.sort(key=lambda name: not name.endswith("*"))
@@ -237,7 +245,8 @@ def parse_sinfo(text: str, gres: str, partition: str = "") -> SlurmNodes:
 
 
 def is_usable(word: str) -> bool:
-    """Of `idle`, `mixed-`, `allocated+`, `mixed+planned`, `idle~`; not of `down*`, `draining@`, `idle*`."""
+    """True for `idle`, `mixed-`, `allocated+`, `mixed+planned`, `idle~`; False for `down*`, `draining@`,
+    `idle*`."""
     while word[-1:] and word[-1:] in _WORKING:
         word = word[:-1]
     parts = word.lower().rstrip("+").split("+")
@@ -252,7 +261,7 @@ def _node(parts: Sequence[str], gres: str, partitions: tuple[str, ...]) -> Node:
 
 
 def count_gres(text: str, wanted: str) -> int:
-    """How many of `gpu` or `gpu:TYPE` there are in `gpu:a100:4(S:0-1),gpu:v100:2,shard:8`."""
+    """The number of `gpu` or `gpu:TYPE` in `gpu:a100:4(S:0-1),gpu:v100:2,shard:8`."""
     name, _, kind = wanted.partition(":")
     count = 0
     for part in re.split(r",(?![^(]*\))", text):
@@ -264,5 +273,5 @@ def count_gres(text: str, wanted: str) -> int:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """n2 before n10."""
+    """The sort key that puts n2 before n10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

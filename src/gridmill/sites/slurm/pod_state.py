@@ -12,7 +12,7 @@ from gridmill.sites.slurm.parse import SacctJob, SqueueJob
 from gridmill.sites.slurm.states import SlurmPhase, SlurmState, never_starts, state_of
 
 ABSENT_SECONDS = 10.0
-"""Slurm may not list a job for a moment while its controller restarts; a job that is absent longer has
+"""Slurm may not list a job for a moment while its controller restarts. A job that is absent for longer has
 ended."""
 SIGNALLED_SECONDS = 60.0
 """How long a pod that was ended by a signal waits for Slurm's reason."""
@@ -35,9 +35,12 @@ _ENDED = PodReport(status=PodStatus.GONE, message="it has ended")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEvidence:
-    """`marks` are those in the pod's folder (claimed, stop, signalled, ended). `prepared`: its deployment's
-    files are there, so it was to be submitted. `for_seconds` is since when the job has been as it is now.
-    `accounting`: there is one, and it may still tell of the job."""
+    """The observations of a pod.
+
+    `marks` are the marks in the pod's folder (claimed, stop, signalled, ended). `prepared`: the files of its
+    deployment exist, so it is about to be submitted. `for_seconds` is the time since the last change of the
+    job. `accounting`: the cluster has accounting, which may still report the job.
+    """
 
     marks: frozenset[str]
     submitted: bool
@@ -49,7 +52,7 @@ class PodEvidence:
 
 
 def report_of(seen: PodEvidence) -> PodReport:
-    """The pod as the site sees it."""
+    """The site's report of the pod."""
     if seen.job is None:
         return _without_job(seen)
     state = seen.job.state
@@ -65,14 +68,14 @@ def report_of(seen: PodEvidence) -> PodReport:
 
 
 def is_unexplained(seen: PodEvidence) -> bool:
-    """Whether its script ended by itself and the pod never did: its log may tell why (there is no such Python
-    on the node, say)."""
+    """Whether its script ended by itself without the pod: the log may contain the reason (for example, this
+    Python does not exist on the node)."""
     job = seen.job or seen.account
     return job is not None and job.word in _BY_ITSELF and "ended" not in seen.marks
 
 
 def with_log(sight: PodReport, log: str) -> PodReport:
-    """With the last line of its log, if there is one."""
+    """Adds the last line of the pod's log, if there is one."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if sight.status != PodStatus.GONE or not lines:
         return sight
@@ -94,12 +97,13 @@ def _without_job(seen: PodEvidence) -> PodReport:
 
 
 def _ended_by_itself(marks: frozenset[str]) -> bool:
-    """Or because we asked it to: then there is nothing to explain."""
+    """Whether the pod ended by itself or by a request of the site. Both need no explanation."""
     return "ended" in marks and ("signalled" not in marks or "stop" in marks)
 
 
 def _ended_before_its_job(seen: PodEvidence) -> PodReport:
-    """By itself; or by a signal: then Slurm is about to say why."""
+    """The report of a pod that ended before its job: by itself, or by a signal. After a signal Slurm will
+    report the reason soon."""
     if _ended_by_itself(seen.marks) or seen.for_seconds >= SIGNALLED_SECONDS:
         return _ENDED
     return PodReport(

@@ -26,8 +26,11 @@ REFUSED = 92
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchJob:
-    """A deployment as it is submitted. `job` is the name by which it is found again; pods are its tasks, in
-    that order, each with `capacity`. `folder` is the site's on the cluster, `python` what runs pods there."""
+    """A deployment to submit.
+
+    `job` is the name by which its job is found later. Its pods are the tasks, in that order, each with
+    `capacity`. `folder` is the site's folder on the cluster; `python` runs the pods.
+    """
 
     deployment_id: str
     job: str
@@ -37,11 +40,11 @@ class BatchJob:
     python: str
     variables: Mapping[str, str]
     node: str = ""
-    """The only one it may run on; empty: where Slurm likes."""
+    """The only node on which it may run; empty: Slurm chooses."""
 
 
 def batch_script(batch: BatchJob, wishes: SlurmSettings) -> str:
-    """What sbatch is given."""
+    """The batch script for sbatch."""
     here = f"{batch.folder}/deployments/{batch.deployment_id}"
     lines = [f"#SBATCH {option}" for option in (*_options(batch, wishes, here), *map(_quoted, wishes.extra))]
     tasks = f"--ntasks={len(batch.pods)} --cpus-per-task={_cpus(batch)} --kill-on-bad-exit=0 --wait=0"
@@ -69,7 +72,7 @@ def _options(batch: BatchJob, wishes: SlurmSettings, here: str) -> list[str]:
 
 
 def request(amounts: Amounts, pods: int, wishes: SlurmSettings) -> str:
-    """What sbatch is asked for so many pods of that size, as on its command line."""
+    """The options of sbatch for so many pods of that size."""
     batch = BatchJob(
         deployment_id="", job="", pods=("",) * pods, capacity=amounts, folder="", python="", variables={}
     )
@@ -92,18 +95,18 @@ def _requested(batch: BatchJob, wishes: SlurmSettings) -> list[str]:
 
 
 def _quoted(option: str) -> str:
-    """As sbatch reads it in a script: like a shell would."""
+    """Quotes an option for sbatch, which reads a script like a shell."""
     return shlex.quote(option)
 
 
 def _cpus(batch: BatchJob) -> int:
-    """Slurm gives whole CPUs."""
+    """Rounds up, because Slurm gives whole CPUs."""
     return max(1, ceil(batch.capacity.cpus - 1e-9))
 
 
 def _memory_mib_per_cpu(batch: BatchJob) -> int:
-    """By CPU, for tasks lie on nodes as Slurm likes; with the pods' own share on top. Rounded down: a pod as
-    large as its node must still fit."""
+    """The memory per CPU, because Slurm chooses the nodes of tasks; it includes the share of the pod itself.
+    Rounded down: a pod as large as its node must still fit."""
     return max(1, int(batch.capacity.memory_bytes / MEMORY_SHARE / MIB / _cpus(batch) + 1e-6))
 
 
@@ -114,10 +117,10 @@ def _gpus(batch: BatchJob, wishes: SlurmSettings) -> str:
 
 
 def pod_script(batch: BatchJob, wishes: SlurmSettings) -> str:
-    """What each task runs: it claims its pod, runs it, and ends whatever the pod left behind.
+    """The script of each task: it claims its pod, runs it, and ends all processes that the pod left.
 
-    `claimed` is made before a pod starts, by mkdir, which one process alone can do: a pod starts at most
-    once, wherever Slurm runs the script again. `signalled` says that Slurm told the task to end.
+    mkdir makes `claimed` before a pod starts, which only one process can do: a pod starts at most once, even
+    if Slurm runs the script again. `signalled` records that Slurm told the task to end.
     """
     variables = [f"export {name}={shlex.quote(value)}" for name, value in sorted(batch.variables.items())]
     python = shlex.quote(batch.python)
@@ -140,7 +143,7 @@ def pod_script(batch: BatchJob, wishes: SlurmSettings) -> str:
             "watcher=$!",
             'while kill -0 "$child" 2>/dev/null; do wait "$child"; code=$?; done',
             'kill -KILL "$watcher" 2>/dev/null',
-            "trap '' TERM INT",  # what cleans up is not to be ended with what it cleans up
+            "trap '' TERM INT",  # the cleanup must not end together with the processes that it ends
             f'[ -e "$pod/ended" ] || {python} -P -m gridmill.pod.cleanup "$pod" >>"$pod/log" 2>&1 </dev/null',
             'exit "${code:-0}"',
             "",
@@ -149,10 +152,10 @@ def pod_script(batch: BatchJob, wishes: SlurmSettings) -> str:
 
 
 def submit(folder: str, deployment_id: str, job: str, pods: Sequence[str]) -> str:
-    """Submit a deployment whose files come as a tar archive on standard input, unless it ever was.
+    """Submits a deployment unless it was ever submitted. Its files come as a tar archive on standard input.
 
-    A crash may have come between the submission and its note, so the queue is asked first. Pods that were
-    torn down before are claimed: with none left there is nothing to submit.
+    A crash may have happened between the submission and its mark, so the queue is checked first. Pods that
+    were torn down before are claimed: if no other pod is left, nothing is submitted.
     """
     open_pods = " && ".join(f"[ -e pods/{pod}/claimed ]" for pod in pods)
     here = f"deployments/{deployment_id}"
@@ -176,7 +179,7 @@ fi
 
 
 def bar(folder: str, pods: Iterable[str]) -> str:
-    """Pods that never started do not start any more, and are over."""
+    """Bars pods that never started from starting, and marks them as ended."""
     return "\n".join([*_barred(folder, pods), "exit 0", ""])
 
 
@@ -188,8 +191,7 @@ def _barred(folder: str, pods: Iterable[str]) -> list[str]:
 
 
 def look(folder: str, pods: Sequence[str], jobs: Iterable[str]) -> str:
-    """The time there, the jobs of those names as squeue lists them, the marks of the pods. One squeue for
-    all."""
+    """Prints the cluster's time, the jobs of those names from one squeue, and the marks of the pods."""
     marks = " ".join(
         f"pods/{pod}/{mark}" for pod in pods for mark in ("claimed", "stop", "signalled", "ended")
     )
@@ -208,23 +210,24 @@ exit 0
 
 
 def account(jobs: Iterable[str]) -> str:
-    """One sacct for all; it fails where there is no accounting."""
+    """Runs one sacct for all; it fails if there is no accounting."""
     names = ",".join(jobs)
     which = f'--user="$(id -un)" --name={names} --starttime=now-7days'
     return f"sacct --noheader --parsable2 --noconvert {which} --format={SACCT_FORMAT}\n"
 
 
 def nodes(root_mark: str) -> str:
-    """All nodes, then all partitions; it ends with UNSEEN where that file in the storage root is not seen."""
+    """Prints all nodes, then all partitions. It ends with UNSEEN if that file in the storage root does not
+    exist."""
     seen = f"[ -e {shlex.quote(root_mark)} ] || exit {UNSEEN}\n"
     partitions = f"sinfo --all --noheader --format='{PARTITION}%P'\n"
     return f"{seen}sinfo --all --Node --noheader --format='{SINFO_FORMAT}' || exit 1\n{partitions}"
 
 
 def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
-    """Ask pods to end, and cancel those of the jobs that wait in the queue. `jobs`: of deployments.
+    """Asks pods to end, and cancels those of the jobs that wait in the queue. `jobs` are by deployment.
 
-    The pods look for `stop` themselves: it works where Slurm does not answer.
+    The pods look for `stop` themselves, so it works even if Slurm does not answer.
     """
     stop_lines = [f": > pods/{pod}/stop" for pod in pods]
     cancelled = ["status=0", *_cancel(jobs, "--state=PENDING "), "exit $status", ""]
@@ -232,16 +235,16 @@ def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
 
 
 KILL = "--signal=KILL --full "
-"""Options for `cancel`: at once, including the batch script."""
+"""The options for `cancel` that end the job at once, including the batch script."""
 
 
 def cancel(folder: str, jobs: Mapping[str, str], options: str = "") -> str:
-    """Cancel the jobs of which no pod is to stay."""
+    """Cancels the jobs of which no pod must stay."""
     return "\n".join([f"cd {folder} || exit 1", "status=0", *_cancel(jobs, options), "exit $status", ""])
 
 
 def _cancel(jobs: Mapping[str, str], options: str) -> list[str]:
-    """By name: Slurm may give numbers out again."""
+    """By name, because Slurm may reuse numbers."""
     return [
         f"""stay=0
 for pod in $(cat deployments/{deployment_id}/pods 2>/dev/null); do
@@ -253,11 +256,11 @@ done
 
 
 def finish(folder: str, pods: Iterable[str]) -> str:
-    """Note that pods are over for good."""
+    """Marks pods as ended for good."""
     lines = [f"mkdir pods/{pod}/claimed 2>/dev/null; : > pods/{pod}/ended" for pod in pods]
     return "\n".join([f"cd {folder} || exit 1", *lines, "exit 0", ""])
 
 
 def deployment_of(pod_id: str) -> str:
-    """`trainers-3` of `trainers-3.0`."""
+    """The deployment `trainers-3` of the pod `trainers-3.0`."""
     return pod_id.rpartition(".")[0]

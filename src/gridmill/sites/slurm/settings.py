@@ -1,4 +1,4 @@
-"""The settings of a Slurm site: options of its batch jobs, and how its pods are reached."""
+"""The settings of a Slurm site: options of its batch jobs, and the link of its pods."""
 
 import re
 import shlex
@@ -34,7 +34,7 @@ _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """The settings, read. Empty strings leave a thing to Slurm; `time_limit_seconds` 0 too."""
+    """The parsed settings. For empty strings, and 0 in `time_limit_seconds`, Slurm's default applies."""
 
     partition: str = ""
     account: str = ""
@@ -53,7 +53,7 @@ class SlurmSettings:
 
 
 def settings_of(site: Site) -> SlurmSettings:
-    """Raises InputError, at the setting."""
+    """Parses the settings. Raises InputError at an invalid setting."""
     check_settings(site, KNOWN)
     settings = site.settings
     for name in ("partition", "account", "qos", "gres", "control"):
@@ -91,12 +91,12 @@ OF_RESOURCES = ("partition", "account", "qos", "time_limit", "gres", "extra", "s
 
 
 def resource_settings(site: Site, settings: Mapping[str, str]) -> SlurmSettings:
-    """The site's, with a resource's before them; one that is empty takes the site's away."""
+    """The site's settings, replaced by those of a resource. An empty one removes the site's."""
     return settings_of(replace(site, settings={**site.settings, **settings}))
 
 
 def check_resource(resource: Resource, site: Site) -> None:
-    """Raises InputError, at the setting, for one that is wrong or the site's alone."""
+    """Raises InputError for a setting that is invalid or possible only for the whole site."""
     for name in resource.settings:
         if name in KNOWN and name not in OF_RESOURCES:
             raise InputError(
@@ -140,7 +140,8 @@ def _options(site: Site) -> tuple[str, ...]:
 
 
 def _time_limit(site: Site, text: str) -> float:
-    """Seconds; a number alone is refused: it is minutes to Slurm and seconds elsewhere."""
+    """The time limit in seconds. A number without a unit is refused: Slurm reads it as minutes, other
+    settings as seconds."""
     if not text:
         return 0.0
     if text.isdigit():

@@ -1,6 +1,6 @@
 """The Slurm site, whose state is only in its folder on the cluster and in Slurm.
 
-A control node that starts again, or another one in its place, therefore sees the same.
+Therefore a control node that restarts, or another one in its place, sees the same.
 """
 
 import os
@@ -39,11 +39,11 @@ from gridmill.sites.slurm.script import BatchJob, deployment_of
 from gridmill.sites.slurm.settings import SlurmSettings, resource_settings, settings_of
 from gridmill.sites.slurm.states import SlurmPhase
 
-_NODES_SECONDS = 60.0  # what a cluster has changes rarely
+_NODES_SECONDS = 60.0  # nodes and partitions change rarely
 _QUICKEST_SECONDS, _SLOWEST_SECONDS, _SLOWING = 0.5, 15.0, 10.0
 _ASKED_SECONDS, _END_SECONDS, _KILL_SECONDS = 2.0, 6.0, 6.0
 _POLL_SECONDS = 0.1
-_END_BYTES = 4096  # the last line of a log is in there
+_END_BYTES = 4096  # enough for the last line of a log
 _WAITING = ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _BUSY = (
     "Unable to contact",
@@ -61,13 +61,13 @@ _BUSY = (
 
 @dataclass(slots=True)
 class _QueryCache:
-    """What was seen last, so that Slurm is asked less often the longer nothing changes."""
+    """The last observations, so that Slurm is asked less often while nothing changes."""
 
     pod_reports: dict[str, PodReport] = field(default_factory=dict)
     asked_at: float = 0.0
     changed: float = 0.0
     since: dict[str, tuple[str, float]] = field(default_factory=dict)  # deployment -> (state, since when)
-    refused: dict[str, str] = field(default_factory=dict)  # deployment -> what Slurm said
+    refused: dict[str, str] = field(default_factory=dict)  # deployment -> Slurm's message
 
 
 class SlurmSite:
@@ -81,25 +81,27 @@ class SlurmSite:
         self._lock = threading.RLock()
         self._memory = _QueryCache()
         self._accounting = True
-        self._ahead = 0.0  # the clock there, of ours
+        self._ahead = 0.0  # the cluster's clock minus this machine's
         self._nodes: tuple[float, SlurmNodes] | None = None
         self._link = ""
 
-    # --- what it is
+    # --- properties
 
     def nodes(self) -> tuple[Node, ...]:
-        """The partition's nodes that can be used, asked for once a minute. Raises UnavailableError (where
-        the storage root is not seen, too), StorageError where it cannot be written to, InputError for a
-        partition that is not there."""
+        """The usable nodes of the partition, requested once a minute.
+
+        Raises UnavailableError (also if the storage root does not exist there), StorageError if the root
+        cannot be written, InputError for an unknown partition.
+        """
         return self._known_nodes().usable
 
     def configured_nodes(self) -> ConfiguredNodes:
-        """Nodes that are down, drained or in maintenance: they come back."""
+        """The nodes that are down, drained or in maintenance, and may come back."""
         known = self._known_nodes()
         return ConfiguredNodes(away=known.away, partitions=known.partitions)
 
     def request(self, amounts: Amounts, pods: int, settings: Mapping[str, str]) -> str:
-        """What sbatch is asked. Raises InputError."""
+        """Checks the options of sbatch. Raises InputError."""
         return script.request(amounts, pods, resource_settings(self._site, settings))
 
     def _known_nodes(self) -> SlurmNodes:
@@ -137,11 +139,11 @@ class SlurmSite:
         )
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """Nothing: that would be a job on each node."""
+        """Nothing: measuring would need a job on each node."""
         return {}
 
     def link(self) -> str:
-        """Files in the folder, or TLS. Raises UnavailableError."""
+        """The link of pods: files in the folder, or TLS. Raises UnavailableError."""
         with self._lock:
             if not self._link and self._slurm_settings.link == "tls":
                 self._link = self._listeners.tls(
@@ -156,19 +158,20 @@ class SlurmSite:
         return self._folder()
 
     def _folder(self) -> str:
-        """What is set, or beside the storage root, which all nodes see; below it this home's mark."""
+        """The set folder, or the one beside the storage root, which all nodes can use; in it the folder with
+        this home's mark."""
         return f"{self._slurm_settings.folder or f'{self._settings.root}-slurm'}/{self._mark}"
 
     def prepare(self) -> None:
-        """Nothing helps: Slurm decides when."""
+        """Nothing, because Slurm decides when pods start."""
 
     def _job(self, deployment_id: str) -> str:
         return f"gridmill-{self._mark}-{deployment_id}"
 
-    # --- bringing up
+    # --- starting
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """One batch job per deployment, submitted at most once. Raises UnavailableError."""
+        """Submits one batch job per deployment, at most once. Raises UnavailableError."""
         by_deployment: dict[str, dict[str, PodOrder]] = {}
         for order in orders:
             by_deployment.setdefault(deployment_of(order.pod_id), {})[order.pod_id] = order
@@ -197,7 +200,8 @@ class SlurmSite:
         self._changed()
 
     def _variables(self, wishes: SlurmSettings) -> dict[str, str]:
-        """Settings as they are here. Slurm holds pods to their memory: cgroups of ours would escape its."""
+        """The environment of pods with the present settings. Slurm limits the memory of pods; Gridmill's own
+        cgroups would evade Slurm's."""
         handed_on = {name: os.environ[name] for name in wishes.environment if name in os.environ}
         return {
             **handed_on,
@@ -209,16 +213,17 @@ class SlurmSite:
         }
 
     def _refused(self, deployment_id: str, pods: Sequence[str], done: CompletedCommand) -> None:
-        """It will never start: its pods are told to be gone, with Slurm's own words."""
+        """Reports the pods of a job that Slurm refused as gone, with Slurm's message."""
         text = "; ".join(line.removeprefix("sbatch: error: ") for line in done.err.strip().splitlines())
         with self._lock:
             self._memory.refused[deployment_id] = f"Slurm refuses the job: {text}"
         self._ask(script.bar(self._folder(), pods))
 
-    # --- looking
+    # --- observing
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """One squeue for all, rarely where nothing changes, and one sacct for what is over."""
+        """The reports of all pods, from one squeue, which is rare if nothing changes, and one sacct for ended
+        jobs."""
         with self._lock:
             if not self._is_due(pod_ids):
                 return {pod_id: self._memory.pod_reports[pod_id] for pod_id in pod_ids}
@@ -256,7 +261,7 @@ class SlurmSite:
         return sights
 
     def _list(self, pod_ids: Sequence[str]) -> tuple[tuple[SqueueJob, ...], dict[str, set[str]]]:
-        """Jobs, and the marks by the folder they lie in."""
+        """The jobs, and the marks by their folders."""
         names = [self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))]
         done = self._ask(script.look(self._folder(), pod_ids, names))
         marks: dict[str, set[str]] = {}
@@ -272,7 +277,7 @@ class SlurmSite:
         return over and "submitted" in marks.get(name, ()) and self._accounting
 
     def _accounts(self, deployments: Sequence[str]) -> dict[str, SacctJob]:
-        """Where there is no accounting, that is found out once."""
+        """Requests the accounting. Whether there is one is found out once."""
         if not deployments:
             return {}
         done = self._shell.run(script.account(map(self._job, deployments)))
@@ -304,13 +309,13 @@ class SlurmSite:
         return with_log(report_of(seen), self._log(pod_id)) if is_unexplained(seen) else report_of(seen)
 
     def _log(self, pod_id: str) -> str:
-        """What a pod wrote before it could say anything by its link."""
+        """The log of a pod that ended before it could send a message."""
         with suppress(OSError):
             return read_end(Path(self._folder()) / "pods" / pod_id / "log")
         return ""
 
     def _since(self, deployment_id: str, word: str) -> float:
-        """For how many seconds a deployment's job has been in that state."""
+        """The seconds for which a deployment's job has been in that state."""
         with self._lock:
             now = time.monotonic()
             previous = self._memory.since.get(deployment_id)
@@ -324,8 +329,8 @@ class SlurmSite:
         squeue_jobs: Mapping[str, SqueueJob | None],
         marks: Mapping[str, set[str]],
     ) -> None:
-        """Cancel what still waits in the queue although its pods never start; tell pods to end whose job is
-        over: on a node that was cut off they may have heard nothing of it."""
+        """Cancels queued jobs whose pods never start, and asks pods to end whose job is over: a pod on a
+        disconnected node may not have noticed."""
         gone = {pod_id for pod_id, sight in sights.items() if sight.status == PodStatus.GONE}
         idle = {
             name: self._job(name)
@@ -340,23 +345,24 @@ class SlurmSite:
     def _is_stray(
         self, pod_id: str, squeue_jobs: Mapping[str, SqueueJob | None], marks: Mapping[str, set[str]]
     ) -> bool:
-        """Started, not ended, not told to, and its job is over by the failure of a node."""
+        """Whether the pod was started, has not ended and was not asked to, and its job ended because a node
+        failed."""
         job, mine = squeue_jobs[deployment_of(pod_id)], marks.get(pod_id, set())
         failed = job is not None and job.word == "NODE_FAIL"
         return failed and "claimed" in mine and not mine & {"ended", "stop"}
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """What is left of its journal."""
+        """The remaining events of its journal."""
         read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
         return tuple(read(Path(self._folder()) / "pods" / pod_id / "journal"))
 
-    # --- tearing down
+    # --- ending
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """What waits is cancelled, what runs ends by itself when asked, else by scancel, else by SIGKILL.
+        """Ends pods. Queued jobs are cancelled; running pods get a request, then scancel, then SIGKILL.
 
-        Raises UnavailableError while Slurm is still ending something, or does not answer: then the pods at
-        least were asked, by their folders.
+        Raises UnavailableError while Slurm is still ending one, or does not answer. In that case the pods
+        have at least got the request through their folders.
         """
         folder = self._folder()
         jobs = {name: self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))}
@@ -374,7 +380,7 @@ class SlurmSite:
         self._ask(script.finish(folder, pod_ids))
 
     def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
-        """Those of which something is left after that time."""
+        """The pods of which processes remain after that time."""
         until = time.monotonic() + seconds
         left = list(pod_ids)
         while left:
@@ -397,7 +403,7 @@ class SlurmSite:
             if deployment_of(pod_id) not in over and "ended" not in marks.get(pod_id, ())
         ]
 
-    # --- the rest
+    # --- other methods
 
     def _ask(self, text: str) -> CompletedCommand:
         done = self._shell.run(text)
@@ -406,13 +412,16 @@ class SlurmSite:
         return done
 
     def close(self) -> None:
-        """Forget the pods: they go on."""
+        """Closes the site. The pods continue."""
         self._shell.close()
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The Slurm site of that name; its door opens at once, for pods that an earlier control node brought up
-    knock at it. Raises InputError for its settings or address, StorageError, UnavailableError."""
+    """The Slurm site of that name. Its listener opens at once, because pods of an earlier control node
+    connect to it.
+
+    Raises InputError for its settings or address, StorageError, UnavailableError.
+    """
     settings_of(site)
     mark = mark_of(settings.home / "slurm", site.name)
     made = SlurmSite(settings, site, doors, shell_of(site), mark)
@@ -430,7 +439,7 @@ def _trouble(what: str, done: CompletedCommand) -> UnavailableError:
 
 
 def read_end(log: Path) -> str:
-    """The last 4 KiB: it lies on a shared disk, and may be long. Raises OSError."""
+    """The last 4 KiB, because the log is on a shared disk and may be long. Raises OSError."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _END_BYTES))
         return file.read(_END_BYTES).decode(errors="replace")

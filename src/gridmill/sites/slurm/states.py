@@ -1,4 +1,5 @@
-"""Slurm's job states and what they mean here: a total table, and the pending reasons that never pass."""
+"""Slurm's job states and their meaning for pods: a complete table, and the pending reasons that never
+pass."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -8,7 +9,7 @@ from gridmill.domain.states import Cause
 
 
 class SlurmPhase(IntEnum):
-    """Where a job of Slurm's is, for us. Of several with one name the one with the largest phase counts."""
+    """The phase of a Slurm job. Of several jobs with one name, the one with the largest phase counts."""
 
     OVER = 0  # none of its processes remains
     PENDING = 1
@@ -19,7 +20,8 @@ class SlurmPhase(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmState:
-    """`sentence` explains a state that people do not expect; `cause` is why attempts ended with it."""
+    """`sentence` explains a state that users do not expect; `cause` is the cause of attempts that ended with
+    it."""
 
     phase: SlurmPhase
     sentence: str = ""
@@ -71,7 +73,7 @@ STATES: Mapping[str, SlurmState] = {
 
 
 def state_of(word: str) -> SlurmState:
-    """What a state means; `CANCELLED by 1000` is CANCELLED, and one nobody knows is UNKNOWN."""
+    """The meaning of a state. `CANCELLED by 1000` is CANCELLED; an unknown state is UNKNOWN."""
     state = STATES.get(word.split()[0].rstrip("+") if word.strip() else "")
     return state or SlurmState(
         phase=SlurmPhase.UNKNOWN, sentence=f"Slurm says {word!r}, a state that Gridmill does not know"
@@ -96,7 +98,7 @@ NEVER: Mapping[str, str] = {
 
 
 def never_starts(reason: str) -> str:
-    """Why a job that is pending for that reason never starts; empty where it may."""
+    """The reason why a pending job never starts; empty if it may start."""
     sentence = NEVER.get(reason.replace(" ", "_"))
     if sentence is None and reason.endswith(("PerJobLimit", "PerJob")):
         sentence = "it requests more than one job may have"
