@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from bench.contestants import GRIDMILL, environment, short_folder
 from bench.grids import Up, up
 from bench.latency import command, finish
 from bench.measure import Result, Series, alternate, at_least, at_most, row, save, timed
+from gridmill.domain.command import CommandSpec
 from gridmill.domain.pipeline import Pipeline
 
 AREA = "Logs"
@@ -20,7 +22,8 @@ MEGABYTE = 1e6
 HOW = f"""
 A Python program prints {LINES:,} lines of 100 bytes (1 GB), in turn as a command job of `gridmill up` with
 `GRIDMILL_LOG_JOB=20GiB`, from submitting it until the client sees the run succeeded, and alone with its
-output sent to a file on the same disk. Stored: the files of its log. Tail and search are whole commands, in
+output sent to a file on the same disk. Gridmill sets `PYTHONUNBUFFERED` for commands, so that each line is
+written at once; a job may switch it off. Stored: the files of its log. Tail and search are whole commands, in
 processes of their own; what is searched for is on one line near the end. `zgrep` searches the same text,
 compressed by `gzip -1`.
 """
@@ -41,7 +44,13 @@ def main() -> None:
 def _results(node: Up, folder: Path, home: Path, env: dict[str, str]) -> list[Result]:
     text = folder / "out.txt"
     measured = alternate(
-        {"job": lambda: _job(node), "file": lambda: _to_file(text, env)}, rounds=ROUNDS, warm=False
+        {
+            "buffered": lambda: _job(node, {"PYTHONUNBUFFERED": ""}),
+            "job": lambda: _job(node, {}),
+            "file": lambda: _to_file(text, env),
+        },
+        rounds=ROUNDS,
+        warm=False,
     )
     size, run_id = text.stat().st_size, node.grid.runs(limit=1).items[0].id
     stored = sum(path.stat().st_size for path in (home / "logs").glob(f"{run_id}.*"))
@@ -54,12 +63,16 @@ def _results(node: Up, folder: Path, home: Path, env: dict[str, str]) -> list[Re
         },
         rounds=READS,
     )
-    ratio = Series([a / b for a, b in zip(measured["job"].values, measured["file"].values, strict=True)])
+    ratio, buffered = (
+        Series([a / b for a, b in zip(measured[name].values, measured["file"].values, strict=True)])
+        for name in ("job", "buffered")
+    )
     speed = Series([b / a for a, b in zip(reading["search"].values, reading["zgrep"].values, strict=True)])
     tail = Series([1000 * seconds for seconds in reading["tail"].values])
     found = Series([size / MEGABYTE / seconds for seconds in reading["search"].values])
     return [
         at_most(1.3, AREA, f"{JOB}, beside its output in a file", ratio.median, "x", **ratio.spread),
+        row(AREA, f"{JOB} with `PYTHONUNBUFFERED` off, the same", buffered.median, "x", **buffered.spread),
         row(AREA, JOB, measured["job"].median, "s", **measured["job"].spread),
         at_most(0.25, AREA, "size of that log", stored / 1e9, "GB", runs=1),
         at_most(100, AREA, "`gridmill logs RUN --tail 100` of it", tail.median, "ms", **tail.spread),
@@ -68,8 +81,9 @@ def _results(node: Up, folder: Path, home: Path, env: dict[str, str]) -> list[Re
     ]
 
 
-def _job(node: Up) -> float:
-    job = command("talk", (sys.executable, "-c", PROGRAM))
+def _job(node: Up, variables: dict[str, str]) -> float:
+    spec = CommandSpec(run=(sys.executable, "-c", PROGRAM), env=variables)
+    job = replace(command("talk", "true"), command=spec)
 
     def run() -> None:
         finish(node.grid, node.grid.start_run(Pipeline(name="loud", jobs=(job,))).run.id)
