@@ -45,10 +45,10 @@ def next_step(view: RunView) -> str:
         return ""
     causes = {attempt.cause for job in view.jobs if (attempt := at_fault(job)) and attempt.cause is not None}
     if causes & BY_EDIT:
-        return "Fix the problem and run again; completed jobs are skipped."
-    if Cause.EXIT in causes:
+        return "Fix the problem and run again; completed jobs are not repeated."
+    if Cause.EXIT in causes or any(at_fault(job) is None for job in failed_jobs(view)):
         return (
-            "After an edit, run again; completed jobs are skipped. "
-            f"Without one: gridmill resume {view.run.id}"
+            "If you edit the pipeline or its code, run it again; completed jobs are not repeated. "
+            f"Otherwise: gridmill resume {view.run.id}"
         )
     return f"Continue with: gridmill resume {view.run.id}"

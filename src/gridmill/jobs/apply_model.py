@@ -189,12 +189,15 @@ def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
     column_names, features = table.column_names, [encoding.column for encoding in card.encodings]
     missing = [column for column in features if column not in column_names]
     if missing:
-        near = {column: get_close_matches(column, column_names, n=1) for column in missing}
+        others = [column for column in column_names if column not in features]
+        near = {column: get_close_matches(column, others, n=1) for column in missing}
         texts = [f"{column!r}" + (f" (there is {n[0]!r})" if n else "") for column, n in near.items()]
         hint = (
-            f"It needs {', '.join(features)}. Their order does not matter, and further columns are ignored."
+            f"It needs {', '.join(features)}. Their order does not matter, and further columns are ignored. "
+            "Compute these columns as the dataset of the model does, or use a prediction job."
         )
-        raise InputError(f"model {name} needs the column {', '.join(texts)}", hint=hint)
+        noun = "column" if len(missing) == 1 else "columns"
+        raise InputError(f"model {name} needs the {noun} {', '.join(texts)}", hint=hint)
     lost = [column for column in card.keys if column not in column_names] if card.sequence is not None else []
     if lost:
         raise InputError(

@@ -119,11 +119,16 @@ def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: i
 
 def _word_hint(engine: duckdb.DuckDBPyConnection, sql: str, at: int) -> str:
     """Return a hint for a syntax error at a reserved word of SQL: the word may be meant as the name of a
-    column."""
-    starts = [start for start, kind in duckdb.tokenize(sql) if kind == duckdb.token_type.keyword]
+    column, or as the last word of such a name."""
+    tokens = duckdb.tokenize(sql)
+    starts = [start for start, kind in tokens if kind == duckdb.token_type.keyword]
     match = _WORD.match(sql, max((start for start in starts if start <= at), default=len(sql)))
     if match is None or sql[match.end() : at].strip() or not fetch_rows(engine, _kept(match[0])):
         return ""
+    before = max(((start, kind) for start, kind in tokens if start < match.start()), default=None)
+    if before is not None and before[1] == duckdb.token_type.identifier:
+        name = sql[before[0] : match.end()]
+        return f"{match[0]!r} is a reserved word of SQL. If {name!r} is one column, write {quoted(name)}."
     return f"{match[0]!r} is a reserved word of SQL. If it is a column, write {quoted(match[0])}."
 
 

@@ -193,7 +193,7 @@ def test_columns_go_by_name_and_others_do_not_matter(linear: Version, rows: pa.T
 def test_missing_columns_are_all_named(linear: Version, rows: pa.Table):
     renamed = rows.rename_columns([{"humid": "humidity"}.get(n, n) for n in rows.column_names])
     with pytest.raises(
-        InputError, match=r"needs the column 'humid' \(there is 'humidity'\), 'wave'"
+        InputError, match=r"needs the columns 'humid' \(there is 'humidity'\), 'wave'"
     ) as caught:
         linear.predict(renamed.drop_columns(["wave"]))
     assert "It needs city, value, humid, wave, slope" in caught.value.hint
@@ -225,7 +225,7 @@ def test_missing_values_and_no_rows_at_all_are_predicted(linear: Version, rows: 
         ([{"value": 1.0}, {"value": "x"}], InputError, "cannot be read as a table"),
         (pa.table([[1], [2]], names=["a", "a"]), InputError, "several columns have the same name: 'a'"),
         (pandas.DataFrame({"value": [1.0, "x"]}), InputError, "cannot be read as a table"),
-        ([], InputError, "needs the column 'city'"),
+        ([], InputError, "needs the columns 'city'"),
     ],
 )
 def test_what_holds_no_rows_is_one_clear_error(linear: Version, given: object, error: type, text: str):

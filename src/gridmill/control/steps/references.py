@@ -1,6 +1,7 @@
 """Resolves references to versions: `pipeline/job`, `pipeline/job@3`, `pipeline/job@prod`."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import Catalog
@@ -91,8 +92,15 @@ def versions_of(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
 def _latest(catalog: Catalog, name: str) -> Artifact:
     latest = latest_of(catalog, name)
     if latest is None:
-        raise NotFoundError(f"there is no {name!r}", hint="See `gridmill list artifacts`.")
+        raise NotFoundError(f"there is no {name!r}", hint=_near(catalog.ledger, name))
     return latest
+
+
+def _near(ledger: Ledger, name: str) -> str:
+    """The existing name that is most like this one, and the command that lists all names."""
+    names = {version.name for version in ledger.read_all(Artifact) if not version.removed}
+    near = get_close_matches(name, names, n=1)
+    return (f"Did you mean {near[0]!r}? " if near else "") + "`gridmill list artifacts` lists all names."
 
 
 def _best(ledger: Ledger, name: str, metric: str) -> Artifact:
@@ -111,7 +119,7 @@ def _available_versions(ledger: Ledger, reference: str) -> str:
     versions = versions_of(ledger, name)
     numbers = [str(one.number) for one in versions[:5]]
     if not numbers:
-        return "See `gridmill list artifacts`."
+        return _near(ledger, name)
     best = [BEST] if best_of(versions, best_by(ledger, name)) is not None else []
     names = [alias.alias for alias in aliases_of(ledger, name) if alias.alias != BEST]
     return f"{name} has the versions {', '.join(numbers)} and the names {', '.join((LATEST, *best, *names))}."

@@ -199,8 +199,9 @@ class CsvReader:
         if sign is not None and self.source.delimiter is None:
             raise DataError(
                 f"its only column is called {header[0]!r}",
-                hint=f"Under `source`, write `delimiter: {_sign(sign)}` if that separates the columns,"
-                f" or `delimiter: {_sign(self.file.delimiter)}` if there is one column of this name.",
+                hint=f"If {_sign(sign)} separates the columns, write "
+                f"`source: {{path: ..., delimiter: {_sign(sign)}}}`. "
+                f"If it is one column, write `delimiter: {_sign(self.file.delimiter)}` there.",
                 place=self.file.name,
             )
 

@@ -144,7 +144,10 @@ _DIGITS = (
     "`columns: {{{name}: string}}` keeps every digit, `columns: {{{name}: float}}` takes the nearest float."
 )
 _ZEROS = "`columns: {{{name}: string}}` keeps it, `columns: {{{name}: {type}}}` drops it."
-_TIMES = " If times have this form: `timestamp_format: {{{name}: '%d.%m.%Y %H:%M'}}` under `source`."
+_TIMES = (
+    " If the value is a time, declare its form under `source`, for example "
+    "`timestamp_format: {{{name}: '%d.%m.%Y %H:%M'}}`."
+)
 _NUMERIC = (
     " If numbers are times, `timestamp_format: {{{name}: unix_s}}` under `source` declares their unit "
     "(`unix_s`, `unix_ms`, `unix_us`, `unix_ns`, or a pattern such as '%Y%m%d')."

@@ -400,6 +400,14 @@ def test_a_column_called_like_a_word_of_sql_is_to_be_quoted(expression: str, wor
     assert word in expression_columns(duckdb.connect(), quoted, "dataset.features.f")
 
 
+def test_a_column_with_a_space_before_a_word_of_sql_is_quoted_as_a_whole():
+    with pytest.raises(InputError) as caught:
+        expression_columns(duckdb.connect(), "hour(Measured At)", "dataset.features.f")
+    assert caught.value.hint == (
+        "'At' is a reserved word of SQL. If 'Measured At' is one column, write \"Measured At\"."
+    )
+
+
 @pytest.mark.parametrize("expression", ["x +", "x y", "'end' 'at'", "count() filter"])
 def test_what_is_wrong_without_such_a_word_has_no_such_hint(expression: str):
     with pytest.raises(InputError, match="syntax error") as caught:
