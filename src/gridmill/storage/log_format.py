@@ -1,10 +1,11 @@
-"""The format of log files: frames of text, and blocks of compressed frames with what they hold.
+"""The format of log files: frames of text, and blocks of compressed frames with a summary of their contents.
 
-A chunk (`RUN.NUMBER.raw`) is a sequence of frames, as they arrived. A segment (`RUN.NUMBER.log`) is a
-sequence of blocks, each made of one chunk. The header of a block says what is in it, so that a reader reads
-headers and the blocks that it wants. The text of a frame may have come compressed from its pod and stays so;
-then its block is not compressed again. All have checksums: what is torn at the end of a file was never
-acknowledged, and what is damaged elsewhere costs the frame or the block that it is in.
+A chunk (`RUN.NUMBER.raw`) is a sequence of frames, in the order of their arrival. A segment
+(`RUN.NUMBER.log`) is a sequence of blocks, each made of one chunk. The header of a block summarises its
+contents, so that a reader reads the headers and only the blocks that it needs. If a pod sends a text
+compressed, its frame stores it compressed, and the block is not compressed again. All have checksums: an
+incomplete frame at the end of a file was never acknowledged, and damage elsewhere loses only the frame or the
+block that has it.
 """
 
 import json
@@ -26,7 +27,7 @@ LEVEL = 1
 _FRAME = Struct("<4sIIBdQQHHH")
 _FRAME_MAGIC = b"GLf1"
 _PACKED_MAGIC = b"GLf2"
-"""Of a frame whose text is compressed: before it stands its own size."""
+"""The magic of a frame with a compressed text. The uncompressed size precedes the text."""
 _MAGICS = (_FRAME_MAGIC, _PACKED_MAGIC)
 _ANY_MAGIC = b"GLf"
 _TEXT_SIZE = Struct("<I")
@@ -38,8 +39,8 @@ _LONGEST_META = 64 * MIB
 
 
 class Frame(NamedTuple):
-    """Where the text of a frame lies: `position` and `stored` bytes in its chunk, compressed if `packed`;
-    `size` bytes at `offset` in the run's log."""
+    """The place of a frame's text: `stored` bytes at `position` in its chunk, compressed if `packed`, and
+    `size` bytes at `offset` in the log of the run."""
 
     position: int
     size: int
@@ -60,7 +61,7 @@ class Frame(NamedTuple):
 
 
 def pack_frame(record: LogRecord, text: bytes, offset: int) -> bytes:
-    """The frame of a text at that offset of its run's log. A text that came compressed stays so."""
+    """The frame of a text at this offset of the log of its run. A compressed text stays compressed."""
     magic = _FRAME_MAGIC
     if record.packed:
         magic, text = _PACKED_MAGIC, _TEXT_SIZE.pack(record.packed_size) + record.packed

@@ -95,8 +95,8 @@ TABLES = (
     "CREATE INDEX record_order ON record (noun, position)",
     "CREATE INDEX record_parent ON record (noun, parent, position)",
     "CREATE INDEX record_live ON record (live, noun, key) WHERE live = TRUE",
-    # The sequence is given by the writer, not by the database: then sequences grow in the order of commits,
-    # and a reader that asks for what is `after` the last one it saw misses nothing.
+    # The writer assigns sequences, not the database: so they grow in the order of commits, and a reader that
+    # asks for events `after` the last one it has read misses none.
     """
     CREATE TABLE event (
         sequence {number},

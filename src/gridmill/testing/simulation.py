@@ -119,7 +119,7 @@ class NoStorage:
         """Do nothing: there is no other owner."""
 
     def has_left(self, folder: str, host: str) -> bool:
-        """True, except for folders of the host in `moved`."""
+        """Whether the host is `moved`: the folders of all other hosts still exist."""
         return host == "moved"
 
     def free_bytes(self) -> int:
