@@ -5,17 +5,18 @@ from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.site import NodeUtilization
 
 BUSY_CPUS = 0.5
-"""CPUs used by the owner's own processes from which on the owner is at work; an idle desktop uses less."""
+"""If the owner's own processes use more CPUs than this, the owner is at work. An idle desktop uses less."""
 RESERVE_SHARE = 0.1
-"""Share of the memory that stays free: with less available, the machine would soon swap."""
+"""The share of the memory that stays free: with less available memory, the machine would soon swap."""
 NODE_BYTES = 384 * MIB
-"""Memory of a Ray node's own processes and of the pods beside the jobs (a node without jobs: 190 MiB)."""
+"""Memory of a Ray node's own processes and of the pods, without the jobs (a node without jobs: 190 MiB)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleRules:
-    """After `after_seconds` without its owner the machine is given; `hours` (from, to) of the local day, past
-    midnight when from is later; None: all day."""
+    """The times at which jobs may use the machine: after `after_seconds` without activity of its owner, in
+    the `hours` (from, to) of the local day. If `from` is later than `to`, the hours extend past midnight.
+    None means all day."""
 
     after_seconds: float = 300.0
     hours: tuple[int, int] | None = None
@@ -23,7 +24,7 @@ class IdleRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerPresence:
-    """Monotonic times: when the owner was last seen; `why` is how."""
+    """The last activity of the owner: `seen` is its monotonic time, and `why` describes it."""
 
     seen: float
     why: str = "it started to watch the machine only now"
@@ -38,8 +39,9 @@ def note(
     now: float,
     sign: str = "",
 ) -> OwnerPresence:
-    """What is known of the owner after one more look. `input_seconds` is the time since the last sign of
-    somebody at the machine, `sign` what it was, `memory_bytes` what the machine has."""
+    """The activity of the owner after one more observation. `input_seconds` is the time since the last
+    activity of a person at the machine, `sign` describes this activity, and `memory_bytes` is the memory of
+    the machine."""
     if look.owner_cpus > BUSY_CPUS:
         return replace(presence, seen=now, why=f"the owner's processes use {look.owner_cpus:.1f} CPUs")
     if memory_bytes - look.used_bytes < RESERVE_SHARE * memory_bytes:
@@ -50,16 +52,18 @@ def note(
 
 
 def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
-    """How much of the wanted memory can be given beside what is used now, without the reserve and what the
-    node itself needs: jobs that fill it neither drive the machine into swap nor look like its owner."""
+    """The part of the wanted memory that jobs can get, after the present use, the reserve and the memory of
+    the node itself. Jobs that use all of it neither make the machine swap nor count as activity of its owner.
+    """
     return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - NODE_BYTES - used_bytes))
 
 
 def is_idle(
     presence: OwnerPresence, rules: IdleRules, *, lent_at: float | None, now: float, hour: int
 ) -> tuple[bool, str]:
-    """Whether the machine is to be given, and why not. One that was lent at the look of `lent_at` (None: it
-    is not lent) is taken back at the first sign of its owner after that look."""
+    """Whether jobs may use the machine, and otherwise the reason. `lent_at` is the time of the observation at
+    which the machine was lent to jobs (None: it is not lent). A lent machine is returned at the first
+    activity of its owner after this time."""
     if rules.hours is not None and not within(rules.hours, hour):
         return False, f"jobs may use it from {rules.hours[0]}:00 to {rules.hours[1]}:00"
     if lent_at is not None:
@@ -74,7 +78,7 @@ def is_idle(
 
 
 def within(hours: tuple[int, int], hour: int) -> bool:
-    """Whether the hour (0 to 23) lies between, the second excluded; from an hour to the same is all day."""
+    """Whether the hour (0 to 23) is within the hours, the second excluded. Two equal hours mean all day."""
     begin, end = hours
     if begin == end:
         return True

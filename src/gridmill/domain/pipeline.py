@@ -1,4 +1,4 @@
-"""A pipeline: jobs and their dependencies, the folder it comes from, and the lines of its fields.
+"""A pipeline: jobs and their dependencies, the folder of its file, and the lines of its fields.
 
 The lines are kept for errors that are found after the file was read. `Origin` is the folder to which the
 pipeline's name belongs.
@@ -21,25 +21,26 @@ from gridmill.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLines:
-    """`at` has the line (from 1) of a field by its path, such as `jobs.features.dataset.label`. A field that
-    is not in it is written in the line of the field that it belongs to."""
+    """The lines of fields in a file. `at` has the line (from 1) of a field by its path, such as
+    `jobs.features.dataset.label`. A field that is missing in it is on the line of the field that contains it.
+    """
 
     file: str
     at: Mapping[str, int] = field(default_factory=dict)
 
     def place(self, path: str) -> str:
-        """`FILE:LINE: PATH`, or the path alone where no part of it is written in the file."""
+        """`FILE:LINE: PATH`, or the path alone if the file contains no part of the path."""
         line = self.line(path)
         return path if line is None else f"{self.file}:{line}: {path}"
 
     def line(self, path: str) -> int | None:
-        """The line of the field, or of the nearest field around it; None for another job."""
+        """The line of the field, or of the nearest field that contains it; None for another job."""
         while path and path not in self.at:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.at.get(path)
 
     def of_job(self, name: str) -> "FieldLines":
-        """Those of one job."""
+        """The lines of one job."""
         begin = f"jobs.{name}"
         own = {
             path: line
@@ -50,7 +51,7 @@ class FieldLines:
 
 
 def place_message(message: str, kind: str, job: str, lines: FieldLines | None) -> str:
-    """A job's message that begins with a field of its kind (`dataset.sql: ...`), with file and line."""
+    """A job's message that begins with a field of its kind (`dataset.sql: ...`), with file and line added."""
     path, sign, rest = message.partition(": ")
     if lines is None or not sign or path.partition(".")[0] != kind or " " in path:
         return message
@@ -59,7 +60,7 @@ def place_message(message: str, kind: str, job: str, lines: FieldLines | None) -
 
 @contextmanager
 def with_lines(lines: FieldLines | None, pipeline: str) -> Iterator[None]:
-    """An error about a field of a job, raised within, also has the file and the line."""
+    """Add the file and the line to an error about a field of a job that the block raises."""
     try:
         yield
     except InputError as error:
@@ -71,11 +72,11 @@ def with_lines(lines: FieldLines | None, pipeline: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSource:
-    """What a pipeline was read from, so that it can be read again with other values for its parameters.
+    """The text of a pipeline, from which it can be read again with other values for its parameters.
 
-    `document` counts the YAML documents of `text` from 0, `file` is how messages call it, `values` are the
-    words that were given in place of the parameters' defaults. `lines` has the line of each field below
-    `jobs`, by its path.
+    `document` counts the YAML documents of `text` from 0. `file` is the name of the file in messages.
+    `values` are the texts that replaced the default values of parameters. `lines` has the line of each field
+    below `jobs`, by its path.
     """
 
     text: str
@@ -87,19 +88,20 @@ class PipelineSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """`folder` is where the file lies (relative source paths and the code bundle start there), on the machine
-    `host` (empty: not known). Its name belongs to that folder.
+    """A pipeline. `folder` is the folder of its file: relative source paths and the code bundle start there.
+    `host` is the machine of the folder (empty: unknown). The name of the pipeline belongs to that folder.
 
-    `schedule` says when a kept pipeline runs by itself, under `gridmill up`; jobs may have their own.
-    `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
-    `project` is whose share of the grid and whose quota its runs count against; others than `default` are
-    made by `gridmill configure project`. `bundle` is the hash of the code bundle that commands run in, when
-    one was made; `commit` the Git commit that the folder had checked out (empty: none). `retain` is for jobs
-    that do not say it themselves. `written` is there where the pipeline was read from a file. `awaits` are
-    the times that only a schedule gives (`due`, `due_before`) and that it was not given: it is read again
-    with them for each run. `applied` is false for a pipeline that was only run: the control node keeps it as
-    it was declared for its last run, and starts none of its schedules. `data` are the files of its folder
-    that its sinks load, as they name them; it is set where some of its jobs are left out.
+    `schedule` is the time at which a kept pipeline runs by itself, under `gridmill up`; jobs may have their
+    own. `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
+    `project` is the project whose share of the grid and whose quota its runs use; projects other than
+    `default` are made by `gridmill configure project`. `bundle` is the hash of the code bundle in which
+    commands run, if there is one. `commit` is the checked-out Git commit of the folder (empty: none).
+    `retain` is for jobs that do not declare it. `written` is set if the pipeline was read from a file.
+    `awaits` are the missing values of times that only a schedule sets (`due`, `due_before`): for each run,
+    the pipeline is read again with these times. `applied` is false for a pipeline that was run but not
+    applied: the control node stores it as it was declared for its last run, and starts none of its schedules.
+    `data` are the files of its folder that its sinks load, as the sinks name them; it is set if some of the
+    pipeline's jobs are left out.
     """
 
     name: str
@@ -122,12 +124,12 @@ class Pipeline:
 
     @property
     def lines(self) -> FieldLines | None:
-        """Where its fields are written; None where it was not read from a file."""
+        """The lines of its fields; None if the pipeline was not read from a file."""
         return None if self.written is None else FieldLines(file=self.written.file, at=self.written.lines)
 
     @property
     def path(self) -> Path | None:
-        """The file that declares it, on the machine `host`; None where it was not read from a file."""
+        """The file that declares the pipeline, on the machine `host`; None if it was not read from a file."""
         if self.written is None or not self.folder:
             return None
         return Path(self.folder) / Path(self.written.file).name
@@ -138,12 +140,12 @@ class Pipeline:
 
     @property
     def file(self) -> str:
-        """The name of the file that it was read from, in its folder; empty where it was not read from one."""
+        """The name of the pipeline's file in its folder; empty if the pipeline was not read from a file."""
         return PurePath(self.written.file).name if self.written is not None else ""
 
     @property
     def loads(self) -> tuple[str, ...]:
-        """The paths and patterns of files that its sinks load, as they are written."""
+        """The paths and patterns of files that the pipeline's sinks load, as declared."""
         if self.data is not None:
             return self.data
         paths = (path for job in self.jobs if job.sink is not None for path in job.sink.source.project_paths)
@@ -158,10 +160,11 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The pipeline `name` is submitted from `folder` of the machine `host` (empty: it is not known).
+    """The folder and the machine from which the pipeline `name` is submitted: `folder` of the machine `host`
+    (empty: unknown).
 
-    Its tables and versions are found by its name alone: a pipeline of that name from another folder would
-    write into them.
+    The tables and versions of a pipeline are found by its name alone: a pipeline of the same name from
+    another folder would write into them.
     """
 
     name: str

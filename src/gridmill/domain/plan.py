@@ -1,4 +1,4 @@
-"""A plan of the scheduler: which jobs to start, which deployments to bring up or release, as values.
+"""A plan of the scheduler: the jobs to start, and the deployments to start or release, as values.
 
 A pure function decides the plan (`scheduler/plan.py`).
 """
@@ -12,8 +12,9 @@ from gridmill.domain.run import Preemption
 
 
 class StartJob(NamedTuple):
-    """Start an attempt of a job on a pod, with this much. A gang has one per rank, one after the other. A
-    tuple, as a plan may hold 100,000 of them: it is made in a quarter of a frozen dataclass's time."""
+    """Start an attempt of a job on a pod, with these amounts. A gang has one StartJob per rank, in the order
+    of ranks. It is a tuple because a plan may have 100,000 of them, and a tuple is made in a quarter of the
+    time of a frozen dataclass."""
 
     job_run_id: str
     deployment_id: str
@@ -30,8 +31,8 @@ class StartJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BringUp:
-    """Bring up a deployment of `resource`: one pod per entry of `nodes` (node names). `pinned`: there and
-    nowhere else."""
+    """Start a deployment of `resource`: one pod per entry of `nodes` (node names). `pinned` means that the
+    pods may run only on these nodes."""
 
     resource: Resource
     sizing: Sizing
@@ -49,8 +50,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """Ask these attempts of one job (a gang's ranks) to end and make room for another; the job goes on from
-    its checkpoint later."""
+    """Ask these attempts of one job (a gang's ranks) to end, so that another job gets room. The job continues
+    later from its checkpoint."""
 
     attempt_ids: tuple[str, ...]
     interruption: Preemption
@@ -58,7 +59,8 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """A job that can never run as things are (larger than any site): fail it, saying so."""
+    """Fail a job that can never run in the present grid, because it is larger than every site, with a
+    message."""
 
     job_run_id: str
     message: str
@@ -67,9 +69,10 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`again_at` is when time alone changes the plan (keep expiry, back-off end); None: only events do.
+    """The decisions of the scheduler. `again_at` is when time alone changes the plan (the end of a keep time
+    or of a backoff); None if only events change it.
 
-    `complete` is false when the plan was cut at its bound, or refused jobs, and planning again may find more.
+    `complete` is false if the plan reached its size limit, or refused jobs: planning again may find more.
     """
 
     starts: tuple[StartJob, ...] = ()

@@ -1,14 +1,14 @@
-"""The protocol between control node and pod: messages, orders and events, the same over every link.
+"""The protocol between control node and pod: messages, orders and events, equal on every kind of link.
 
-A pod opens the link and sends Hello; the control node answers Welcome. From then on the pod sends Events in
-journal order and keeps them until an Ack covers them. After a new Hello it sends again from the Welcome's
-`acknowledged`. The control node sends Start for every placed attempt that the Hello does not list: a pod
-starts an attempt id at most once, for ever. If a pod never received the attempt that a Stop names, it answers
-with an ENDED event (state stopped) and refuses a later Start of that id. A pod whose `secret` is wrong, whose
-deployment does not exist any more or whose protocol is unknown gets Goodbye and ends.
+A pod opens the link and sends Hello, and the control node answers Welcome. After that the pod sends Events in
+journal order and keeps them until an Ack covers them. After a new Hello, the pod sends Events again, starting
+after the Welcome's `acknowledged`. The control node sends Start for every placed attempt that the Hello does
+not list: a pod never starts the same attempt id twice. If a pod never received the attempt that a Stop names,
+it answers with an ENDED event (state stopped) and refuses a later Start of that id. A pod whose `secret` is
+wrong, whose deployment does not exist any more or whose protocol is unknown gets Goodbye and ends.
 
-`Event` is the stored form of what a pod reports about an attempt. `JobPart` is one part of a job that is done
-on several machines.
+`Event` is the stored form of a pod's report about an attempt. `JobPart` is one part of a job that runs on
+several machines.
 """
 
 import re
@@ -30,7 +30,7 @@ from gridmill.errors import InputError
 
 
 class EventType(StrEnum):
-    """Types of events; the body's fields are given in brackets."""
+    """Types of events; the body's fields are given in braces."""
 
     STARTED = "started"  # {pid}
     LOG = "log"  # {stream: out|err|pod, text}: whole lines; text ends with a newline unless cut; a long text
@@ -42,9 +42,9 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEvent:
-    """One journal entry of a pod. `number` counts from 1 per pod without gaps; `time` is the pod's clock.
+    """One journal entry of a pod. `number` counts from 1 per pod without gaps. `time` is the pod's clock.
 
-    `token` is the attempt's: what comes with an old one is acknowledged and dropped.
+    `token` is the attempt's token: an event with an old token is acknowledged and dropped.
     """
 
     number: int
@@ -57,11 +57,12 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A kept event. `id` is empty until it is kept. Of two events of a home the later one has the greater id,
-    compared as text; otherwise an id has no meaning.
+    """A stored event. `id` is empty until the event is stored. Of two events of a home the later event has
+    the greater id, compared as text; otherwise an id has no meaning.
 
-    Events of attempts carry the pod's number: (pod_id, number) is kept once. The control node's own
-    (state changes of runs and jobs) have type `state`, no attempt, and body {what, id, state, message}.
+    Events of attempts carry the pod's number: an event of (pod_id, number) is stored once. Events of the
+    control node itself (state changes of runs and jobs) have type `state`, no attempt, and body {what, id,
+    state, message}.
     """
 
     time: float
@@ -76,12 +77,12 @@ class Event:
 
 
 def event_id(sequence: int) -> str:
-    """The id of the event that a store keeps under that number, which grows over the whole store."""
+    """The id of the event that a store keeps under that number. The number increases over the whole store."""
     return f"{sequence:016x}"
 
 
 def sequence_of(id: str) -> int:
-    """The number of the event with that id; 0, which is before all events, of an empty one. Raises
+    """The number of the event with that id. An empty id gives 0, which is before all events. Raises
     InputError."""
     if id and not re.fullmatch("[0-7][0-9a-f]{15}", id):
         raise InputError(
@@ -94,7 +95,8 @@ def sequence_of(id: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPart:
-    """Part `number` (from 0) of the `count` of the JobRun `of`. `node`: on that node and no other."""
+    """Part `number` (from 0) of the `count` parts of the JobRun `of`. If `node` is set, the part must run on
+    that node."""
 
     of: str
     number: int
@@ -104,7 +106,7 @@ class JobPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReport:
-    """What the attempt that did a part told of it: Unix times, and what it used."""
+    """The report of the attempt that ran a part: Unix times, and the measured use."""
 
     began: float
     ended: float
@@ -119,20 +121,20 @@ ACCEPTED_PROTOCOLS = (1, PROTOCOL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOrder:
-    """Everything an attempt needs; `order.json` in the attempt's folder where its process has to read it.
+    """All values that an attempt needs. Its process reads them from `order.json` in the attempt's folder.
 
-    `root` is the storage root (a folder path or URL); the attempt may write only below `output_uri` in it,
+    `root` is the storage root (a folder path or URL). The attempt may write only below `output_uri` in it,
     and, for sinks, to the sink's table `table_uri`. `folder` is the pipeline's folder on the user node.
-    `bundle_path` is where a pod of another machine finds the code; empty: in the home.
-    `earlier` is the newest committed version of the same artifact, if any; `kept_versions` are the versions
-    of a sink's table that artifacts refer to. What is below `checkpoint_uri` is
-    kept from one attempt of the same work to the next, until one succeeds. `share` below 1: the attempt is a
-    probe and does that share of its data. `part`: it does this part only, and nothing comes of it but files
-    below `output_uri` (`workers` are those of each part). `parts` are the folders of all of them, in order:
-    it puts together what they hold. `gang`: it is one rank of several, which share the other folders.
-    `staging` is how its data gets to a farm. `failed` are the jobs that failed before it, for one that runs
-    all the same. `contents_uri` is where the attempt lists the files that it leaves (`model.stored`); empty:
-    nowhere.
+    `bundle_path` is the place of the code for a pod of another machine; empty means in the home. `earlier` is
+    the newest committed version of the same artifact, if any. `kept_versions` are the versions of a sink's
+    table that artifacts refer to. Files below `checkpoint_uri` are kept from one attempt of the same work to
+    the next, until an attempt succeeds. If `share` is below 1, the attempt is a probe and processes that
+    share of its data. With `part` the attempt runs only this part, and its only result is files below
+    `output_uri` (`workers` is the number of workers of each part). `parts` are the folders of all parts, in
+    order: the attempt combines their contents. With `gang` the attempt is one rank of several, which share
+    the other folders. `staging` is how its data gets to a farm. `failed` are the jobs that failed before it,
+    for a job that runs after failures too. `contents_uri` is where the attempt lists the files of its output
+    (`model.stored`); empty: nowhere.
     """
 
     attempt_id: str
@@ -165,9 +167,9 @@ class AttemptOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
-    """How an attempt ended. `state` is succeeded, failed or stopped; lost if the machine ran out of memory,
-    and for a gang's rank whose port somebody took: it is tried again. `transfers` is what a site in another
-    place had carried for it, which that site says."""
+    """The end of an attempt. `state` is succeeded, failed or stopped. It is lost if the machine ran out of
+    memory, or if another process took the port of a gang's rank: then the job is tried again. `transfers` is
+    what a site in another place transferred for the attempt, as that site reports it."""
 
     state: AttemptState
     use: MeasuredUse = field(default_factory=MeasuredUse)
@@ -184,7 +186,7 @@ class AttemptOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOrder:
-    """Everything a pod needs to be brought up; a site may write it to a file (0600), never to argv."""
+    """All values that a site needs to start a pod. A site may write them to a file (0600), never to argv."""
 
     pod_id: str
     deployment_id: str
@@ -195,17 +197,18 @@ class PodOrder:
     capacity: Amounts
     keep_seconds: float
     orphan_seconds: float = 3600.0
-    node: str = ""  # the node that the plan chose
-    settings: Mapping[str, str] = field(default_factory=dict)  # the resource's for its site
-    pinned: bool = False  # and nowhere else
+    node: str = ""  # the planned node
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the resource for its site
+    pinned: bool = False  # must run on `node`
     lease_seconds: float | None = None  # the pod ends, with its jobs, after this time without a control node
 
 
 # pod -> control node
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """`attempts` maps every attempt id the pod knows (live, or ended and not acknowledged) to its state.
-    `address` is how other hosts of its site reach the pod's."""
+    """The first message of a pod. `attempts` maps every attempt id that the pod knows (live, or ended and not
+    acknowledged) to its state. `address` is the address by which other hosts of its site reach the pod's
+    host."""
 
     pod_id: str
     deployment_id: str
@@ -225,7 +228,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """Sent each few seconds when nothing else is; either side."""
+    """A message that either side sends every few seconds when it has no other message to send."""
 
     time: float
 
@@ -233,15 +236,15 @@ class Heartbeat:
 # control node -> pod
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """`acknowledged`: everything up to this journal number is committed."""
+    """The answer to a Hello: all entries up to the journal number `acknowledged` are committed."""
 
     acknowledged: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start an attempt, unless its id was ever seen. `environment` is that of the client whose run it is,
-    kept in memory alone; None: the pod's own."""
+    """Start an attempt, unless the pod has seen its id before. `environment` is the environment of the client
+    that started the run, kept only in memory; None means the pod's own environment."""
 
     order: AttemptOrder
     environment: Mapping[str, str] | None = None
@@ -249,7 +252,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End an attempt: SIGTERM, then SIGKILL after `grace_seconds`, all its processes."""
+    """End an attempt: all its processes get SIGTERM, and SIGKILL after `grace_seconds`."""
 
     attempt_id: str
     reason: str
@@ -258,14 +261,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """Everything up to `number` is committed and may be forgotten."""
+    """All entries up to `number` are committed, and the pod may delete them."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodbye:
-    """End: stop what runs, flush nothing further."""
+    """End the pod: stop its attempts, and send nothing more."""
 
     reason: str
 

@@ -10,13 +10,14 @@ KEYS_HINT = "Give that column of the dataset's entity or time another name where
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionSpec:
-    """A swarm predicts `split` of `dataset` (all rows when None) with the best of `models`.
+    """The declaration of a prediction: a swarm predicts `split` of `dataset` (all rows if None) with the best
+    of `models`.
 
-    `best_by` names the validation metric: `rmse` (default for regression), `mse`, `mae`, `r2`,
-    `skill`, `log_loss` (default for classification), `accuracy`, `auc`, `brier`, `average_precision`, `f1`,
-    `precision`, `recall`; the direction follows from the name.
-    Shards are handed to workers made for this job; each row's prediction is written exactly once. `workers`
-    can be left open (`auto`): by rows and CPUs at first, then what earlier attempts say is worth paying for.
+    `best_by` names the validation metric: `rmse` (default for regression), `mse`, `mae`, `r2`, `skill`,
+    `log_loss` (default for classification), `accuracy`, `auc`, `brier`, `average_precision`, `f1`,
+    `precision`, `recall`; the direction follows from the name. The shards are distributed to workers that are
+    started for this job. Each row's prediction is written exactly once. `workers` can be left open (`auto`):
+    the number then follows from rows and CPUs at first, and later from the measurements of earlier attempts.
     """
 
     dataset: str
@@ -26,14 +27,15 @@ class PredictionSpec:
     shards: int | None = None
     workers: int | None = None
     trust: bool = False
-    """Use models that predict by their own code or a pickled file, which can do anything on the machine."""
+    """Use models that predict by their own code or a pickled file. Such a model can execute any code on the
+    machine."""
 
     def references(self) -> tuple[str, ...]:
         """The dataset and the candidate models."""
         return (self.dataset, *self.models)
 
     def check(self) -> None:
-        """Raise InputError for no models, or counts below one."""
+        """Raise InputError if there are no models, or for counts below one."""
         if not self.models:
             raise InputError("no models are named", place="prediction.models")
         for name in ("shards", "workers"):

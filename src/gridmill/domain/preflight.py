@@ -16,12 +16,13 @@ from gridmill.errors import InputError, explained
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightRequest:
-    """`jobs` of one pipeline, each after those that it needs; relative source paths start at `folder`.
+    """The question of a preflight. `jobs` are jobs of one pipeline, each after the jobs that it needs.
+    Relative source paths start at `folder`.
 
-    `versions` are tables and models that stand as they are, by the names that jobs give them, `earlier` those
-    of sinks and datasets that will run again; both lie below the storage root `root`. `unchanged` jobs do not
-    run: they are not checked. `late` are sinks whose files a command may write before they are loaded, each
-    with it.
+    `versions` are tables and models that the run will not change, by the names that jobs give them. `earlier`
+    are the versions of sinks and datasets that will run again. Both are below the storage root `root`.
+    `unchanged` jobs do not run and are not checked. `late` are sinks whose files a command may write before
+    they are loaded, each with this command.
     """
 
     folder: str
@@ -35,8 +36,8 @@ class PreflightRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFinding:
-    """What is wrong with a job, at the field `path` of it (`dataset.sql`). `certain`: a run would fail with
-    it; else it may, as only a part of the data was looked at."""
+    """A problem of a job, at its field `path` (`dataset.sql`). `certain` means that a run would fail because
+    of it. Otherwise a run may fail, because the check read only a part of the data."""
 
     job: str
     path: str
@@ -47,7 +48,7 @@ class PreflightFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncheckedJob:
-    """A job that was not checked against data, and why."""
+    """A job that was not checked against data, and the reason."""
 
     job: str
     why: str
@@ -55,8 +56,8 @@ class UncheckedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightResult:
-    """The result of the checks. `error` is as `errors.to_body` writes it. `inferred` are sentences on what a
-    job reads out of its data that nobody has declared, by job."""
+    """The result of the checks. `error` has the form of `errors.to_body`. `inferred` are sentences, by job,
+    on facts that nobody declared and that the job derives from its data."""
 
     findings: tuple[PreflightFinding, ...] = ()
     unchecked: tuple[UncheckedJob, ...] = ()
@@ -75,7 +76,7 @@ def preflight_question(
     earlier: Mapping[str, Artifact] = _NONE,
     unchanged: Collection[str] = (),
 ) -> PreflightRequest | None:
-    """The question; None where there is no job to check. Raises PipelineError for a cycle."""
+    """The question of the preflight; None if there is no job to check. Raises PipelineError for a cycle."""
     jobs = tuple(pipeline.job(name) for name in order(pipeline))
     if all(job.kind == JobKind.COMMAND or job.name in unchanged for job in jobs):
         return None
@@ -117,7 +118,7 @@ def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: PreflightRes
 
 
 def show_finding(pipeline: Pipeline, finding: PreflightFinding) -> str:
-    """The finding with its place in the file, and what to do."""
+    """The finding with its place in the file and its hint."""
     path = f"jobs.{finding.job}.{finding.path}"
     place = pipeline.lines.place(path) if pipeline.lines is not None else path
     return explained(InputError(finding.message, hint=finding.hint, place=place))

@@ -1,4 +1,4 @@
-"""Projects that share a grid: the quota of each and how much each has used."""
+"""Projects that share a grid: the quota of each project and its use."""
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
@@ -9,12 +9,12 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """`share` counts against the shares of others: with 2 a project gets twice what one with 1 gets while
-    both have jobs that wait. `cpus`, `memory_bytes` and `gpus` are its quota: the most that its jobs have at
-    once, all together; None: no bound.
+    """A project. `share` is its share relative to the shares of other projects: while two projects have
+    waiting jobs, a project with share 2 gets twice as much as a project with share 1. `cpus`, `memory_bytes`
+    and `gpus` are its quota: the most that all its jobs together hold at the same time; None means no limit.
 
-    `used_seconds` are the seconds that its attempts held places (times their GPUs, when they had several), as
-    they counted at the Unix time `used_at`: what was used counts half as much each week.
+    `used_seconds` are the seconds for which its attempts held places (times their GPUs, if they had several),
+    as of the Unix time `used_at`: the weight of past use halves every week.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Project:
         return not (self.cpus is None and self.memory_bytes is None and self.gpus is None)
 
     def check(self) -> None:
-        """Raise InputError for a share or a quota that is none."""
+        """Raise InputError for an invalid share or quota."""
         if not 0.0 < self.share < float("inf"):
             raise InputError(f"{self.share:g} is not a share", hint="A share must be above 0.", place="share")
         quota = (("cpus", self.cpus), ("memory", self.memory_bytes), ("gpus", self.gpus))
@@ -43,8 +43,8 @@ class Project:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
     """The current state of a project: `used_seconds` decayed to now, including its running attempts;
-    `used_share`, its part of the use of all projects; and the amounts that it holds now, as a quota
-    counts them."""
+    `used_share`, its part of the use of all projects; and the amounts that it holds now, counted as for a
+    quota."""
 
     project: Project
     used_seconds: float
@@ -55,5 +55,5 @@ class ProjectView:
 
     @property
     def name(self) -> str:
-        """The project's."""
+        """The project's name."""
         return self.project.name

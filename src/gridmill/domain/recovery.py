@@ -1,4 +1,4 @@
-"""The files beside the store from which lost records are restored, and the report of a recovery."""
+"""The files outside the store from which lost records are restored, and the report of a recovery."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -13,7 +13,8 @@ from gridmill.domain.site import LOCAL, Site
 from gridmill.domain.version_manifest import AliasMove, VersionManifest
 
 Declared = Site | Resource | Project | Pipeline | Schedule | Alterations | Origin
-"""Records of users that cannot be derived from others: each has a copy in a file below the storage root."""
+"""Records of users that cannot be derived from other records: each has a copy in a file below the storage
+root."""
 DECLARED: Mapping[str, type[Declared]] = {
     kind.__name__: kind for kind in (Site, Resource, Project, Pipeline, Schedule, Alterations, Origin)
 }
@@ -43,7 +44,7 @@ def as_declared(noun: object) -> Declared | None:
 
 
 def _added(site: Site) -> Site:
-    """A site as it was added, without observations."""
+    """A site as the user added it, without observations."""
     return Site(
         name=site.name,
         kind=site.kind,
@@ -55,12 +56,12 @@ def _added(site: Site) -> Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootRecords:
-    """What was read below a storage root and a home.
+    """The records that were read below a storage root and in a home.
 
-    `mark` is that of the store that owns the pipelines here; `manifests` are those of their versions, by name
-    and number; `moves` those of aliases, by name and time; `declared` the copies of what users declared.
-    `runs` and `deployments` are the highest numbers that left something, by name. `problems` are files that
-    cannot be read, and versions without files: what, and why.
+    `mark` identifies the store that owns the pipelines here. `manifests` are the manifests of their versions,
+    by name and number. `moves` are the moves of aliases, by name and time. `declared` are the copies of
+    declarations. `runs` and `deployments` are the highest numbers of which files exist, by name. `problems`
+    are unreadable files, and versions without files, each with the reason.
     """
 
     mark: str = ""
@@ -74,12 +75,13 @@ class RootRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What `gridmill recover` did, or with `dry_run` would do.
+    """The actions of `gridmill recover`, or with `dry_run` the actions that it would take.
 
-    `found` says in which state the store was, `kept_at` where it is kept if another one took its place.
-    `salvaged` counts records that were read from it, by class. `restored` are the records made from the
-    storage root (`version weather/model@3`), `present` counts those that were there. `problems` are what
-    could not be restored, each with the reason; `lost` what nothing has but a store.
+    `found` describes the state of the store. `kept_at` is the place of the old store if a new store replaced
+    it. `salvaged` counts the records that were read from the old store, by class. `restored` are the records
+    made from the storage root (`version weather/model@3`), and `present` counts the records that already
+    existed. `problems` are the records that could not be restored, each with the reason. `lost` are the
+    records that only a store has.
     """
 
     dry_run: bool

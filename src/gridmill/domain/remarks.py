@@ -1,6 +1,6 @@
 """Remarks on a version: rows dropped, rejected, left out, unknown or converted with loss, as sentences.
 
-Jobs count these in the details of their output. `remarks_of` turns the counts into sentences, which the
+Jobs count these rows in the details of their output. `remarks_of` turns the counts into sentences, which the
 terminal's summary, the report and `show` print. A job adds sentences of its own under REMARKS. `row_flow`
 gives how many rows a job read, wrote and dropped, from the counts of its version.
 """
@@ -18,18 +18,19 @@ from gridmill.domain.source import waiting_text
 REMARKS = "remarks"
 """The key in the details of an output: a list of texts, or of [text, true] for a warning."""
 NOT_KNOWN_YET = "label not known yet"
-"""The reason why a row of a dataset is dropped whose label depends on later events."""
+"""The reason why a dataset drops a row whose label depends on later events."""
 WARNING_SHARE = 0.1
 """If more than this share of the rows is dropped or rejected, the remark is a warning."""
 LAST_SHARE, STILL_FALLING = 0.2, 0.03
-"""A model whose best validation loss is its last, and fell by more than this share in the last fifth, could
-be better. The decreasing learning rate causes smaller falls."""
+"""A model could be better if its best validation loss is its last, and fell by more than this share in the
+last fifth of the training. The decreasing learning rate causes smaller falls."""
 _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """A sentence about the version `artifact` (its id). A `warning` can make the result wrong or useless."""
+    """A sentence about the version `artifact` (its id). `warning` means that the result may be wrong or
+    useless."""
 
     artifact: str
     text: str
@@ -37,7 +38,8 @@ class Remark:
 
     @property
     def line(self) -> str:
-        """`warning: weather/features@1: 237 of 560 rows dropped (42 %): 237 no label`."""
+        """The remark in one line: `warning: weather/features@1: 237 of 560 rows dropped (42 %): 237 no
+        label`."""
         return f"{'warning: ' if self.warning else ''}{self.artifact}: {self.text}"
 
 
@@ -144,7 +146,8 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
 
 
 def _unfinished(options: Mapping[str, Any], curve: Sequence[Sequence[float]]) -> _Said:
-    """A model whose validation loss, the third number of the curve's points, still fell when it ended."""
+    """A remark if the validation loss of a model (the third number of the curve's points) still fell when the
+    training ended."""
     unit, most = ("epochs", options.get("epochs")) if "epochs" in options else ("trees", options.get("trees"))
     used = options.get("best_epoch") or options.get("trees_used")
     if not most or used != most or len(curve) < 2:
@@ -182,7 +185,7 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
 
 
 def _learned(details: Mapping[str, Any], rows: int) -> _Said:
-    """Rows of the prediction that the model was trained on, and the consequence for the metrics."""
+    """The rows of the prediction on which the model was trained, and the consequence for the metrics."""
     counts: Mapping[str, int] = details.get("learned_rows") or {}
     split = details.get("split")
     train, excluded, measured = (counts.get(name, 0) for name in ("train", "excluded", "measured"))
@@ -200,7 +203,7 @@ def _learned(details: Mapping[str, Any], rows: int) -> _Said:
 
 
 def _compared(comparison: Mapping[str, Any]) -> _Said:
-    """What was left out where models were compared."""
+    """The rows and models that were left out of the comparison of models."""
     labelled, rows = comparison.get("labelled", 0), comparison.get("rows", 0)
     if rows < labelled:
         learned = comparison.get("learned") or {}
@@ -239,9 +242,9 @@ def _listed(texts: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFlow:
-    """The row counts of a version: `into` rows were read, `out` rows written. `dropped` are the rows of
-    `into` that are not used; `why` counts them by reason. None is unknown. `note` explains `out` if it is
-    not the rows of a table."""
+    """The row counts of a version: `into` rows were read, `out` rows were written. `dropped` are the rows of
+    `into` that are not used; `why` counts them by reason. None is unknown. `note` explains `out` if it does
+    not count the rows of a table."""
 
     into: int | None = None
     out: int | None = None
@@ -251,13 +254,13 @@ class RowFlow:
 
 
 def row_flow(version: Artifact) -> RowFlow | None:
-    """The rows of a version; None for files."""
+    """The row counts of a version; None for a kind without rows."""
     make = _COUNTS_BY_KIND.get(version.kind)
     return make(version) if make else None
 
 
 def _sink(version: Artifact) -> RowFlow:
-    """What the last load read; `out` is the whole table."""
+    """The rows that the last load read; `out` counts the rows of the whole table."""
     details = version.output.details
     added = details.get("rows_added")
     rejects, unseen = rejects_of(version), int(details.get("unseen") or 0)
@@ -278,7 +281,8 @@ def _dataset(version: Artifact) -> RowFlow:
 
 
 def _model(version: Artifact) -> RowFlow:
-    """`out` are the rows that it learned from; the others of the dataset measure it."""
+    """The rows of a model: `out` counts the rows of its training. Other rows of the dataset measure the
+    model."""
     details = version.output.details
     used = _row_counts(details.get("rows"))
     why = {f"no label in {split}": count for split, count in _row_counts(details.get("unlabelled")).items()}

@@ -15,21 +15,22 @@ from gridmill.domain.site import LOCAL, SiteKind
 from gridmill.domain.usage import ParallelTiming
 
 DEFAULT_KEEP_SECONDS = 300.0
-"""How long a deployment stays up after its last job, unless its resource or its kind of site has another
+"""How long a deployment is kept after its last job, unless its resource or its kind of site has another
 value."""
 KEEP_SECONDS = {SiteKind.SLURM: 0.0, SiteKind.CLOUD: 0.0}
-"""The same for sites where others wait for the machine, or where it costs money."""
+"""The keep time for sites where other users wait for the machine, or where the machine costs money."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What jobs of one type may use. None means: choose from `size` and from the jobs themselves.
+    """The amounts that jobs of one type may use. None means: choose from `size` and from the jobs themselves.
 
-    `cpus`, `memory_bytes` and `gpus` are per worker. `jobs` names the jobs (`job` or `pipeline/job`)
-    that were assigned to it. `default` marks the one made for jobs without a resource: it never has GPUs.
-    A deployment of it stays up `keep_seconds` after its last job (None: 5 minutes; at Slurm or a cloud 0).
-    `settings` are of the site's kind, and stand for this resource before the site's own. `staging` says how
-    its jobs' data gets to a site of kind cluster (None: direct).
+    `cpus`, `memory_bytes` and `gpus` are per worker. `jobs` names the jobs (`job` or `pipeline/job`) that
+    were assigned to the resource. `default` marks the resource that is made for jobs without a resource: it
+    never has GPUs. A deployment of the resource is kept for `keep_seconds` after its last job (None: 5
+    minutes; at Slurm or a cloud 0). `settings` are settings of the site's kind; for this resource they
+    override the settings of the site. `staging` is how the data of its jobs gets to a site of kind cluster
+    (None: direct).
     """
 
     name: str
@@ -47,33 +48,33 @@ class Resource:
     default: bool = False
 
     def check(self) -> None:
-        """Raise InputError for memory that was meant otherwise."""
+        """Raise InputError for an implausible memory size."""
         check_memory(self.memory_bytes, "resource.memory")
 
 
 def default_name(kind: JobKind, site: str = LOCAL) -> str:
-    """What the resource of jobs that name none is called."""
+    """The name of the resource of jobs that name none."""
     return f"default-{kind}" if site == LOCAL else f"default-{kind}-{site}"
 
 
 def default_resource(kind: JobKind, site: str = LOCAL) -> Resource:
-    """The resource of a job that names none."""
+    """The resource of jobs that name none."""
     return Resource(name=default_name(kind, site), type=kind, site=site, default=True)
 
 
 JOB_CPUS = {JobKind.DATASET: 4.0, JobKind.TRAINING: 4.0, JobKind.PREDICTION: 4.0}
-"""CPUs that a job of these kinds is given at most where it declares none and CPUs are asked for (see
-`asks_for_need`): they use threads or workers. Jobs of other kinds get one."""
+"""The most CPUs that a job of these kinds gets if it declares none and the site requires a request (see
+`asks_for_need`): these jobs use threads or workers. Jobs of other kinds get one."""
 
 
 def asks_for_need(site: SiteKind) -> bool:
-    """Whether a site is asked for what jobs need and when they need it: others wait for what a deployment
-    there holds, or it costs money. At other sites a deployment takes what is free."""
+    """Whether a deployment at such a site requests only what jobs need, when they need it: there, the machine
+    costs money, or other users wait for it. At other sites a deployment takes all that is free."""
     return site in KEEP_SECONDS
 
 
 def keep_of(resource: Resource, site: SiteKind | None) -> float:
-    """Seconds that a deployment of the resource stays up at such a site after its last job."""
+    """The seconds for which a deployment of the resource is kept at such a site after its last job."""
     if resource.keep_seconds is not None:
         return resource.keep_seconds
     return KEEP_SECONDS.get(site, DEFAULT_KEEP_SECONDS) if site else DEFAULT_KEEP_SECONDS
@@ -81,8 +82,8 @@ def keep_of(resource: Resource, site: SiteKind | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """A chosen size: amounts per worker, workers, and the reasons as sentences for people. `left_seconds` is
-    what decides the job's place in line (gridmill.domain.ordering); None: nothing was measured."""
+    """A chosen size: amounts per worker, workers, and the reasons as sentences for people. `left_seconds`
+    decides the job's place in the queue (gridmill.domain.ordering); None: nothing was measured."""
 
     amounts: Amounts
     workers: int = 1
@@ -93,14 +94,14 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredUse:
-    """What an attempt really used. Memory is the peak over all its processes (cgroup or sampled).
+    """The measured use of an attempt. Memory is the peak over all its processes (cgroup or sampled).
 
     `wall_seconds` is the time from the start of its process until its processes have ended and their output
-    is read, as its pod measured it. Forecasts use it. The time of a job from its start to its end also holds
-    bringing up its pod, transfers and commits.
+    is read, as its pod measured it. Forecasts use it. The time of a job from its start to its end also
+    includes the start of its pod, transfers and commits.
 
-    `system_seconds` is the part of the CPU seconds that the kernel worked for it. `disk_seconds` counts each
-    second that a process stood still for a disk (sampled). None: it was not measured.
+    `system_seconds` is the part of the CPU seconds that the kernel used for the attempt. `disk_seconds`
+    counts each second in which a process waited for a disk (sampled). None means that it was not measured.
     """
 
     wall_seconds: float = 0.0
@@ -114,13 +115,13 @@ class MeasuredUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One attempt's use beside the size it had: what the next sizing learns from.
+    """The use of one attempt together with its size, from which later jobs are sized.
 
     `subject` is the kind with its variant, e.g. `training/lstm`, `sink/csv`, `command/<pipeline>/<job>`.
-    `waited_seconds` is how long the job was ready before the attempt had a place. `parallel` tells of its
-    workers, where it had any. `resource` and `site` are where it ran (empty: older ones do not say).
-    `declared` stands for the job's settings and command as they were, and `model_bytes` is what the model of
-    its kind gave for them and this size (empty and 0: not known).
+    `waited_seconds` is the time for which the job was ready before the attempt had a place. `parallel` has
+    the times of its workers, if it had any. `resource` and `site` are where it ran (empty in older records).
+    `declared` identifies the job's settings and command at that time, and `model_bytes` is the estimate of
+    its kind's model for these settings and this size (empty and 0: unknown).
     """
 
     attempt_id: str
@@ -141,9 +142,9 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferEstimate:
-    """The expected transfers of a job to a site with its own storage, and back. Of what it reads
-    `reused_bytes` are there and `upload_bytes` travel; `download_bytes` is what it makes. None is not known,
-    and `unknown` says of what."""
+    """The expected transfers of a job to a site with its own storage, and back. Of its inputs, `reused_bytes`
+    are already at the site and `upload_bytes` must be transferred. `download_bytes` is the size of its
+    result. None means unknown, and `unknown` lists the unknown parts."""
 
     upload_bytes: int | None = None
     upload_seconds: float | None = None
@@ -186,14 +187,14 @@ class ResourceAlternative:
 
     @property
     def seconds(self) -> float | None:
-        """Until what it makes is here."""
+        """Seconds until the result is at home, including the wait."""
         quickest, wait = self.quickest_seconds, self.wait_seconds
         return None if quickest is None or wait is None else quickest + wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChoice:
-    """The resource that was chosen among `alternatives`, and why, as a sentence."""
+    """The resource that was chosen among `alternatives`, and the reason as a sentence."""
 
     resource: str
     alternatives: tuple[ResourceAlternative, ...]
@@ -201,12 +202,12 @@ class ResourceChoice:
 
     @property
     def chosen(self) -> ResourceAlternative:
-        """What is expected of it there."""
+        """The alternative of the chosen resource."""
         return next(alternative for alternative in self.alternatives if alternative.resource == self.resource)
 
 
 def alternative_text(one: ResourceAlternative) -> str:
-    """`gpu-farm 6 min + 3 min transfer`."""
+    """Format an alternative as `gpu-farm 6 min + 3 min transfer`."""
     if one.problem or one.unreachable:
         return f"{one.label} {'cannot run the job' if one.problem else one.unreachable}"
     words = [about(one.run_seconds) if one.run_seconds is not None else "not measured yet"]
@@ -222,7 +223,7 @@ def alternative_text(one: ResourceAlternative) -> str:
 
 
 def transfer_lines(travel: TransferEstimate, site: str) -> tuple[str, ...]:
-    """The amount, time and rate of the transfers as sentences, and what is unknown."""
+    """Sentences on the amount, time and rate of the transfers, and on unknown parts."""
     lines: list[str] = []
     if travel.upload_bytes is not None:
         message = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""

@@ -1,4 +1,5 @@
-"""Retention of versions and runs, declared for a job or for all jobs, and which versions are beyond it."""
+"""Retention of versions and runs, declared for a job or for all jobs, and the selection of versions to
+delete."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,15 +10,16 @@ from gridmill.errors import InputError
 DAY_SECONDS = 86_400.0
 
 RUNS_KEPT = 10
-"""The newest runs of each pipeline are kept, however old: they record what its jobs declared last."""
+"""The number of newest runs of each pipeline that are always kept: they record the last declaration of each
+job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """A version is deleted when it is beyond every given limit: not among the newest `versions`, and
-    older than `days`. The newest version, those with an alias, the best one, and the inputs of kept
-    versions stay whatever their age. Versions of a sink share a table: rows that only old versions had
-    are deleted by a later load."""
+    """The limits of retention. A version is deleted if it exceeds every given limit: it is not among the
+    newest `versions`, and it is older than `days`. The newest version, versions with an alias, the best
+    version, and the inputs of kept versions are kept whatever their age. Versions of a sink share a table: a
+    later load deletes rows that only old versions had."""
 
     versions: int | None = None
     days: float | None = None
@@ -33,9 +35,9 @@ class Retention:
 def beyond(
     versions: Sequence[Artifact], wanted: Mapping[str, Retention], now: float, stay: frozenset[str]
 ) -> tuple[Artifact, ...]:
-    """Versions that may go, of all that are there (newest first of each name).
+    """The versions that may be deleted, out of all existing versions (newest first of each name).
 
-    `wanted` is the retention of each name, `stay` are ids that must not go.
+    `wanted` is the retention of each name. `stay` are ids of versions that must not be deleted.
     """
     going: dict[str, Artifact] = {}
     while True:

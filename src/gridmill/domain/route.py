@@ -1,7 +1,7 @@
-"""The route to a site elsewhere: the staging of inputs, and the bytes and rates of its transfers.
+"""The route to a site in another place: the staging of inputs, and the bytes and rates of its transfers.
 
-It records what attempts transferred in each direction, how fast the route is, and what the site holds
-already.
+It records what attempts transferred in each direction, the rate of the route, and the versions that the site
+already has.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from gridmill.domain.frozen import dataclass
 
 
 class Staging(StrEnum):
-    """How data is transferred. `direct`: through the connection to the farm. `export`: by objects of a
-    bucket that both sides reach, each deleted after its use. `shared`: by a bucket that keeps the objects
-    for other jobs and other farms."""
+    """How data is transferred. `direct`: through the connection to the farm. `export`: by objects of a bucket
+    that both sides can access; each object is deleted after its use. `shared`: by a bucket that keeps the
+    objects for other jobs and other farms."""
 
     DIRECT = "direct"
     EXPORT = "export"
@@ -23,8 +23,8 @@ class Staging(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A transfer in one direction: `transferred_bytes` were sent in `seconds`; `reused_bytes` were not, as
-    the receiver had them."""
+    """A transfer in one direction: `transferred_bytes` were sent in `seconds`. `reused_bytes` were not sent
+    because the receiver had them."""
 
     transferred_bytes: int = 0
     reused_bytes: int = 0
@@ -39,12 +39,12 @@ class Transfer:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """None if nothing was sent."""
+        """The rate of the transfer; None if nothing was sent."""
         return self.transferred_bytes / self.seconds if self.transferred_bytes and self.seconds > 0 else None
 
     @property
     def reused_share(self) -> float | None:
-        """Of all bytes, from 0 to 1; None where there were none."""
+        """The reused part of all bytes, from 0 to 1; None if there were no bytes."""
         whole = self.transferred_bytes + self.reused_bytes
         return self.reused_bytes / whole if whole else None
 
@@ -52,7 +52,7 @@ class Transfer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptTransfers:
     """The transfers of an attempt to the site (`upload`) and back (`download`), and the way of staging.
-    `round_trip_seconds`: None where it is not known."""
+    `round_trip_seconds` is None if it is unknown."""
 
     upload: Transfer = Transfer()
     download: Transfer = Transfer()
@@ -71,8 +71,9 @@ class AttemptTransfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRate:
-    """The rate of one direction: `transferred_bytes` took `seconds`, older transfers counted less.
-    `transfers` of attempts taught it; 0: only the probe when the site was added did."""
+    """The rate of one direction: `transferred_bytes` took `seconds`, with a lower weight of older transfers.
+    `transfers` is the number of attempts whose transfers were measured; 0 means that only the probe was
+    measured when the site was added."""
 
     transferred_bytes: float
     seconds: float
@@ -80,7 +81,7 @@ class TransferRate:
 
     @property
     def bytes_per_second(self) -> float:
-        """As it is expected of the next transfer."""
+        """The expected rate of the next transfer."""
         return self.transferred_bytes / self.seconds
 
 
@@ -94,9 +95,9 @@ class TransferRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The measured route to a site; None: not measured yet. `upload` and `download` are of what goes through
-    the farm itself, `others` of other ways of staging. `staged` are ids of versions that were sent to the
-    site or made there, the newest last; an evicted one is sent again."""
+    """The measured route to a site; None: not measured yet. `upload` and `download` are rates through the
+    farm itself, and `others` are rates of other ways of staging. `staged` are ids of versions that were sent
+    to the site or made there, the newest last; an evicted version is sent again."""
 
     upload: TransferRate | None = None
     download: TransferRate | None = None
@@ -105,7 +106,7 @@ class Route:
     staged: tuple[str, ...] = ()
 
     def rates(self, staging: Staging | None) -> TransferRates:
-        """Of that way of staging."""
+        """The rates of that way of staging."""
         if staging in (None, Staging.DIRECT):
             return TransferRates(upload=self.upload, download=self.download)
         return self.others.get(str(staging), TransferRates())

@@ -21,9 +21,10 @@ from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """`job_run` is the id of the job that it makes room for, which is expected to need `shorter_seconds` less
-    than what is left of it; 0 where it goes before it for its priority, or because it waited so long.
-    `left_seconds` of the interrupted job are what decides its place in line from then on."""
+    """The reason of a preemption. `job_run` is the id of the waiting job that gets the room. Its expected
+    time is `shorter_seconds` less than the remaining time of the interrupted job; 0 if it runs first because
+    of its priority or its long wait. `left_seconds` is the remaining time of the interrupted job, which
+    decides its later place in the queue."""
 
     job_run: str
     left_seconds: float
@@ -31,20 +32,21 @@ class Preemption:
 
     @property
     def whom(self) -> str:
-        """`weather-7/train, 4 m 00 s shorter`."""
+        """A text such as `weather-7/train, 4 m 00 s shorter`."""
         shorter = f"{show_seconds(self.shorter_seconds)} shorter"
         return f"{self.job_run}, {shorter if self.shorter_seconds > 0 else 'whose turn comes first'}"
 
     @property
     def why(self) -> str:
-        """`interrupted for weather-7/train, 4 m 00 s shorter`."""
+        """A text such as `interrupted for weather-7/train, 4 m 00 s shorter`."""
         return f"interrupted for {self.whom}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """How a client asks for a run: `attended` if it waits for the run; `request` is its key for the run,
-    in case the control node ends before it answers."""
+    """How a client requests a run. `attended` means that the client waits for the run. `request` is the
+    client's key for the run: with it the client can repeat the request if the control node ends before it
+    answers."""
 
     attended: bool = False
     request: str = ""
@@ -52,19 +54,20 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One execution of a pipeline. Its id is `pipeline-N`; its jobs are JobRuns of their own.
+    """One execution of a pipeline. Its id is `pipeline-N`; its jobs are separate JobRun records.
 
-    `order` grows with every run of the home: earlier runs go first within a priority. `due` is the time that
-    the pipeline's schedule started it for; None: somebody started it. `chunk` is the id
-    of the backfill's chunk that it is of; empty: of none. `probe` names the one job that it tries on a part
-    of its data, to learn about its workers; empty: it is no probe. `only` are the jobs that were asked for,
-    alone or by a schedule of theirs; what they need is run with them. Empty: all of the pipeline.
-    `data` are the files of the project that sinks of the pipeline load: they are no code of its commands.
-    `commit` is the Git commit of its folder (empty: none). `project` is whose share and quota it counts
-    against. `settled` are the names of other pipelines' versions that its jobs read, each with the id of the
-    version that it meant when the run began. `attended`: its client waits for it, and the run is stopped
-    when that client goes. `request` is what its client knows it by (see Asked). `jobs` is how many jobs it
-    has (0: not known), `damage` which of its records were damaged in the store and are lost; empty: none.
+    `order` increases with every run of the home: within a priority, earlier runs have precedence. `due` is
+    the time for which the pipeline's schedule started the run; None: a person started it. `chunk` is the id
+    of its backfill's chunk; empty: it is not of a backfill. `probe` names the one job that the run tries on a
+    part of its data, to measure its workers; empty: the run is no probe. `only` are the requested jobs, if a
+    person or a schedule requested single jobs; the jobs that they need run too. Empty means all jobs of the
+    pipeline. `data` are the files of the project that sinks of the pipeline load: they do not belong to the
+    code of its commands. `commit` is the Git commit of its folder (empty: none). `project` is the project
+    whose share and quota the run uses. `settled` are the names of other pipelines' versions that its jobs
+    read, each with the id of the version that the name meant when the run began. `attended` means that its
+    client waits for the run, and that the run is stopped when the client disconnects. `request` is its
+    client's key for the run (see RunRequest). `jobs` is its number of jobs (0: unknown). `damage` lists the
+    run's records that were damaged in the store and are lost; empty: none.
     """
 
     id: str
@@ -95,7 +98,8 @@ class Run:
 
     @property
     def scheduled(self) -> bool:
-        """Whether a schedule started it, for a time or for something new; not a backfill."""
+        """Whether a schedule started the run, for a due time or for new data; false for a run of a
+        backfill."""
         return self.due is not None
 
 
@@ -103,20 +107,23 @@ class Run:
 class JobRun:
     """A job within a run. Its id is `RUN/JOB`.
 
-    `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with why. `attempts`
-    counts attempts made; `failures` those that count against `retries`; `losses` those lost with their pod;
-    `interruptions` those that made room for other jobs, which ran for `served_seconds` together and had
-    waited for `waited_seconds` before. `moves` counts how often it went from one of its resources to another
-    while it waited. `not_before` holds it back (back-off). `artifacts` are the ids of the versions it made,
-    or (UNCHANGED) the earlier ones that stand. `external` are the ids of the versions of other pipelines that
-    it reads, as its run has settled them; `size` is what was known of its size when it became ready. `force`:
-    it runs although nothing changed. `probe` is the share of its data that a probe does, and nothing it makes
-    is kept; None: no probe. A job that is done in `parts` (0: in none) is RUNNING while these are done, each
-    a JobRun of its own with its `part`; then an attempt of the job makes one version of what they made.
-    `part_report` is what the attempt that did a part told of it. `checkpoints` is the folder, below the
-    storage root, that an attempt goes on from; empty for a job that leaves none. `lines` says where the job
-    is written; None where its pipeline was not read from a file. `reason` says why it executes, or why it
-    does not: what changed since the version before; empty until it is ready."""
+    `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with its reasons.
+    `attempts` counts all attempts; `failures` counts the attempts that count against `retries`; `losses`
+    counts the attempts lost with their pod; `interruptions` counts the attempts that were preempted, which
+    ran for `served_seconds` in all and had waited for `waited_seconds` in all. `moves` counts the changes
+    from one of its resources to another while it waited. `not_before` delays it (backoff). `artifacts` are
+    the ids of the versions that it made, or (UNCHANGED) of the earlier versions that are still valid.
+    `external` are the ids of the versions of other pipelines that it reads, as fixed at the start of its run.
+    `size` is its known size at the time when it became ready. `force` means that it runs although nothing
+    changed. `probe` is the share of its data that a probe processes, whose results are not kept; None: no
+    probe. `parts` is the number of its parts (0: it has none). A job with parts is RUNNING while its parts
+    run, each of them a separate JobRun with its `part`; after that an attempt of the job makes one version
+    from the results of the parts. `part_report` is the report of the attempt that ran a part. `checkpoints`
+    is the folder, below the storage root, from which an attempt resumes; empty for a job without checkpoints.
+    `lines` are the lines of the job's declaration; None if its pipeline was not read from a file. `reason` is
+    why the job executes or does not execute: the change since the version before; empty until the job is
+    ready.
+    """
 
     id: str
     run_id: str
@@ -158,30 +165,31 @@ class JobRun:
 
     @property
     def name(self) -> str:
-        """`pipeline/job`, the name of the artifact it makes."""
+        """The name of the artifact that the job makes, `pipeline/job`."""
         return f"{self.pipeline}/{self.job.name}"
 
 
 def attempt_id_of(job_run_id: str, number: int) -> str:
-    """The id of the attempt of that number, from 1: `RUN.JOB.K`."""
+    """The id of the attempt with that number (from 1): `RUN.JOB.K`."""
     return f"{job_run_id.replace('/', '.', 1)}.{number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try of one job. Its id is `RUN.JOB.K`; `token` fences off anything older.
+    """One try of one job. Its id is `RUN.JOB.K`; messages with an older `token` are ignored.
 
-    `given` is the hard memory limit, CPUs (threads) and number of GPUs this attempt has; `gpu_indices` are
-    the node's numbers of those GPUs, which no other live attempt on that node has. `project` and `asked_cpus`
-    (1 where its job says nothing of CPUs) are what counts against a quota. `resumable`: the next one goes on
-    from its checkpoint. `interrupted` says for whom it was asked to end.
+    `given` is the hard memory limit, the CPUs (threads) and the number of GPUs of this attempt. `gpu_indices`
+    are the node's numbers of those GPUs, which no other live attempt on that node has. `project` and
+    `asked_cpus` (1 if its job declares no CPUs) count against a quota. `resumable` means that the next
+    attempt continues from its checkpoint. `interrupted` is the reason of its preemption.
 
-    A gang's attempt is one record per rank, all with the id of rank 0's in `gang` and their number in
-    `ranks` (0: no gang); ids of the others end in their rank. `address` and `port` are where the rank is
-    reached. A rank that has ended keeps its place and its `outcome` until all have; then rank 0's record
-    tells of the gang: its state is how the gang ended, its use what all used together. One that is
-    `dismissed` only served the others, which have all succeeded: however it ends then, it has too.
-    `transfers` is what was carried for it, at a site in another place.
+    An attempt of a gang has one record per rank. Each record has the id of rank 0's record in `gang` and the
+    number of ranks in `ranks` (0: no gang). The ids of the other records end in their rank. `address` and
+    `port` are where other ranks reach the rank. A rank that has ended keeps its place and its `outcome` until
+    all ranks have ended; then rank 0's record describes the gang: its state is the gang's final state, and
+    its use is the use of all ranks together. A `dismissed` rank only served the other ranks, which have all
+    succeeded: it counts as succeeded however it ends. `transfers` are the transfers for the attempt, at a
+    site in another place.
     """
 
     id: str
@@ -219,9 +227,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """`path` are JobRun ids from the first to the last; `seconds` how long each job takes or is expected to;
-    `slack` how much longer it could take without making the run longer; `known` is false where a job's time
-    is not known yet and counts as nothing."""
+    """The critical path of a run. `path` are JobRun ids from the first to the last. `seconds` is the measured
+    or expected time of each job. `slack` is the time by which each job could be longer without making the run
+    longer. `known` is false if a job's time is not known yet and counts as 0."""
 
     path: tuple[str, ...]
     seconds: Mapping[str, float]
@@ -231,5 +239,6 @@ class CriticalPath:
 
     @property
     def branches(self) -> bool:
-        """Whether there is anything to tell: jobs that take time, beside others that could take longer."""
+        """Whether the critical path is informative: the run has jobs that take time, and other jobs with
+        slack."""
         return any(self.slack.values()) and any(self.seconds[key] for key in self.path)

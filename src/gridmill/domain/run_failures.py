@@ -1,4 +1,5 @@
-"""Why jobs of a run failed and what to do next: pure functions of a view, for the terminal and the report."""
+"""The reasons why jobs of a run failed and the next steps: pure functions of a view, for the terminal and the
+report."""
 
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import Cause, JobState, RunState
@@ -11,18 +12,18 @@ def failed_jobs(view: RunView) -> list[JobView]:
 
 
 def failed_parts(view: JobView) -> list[PartView]:
-    """The failed parts of a job that is done in parts."""
+    """The failed parts of a job that runs in parts."""
     return [part for part in view.parts if part.job.state == JobState.FAILED]
 
 
 def at_fault(view: JobView) -> Attempt | None:
-    """The attempt that shows why a job failed: the last one, or that of the first part that failed."""
+    """The attempt that shows why a job failed: its last attempt, or the attempt of its first failed part."""
     tried = [part.attempts[-1] for part in failed_parts(view) if part.attempts]
     return tried[0] if tried else view.attempts[-1] if view.attempts else None
 
 
 def reason(failed: JobView, attempt: Attempt | None) -> str:
-    """Why the job failed, in the most exact words that are known."""
+    """The most precise known reason why the job failed."""
     if attempt is not None and attempt.message and not failed_parts(failed):
         return attempt.message
     if failed.job.message:
@@ -37,9 +38,9 @@ BY_EDIT = frozenset({Cause.INPUT, Cause.OUTPUT})
 
 
 def next_step(view: RunView) -> str:
-    """What to do about a run that did not succeed; empty for one that did, or still runs.
+    """The next step after a run that did not succeed; empty for a run that succeeded or still runs.
 
-    A run that is resumed has the declarations and the code that it began with: no edit can cure it.
+    A resumed run keeps the declarations and the code with which it began: no edit can correct it.
     """
     if view.run.state not in (RunState.FAILED, RunState.STOPPED):
         return ""

@@ -1,4 +1,4 @@
-"""Schedules: when a stored pipeline runs by itself, and the state of that so far."""
+"""Schedules: the times at which a stored pipeline runs by itself, and the state of its schedule."""
 
 from enum import StrEnum
 
@@ -8,29 +8,30 @@ from gridmill.errors import InputError
 
 
 class CatchUp(StrEnum):
-    """What is done about runs that were due while the control node was down."""
+    """The handling of runs that were due while the control node was down."""
 
-    LATEST = "latest"  # one run, for the newest of them
-    ALL = "all"  # a run for each, oldest first
+    LATEST = "latest"  # one run, for the newest due time
+    ALL = "all"  # a run for each due time, oldest first
     NONE = "none"
 
 
 class Overlap(StrEnum):
-    """What is done about a run that is due while another one of the pipeline is active."""
+    """The handling of a run that is due while another run of the pipeline is active."""
 
-    QUEUE = "queue"  # it starts when the other has ended; of several that were due meanwhile, as in catch_up
+    QUEUE = "queue"  # it starts after the other has ended; if several were due meanwhile, see catch_up
     SKIP = "skip"
-    ALLOW = "allow"  # the runs overlap; jobs that make the same version take turns
+    ALLOW = "allow"  # the runs overlap; jobs that make the same version run one after another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuous:
-    """Runs whenever there is something new, block by block; `true` stands for all defaults.
+    """Runs whenever there is new data, block by block; `true` means all defaults.
 
-    A block is closed, and a run started for it, as soon as `max_files` new files or `max_bytes` of them are
-    there, or the first of them has waited for `max_wait` (default: at once). `check` is how often the sources
-    are looked at. At most `in_flight` runs are active: a run loads its block while those before it are still
-    worked on; when these fall behind, what is new waits in the source, and the next block is larger.
+    A block is closed, and a run is started for it, as soon as there are `max_files` new files or `max_bytes`
+    of new files, or the first of them has waited for `max_wait` (default: at once). `check` is the interval
+    between checks of the sources. At most `in_flight` runs are active: a run loads its block while the runs
+    before it still process theirs. If processing is slower than loading, new data waits in the source, and
+    the next block is larger.
     """
 
     max_files: int | None = None
@@ -40,7 +41,7 @@ class Continuous:
     in_flight: int = 2
 
     def check(self) -> None:
-        """Raise InputError for bounds that let nothing through."""
+        """Raise InputError for limits that allow no block."""
         if self.in_flight < 1:
             raise InputError("`in_flight` must be 1 or more", place="continuous.in_flight")
         if self.max_files is not None and self.max_files < 1:
@@ -51,12 +52,14 @@ class Continuous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """When a pipeline, or a job of it, runs: `every` so often, at times of a `cron` expression, `continuous`.
+    """The times at which a pipeline, or a job of it, runs: at intervals (`every`), at times of a `cron`
+    expression, or `continuous`.
 
-    `every` counts from when the schedule was applied first; that moment is due too. `1mo` and `1y` are
-    calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is 24 hours. `cron` has five
-    fields (minute, hour, day, month, weekday) and is read in `zone`. If it names certain hours, a time that
-    daylight saving skips is due right after, and a repeated one is due once. Schedules need `gridmill up`.
+    `every` counts from the time when the schedule was applied first; a run is due at that time too. `1mo` and
+    `1y` are calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is 24 hours. `cron`
+    has five fields (minute, hour, day, month, weekday) and is read in `zone`. If the expression names certain
+    hours, a time that daylight saving skips is due right after the clock change, and a repeated time is due
+    once. Schedules need `gridmill up`.
     """
 
     every_seconds: float | None = None
@@ -76,7 +79,7 @@ class ScheduleSpec:
 
     @property
     def text(self) -> str:
-        """`every 900 s`, `every 1mo UTC`, `cron 0 6 * * * UTC` or `continuous`."""
+        """The schedule as text: `every 900 s`, `every 1mo UTC`, `cron 0 6 * * * UTC` or `continuous`."""
         if self.cron is not None:
             return f"cron {self.cron} {self.zone}"
         if self.every_months is not None:
@@ -88,9 +91,10 @@ class ScheduleSpec:
 class Schedule:
     """The schedule of a kept pipeline, under its name, or of one job of it, under `PIPELINE/JOB`.
 
-    Due times count from `since`; those up to `done` are dealt with. Both are Unix times in seconds. `runs`
-    and `skipped` count; `unchanged` counts due times at which there was nothing new, so that no run started.
-    `last_run` is the newest run it started, `message` what was last done or is in the way.
+    Due times count from `since`; due times up to `done` are processed. Both are Unix times in seconds. `runs`
+    and `skipped` are counts; `unchanged` counts due times at which there was no new data, so that no run
+    started. `last_run` is the newest run that the schedule started. `message` is the last action or the
+    present obstacle.
     """
 
     name: str
@@ -106,11 +110,11 @@ class Schedule:
 
     @property
     def pipeline(self) -> str:
-        """The pipeline it runs, or whose job it runs."""
+        """The pipeline that the schedule runs, or whose job it runs."""
         return self.name.partition("/")[0]
 
     @property
     def only(self) -> tuple[str, ...]:
-        """The job it runs, with what that needs; empty: all of the pipeline."""
+        """The job that the schedule runs, with the jobs that it needs; empty: all jobs of the pipeline."""
         job = self.name.partition("/")[2]
         return (job,) if job else ()

@@ -13,11 +13,11 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The labels by name, and how each is made.
+    """The labels by name, and how each label is made.
 
-    `source` holds the fields of the dataset's label declaration that are set (`column`, `horizon_seconds`,
+    `source` has the fields of the dataset's label declaration that are set (`column`, `horizon_seconds`,
     `steps`, `next_rows`, `delay_seconds`, `table`, `outcome`). `type` is number, boolean, text or the Arrow
-    type. `objective` and `classes` are those of a model. What is empty is unknown, and equals everything.
+    type. `objective` and `classes` are the model's. An empty field is unknown, and equals every value.
     """
 
     labels: tuple[str, ...]
@@ -28,7 +28,7 @@ class Signature:
 
     @property
     def text(self) -> str:
-        """In words: `label: temp, 1 d later (number)`."""
+        """A description of the signature: `label: temp, 1 d later (number)`."""
         names = ", ".join(self.labels) if len(self.labels) < 4 else f"{len(self.labels)} labels"
         made = ", ".join(_made(self.source))
         kind = f"classes {', '.join(self.classes[:5])}" if self.classes else self.objective or self.type
@@ -54,7 +54,7 @@ def differences_between(one: Signature, other: Signature) -> tuple[str, ...]:
 
 
 def _value(value: object) -> object:
-    """As JSON has it: a tuple is a list there."""
+    """A value as in JSON: tuples become lists."""
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -23,13 +23,14 @@ _ONE_OF = ("column", "unique", "foreign_key", "expression")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """Exactly one of `column`, `unique`, `foreign_key`, `expression` is given.
+    """A condition on rows. Exactly one of `column`, `unique`, `foreign_key`, `expression` is given.
 
-    `column` with `required` (no missing value), `min`, `max` (both inclusive; times in ISO 8601), `allowed`
-    and `pattern` (RE2, over the whole of a text). `unique`: columns whose values together appear once, in the
-    load and in the table; the first row stays. `foreign_key`: columns whose values are in the sink
-    `references`, in its columns `referenced` (default: the same names). `expression`: DuckDB's SQL over the
-    row. A missing value breaks `required` only. `name` is what reports call it (default: in words).
+    `column` has the conditions `required` (no missing value), `min`, `max` (both inclusive; times in ISO
+    8601), `allowed` and `pattern` (RE2, must match the whole text). `unique`: columns whose combined values
+    occur only once, in the load and in the table; the first row is kept. `foreign_key`: columns whose values
+    must be in the sink `references`, in its columns `referenced` (default: the same names). `expression`: a
+    condition on the row in DuckDB's SQL. A missing value violates only `required`. `name` is the name in
+    reports (default: a description).
     """
 
     name: str | None = None
@@ -47,7 +48,7 @@ class Constraint:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns it names; an expression's are in its text."""
+        """The columns that the constraint names. The columns of an expression are in its text."""
         return (self.column,) if self.column else self.unique or self.foreign_key
 
     @property
@@ -56,7 +57,7 @@ class Constraint:
         return self.referenced or self.foreign_key
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        """Which tests it makes, each with the reason that a rejected row is given."""
+        """The conditions that the constraint checks, each with the reason that a rejected row gets."""
         if self.column:
             yield from self._column_rules(self.column)
         elif self.unique:
@@ -79,7 +80,8 @@ class Constraint:
             yield "pattern", self.name or f"{column}: does not match {self.pattern}"
 
     def check(self) -> None:
-        """Raise InputError for none or several kinds, for nothing asked, and for what is no pattern."""
+        """Raise InputError for no kind or several kinds, for a column without a condition, and for an invalid
+        pattern."""
         given = [name for name in _ONE_OF if getattr(self, name)]
         if len(given) != 1:
             named = " and ".join(given) or "none"
@@ -124,10 +126,10 @@ def _listed(values: tuple[object, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Rows whose column `time` lies from `begins` on and before `ends` (ISO 8601; without a zone UTC).
+    """Rows whose column `time` is at least `begins` and before `ends` (ISO 8601; without a zone UTC).
 
-    They stay in the table, and datasets do not see them: no feature, window, lag, join or label is made of
-    them. A backfill leaves that time out.
+    They remain in the table, but datasets do not see them: no feature, window, lag, join or label is made
+    from them. A backfill skips that time.
     """
 
     time: str
@@ -136,22 +138,22 @@ class Outage:
     reason: str = ""
 
     def check(self) -> None:
-        """Raise InputError for what is no time, and for an end that is not after the beginning."""
+        """Raise InputError for an invalid time, and for an end that is not after the beginning."""
         if self.range[0] >= self.range[1]:
             raise InputError("`ends` of an outage must be after `begins`", place="outage.ends")
 
     @property
     def range(self) -> tuple[datetime, datetime]:
-        """Beginning and end, in UTC. Raises InputError."""
+        """The beginning and the end, in UTC. Raises InputError."""
         return read_moment(self.begins, "outage.begins"), read_moment(self.ends, "outage.ends")
 
     def covers(self, begins: datetime, ends: datetime) -> bool:
-        """Whether all of that time lies within."""
+        """Whether the whole time range is within the outage."""
         return self.range[0] <= begins and ends <= self.range[1]
 
 
 class ColumnType(StrEnum):
-    """Types a column can be declared as."""
+    """Types that a declaration can give to a column."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -162,13 +164,13 @@ class ColumnType(StrEnum):
 
 
 def _time_type(pattern: str) -> ColumnType:
-    """`date` where a pattern has no time of day."""
+    """`date` if a pattern has no time of day, otherwise `timestamp`."""
     timed = pattern in UNIX_UNITS or re.search("%[HIMSfpzZcXTs]", pattern)
     return ColumnType.TIMESTAMP if timed else ColumnType.DATE
 
 
 class OnMisfit(StrEnum):
-    """What becomes of a row with a value that cannot be read as its column's declared type."""
+    """The handling of a row with a value that cannot be read as its column's declared type."""
 
     FAIL = "fail"
     REJECT = "reject"
@@ -176,16 +178,15 @@ class OnMisfit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retain:
-    """How long rows are kept. Rows whose column `time` is longer ago than `keep` are deleted with the next
-    load; `6mo` and `1y` are calendar months and years (UTC).
-    """
+    """How long rows are kept. If the column `time` of a row is longer ago than `keep`, the next load deletes
+    the row. `6mo` and `1y` are calendar months and years (UTC)."""
 
     time: str
     keep_seconds: float | None
     keep_months: int | None = None
 
     def check(self) -> None:
-        """Raise InputError where there is no period, or one of no month."""
+        """Raise InputError for a missing period, and for a period of zero months."""
         if self.keep_seconds is None and self.keep_months is None:
             raise InputError(
                 "needs `keep`, how long rows are kept", place="retain.keep", hint="For example keep: 90d"
@@ -202,24 +203,26 @@ class Retain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
-    """A table loaded from sources: appended to, versioned, each source file exactly once.
+    """A versioned table that is loaded from sources by appending; each source file is loaded exactly once.
 
-    `rename` maps source names to table names and applies first; `select` keeps and orders columns;
-    `columns` gives types (others are inferred over the whole of the files); `add` adds columns of one text
-    each. A changed source file replaces its rows; a changed declaration loads the table anew.
+    `rename` maps source names to table names and applies first. `select` keeps and orders columns. `columns`
+    gives types (types of other columns are inferred from all of the files). `add` adds columns with one text
+    each. If a source file changes, its rows are replaced. If the declaration changes, the table is loaded
+    again.
 
-    Rows that break one of the `constraints` go to the sink's table of rejects. `on_misfit` says whether rows
-    with values not of their declared type do so too, or fail the load. More than `max_rejects` rejected
-    rows of one load (below 1: that share of them) fail it; None is no limit.
+    Rows that violate one of the `constraints` are written to the sink's table of rejects. `on_misfit` decides
+    whether rows with values that do not have their declared type are rejected too, or whether the load fails.
+    If a load rejects more than `max_rejects` rows (below 1: that share of its rows), it fails; None is no
+    limit.
 
-    Each load is measured: per column what is missing, min, max, mean, how many differ; and the sink's own
-    `metrics`, SQL aggregates over its rows by name. A column whose population stability index against the
-    load before is above `drift_threshold` is warned of; None looks for no drift. Datasets do not see the rows
-    within `outages`. `retain` takes old rows out.
+    Each load is measured: for each column the missing values, minimum, maximum, mean and number of distinct
+    values; and the sink's own `metrics`, SQL aggregates over its rows by name. If the population stability
+    index of a column against the load before is above `drift_threshold`, a warning is shown; None disables
+    the check. Datasets do not see the rows within `outages`. `retain` deletes old rows.
 
-    Many files or objects are read in parts where the sink's site has several machines: in as many as `parts`
-    says, by default one for every 256 MiB of files in folders (what objects hold is not known before). The
-    rows are those of one machine.
+    Many files or objects are read in parts if the sink's site has several machines. `parts` is the number of
+    parts. The default is one part for every 256 MiB of files in folders (the size of objects is not known
+    before the load). The resulting rows do not depend on the number of parts.
     """
 
     source: Source
@@ -237,7 +240,7 @@ class SinkSpec:
     parts: int | None = None
 
     def with_times(self) -> "SinkSpec":
-        """The same, with the columns of `timestamp_format` declared as times where they are not declared."""
+        """The sink with the columns of `timestamp_format` declared as times if they are not declared."""
         formats = self.source.timestamp_format
         if not isinstance(formats, Mapping):
             return self
@@ -251,7 +254,7 @@ class SinkSpec:
         )
 
     def check(self) -> None:
-        """Raise InputError for names given twice or empty, and amounts that make no sense."""
+        """Raise InputError for duplicate or empty names, and for implausible amounts."""
         if self.max_rejects is not None and not self.max_rejects >= 0:
             raise InputError("`max_rejects` must be a number of rows or a share", place="sink.max_rejects")
         if self.drift_threshold is not None and not self.drift_threshold >= 0:

@@ -1,4 +1,4 @@
-"""Alterations of a sink: changes made since its file was written, which hold until they are changed back."""
+"""Alterations of a sink: changes made after its file was written, which apply until they are reverted."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -11,14 +11,14 @@ from gridmill.errors import InputError
 
 
 class AlterVerb(StrEnum):
-    """What an alteration does."""
+    """The action of an alteration."""
 
     ADD = "add"
     REMOVE = "remove"
 
 
 class SinkPart(StrEnum):
-    """What of a sink can be altered."""
+    """The parts of a sink that can be altered."""
 
     SOURCE = "source"
     CONSTRAINT = "constraint"
@@ -28,10 +28,10 @@ class SinkPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChange:
-    """One part that was added or removed. `key` distinguishes it from others of its sort: the path of a
-    source, the reason text of a constraint, the name of a metric, the beginning of an outage. An added
-    part has `constraint`, `outage`, or `text` (the SQL of a metric); it `hides` a part of the file if it
-    was added after that part was removed."""
+    """One part that was added or removed. `key` identifies the part among the parts of its kind: the path of
+    a source, the reason text of a constraint, the name of a metric, the beginning of an outage. An added part
+    has `constraint`, `outage`, or `text` (the SQL of a metric). An added part `hides` a part of the file if
+    it was added after that part was removed."""
 
     verb: AlterVerb
     part: SinkPart
@@ -47,8 +47,8 @@ class SinkChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alterations:
-    """All changes of the sink `name` (`pipeline/job`), in the order they were made; `changed` is when the
-    last one was."""
+    """All changes of the sink `name` (`pipeline/job`), in the order in which they were made. `changed` is the
+    time of the last change."""
 
     name: str
     changes: tuple[SinkChange, ...] = ()
@@ -61,10 +61,10 @@ def key_of_constraint(constraint: Constraint) -> str:
 
 
 def with_change(spec: SinkSpec, changes: tuple[SinkChange, ...], new: SinkChange) -> tuple[SinkChange, ...]:
-    """The changes after another one; what takes back an earlier one takes its place. `spec` is the sink as
-    declared, with or without the changes.
+    """The changes with one more change. A change that reverts an earlier change replaces it. `spec` is the
+    sink as declared, with or without the changes.
 
-    Raises InputError for removing what is not there, and for adding what is.
+    Raises InputError if the part to remove does not exist, or the part to add already exists.
     """
     keys = _keys(altered(spec, changes), new.part)
     exists, add = new.key in keys, new.verb == AlterVerb.ADD
@@ -95,8 +95,8 @@ def _keys(spec: SinkSpec, part: SinkPart) -> tuple[str, ...]:
 
 
 def altered(spec: SinkSpec, changes: Iterable[SinkChange]) -> SinkSpec:
-    """The effective declaration of the sink. Parts that were removed may be missing in the file
-    meanwhile."""
+    """The effective declaration of the sink. Parts that were removed may be missing in the file in the
+    meantime."""
     for change in changes:
         add = change.verb == AlterVerb.ADD
         rest = _without(spec, change)
@@ -132,7 +132,7 @@ def _without(spec: SinkSpec, change: SinkChange) -> SinkSpec:
 
 
 def altered_pipeline(pipeline: Pipeline, alterations: Mapping[str, Alterations]) -> Pipeline:
-    """The pipeline with its sinks as altered; `alterations` is by sink."""
+    """The pipeline with the alterations of its sinks; `alterations` is by sink."""
     return replace(
         pipeline, jobs=tuple(_altered_job(job, pipeline.name, alterations) for job in pipeline.jobs)
     )

@@ -14,14 +14,15 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.states import JobState
 
 WAITING = "waiting"
-"""Key in a version's details: how many files of the source were still changing, and how long they must be
-unchanged."""
+"""Key in a version's details: the number of files of the source that were still changing, and how long files
+must be unchanged."""
 _REASONS = 3
 
 
 def rejects_of(artifact: Artifact) -> Mapping[str, Any]:
-    """`rows` in all, `added` by the last load, `reasons` with counts, the `uri` and `table_version` of the
-    Delta table that has them all, and a `sample`; empty when none was rejected."""
+    """The rejected rows of a version: `rows` in all, `added` by the last load, `reasons` with counts, the
+    `uri` and `table_version` of the Delta table that has all of them, and a `sample`; empty if no row was
+    rejected."""
     details: Mapping[str, Any] = artifact.output.details.get("rejects") or {}
     return details
 
@@ -33,13 +34,13 @@ def shifted_of(artifact: Artifact) -> Mapping[str, float]:
 
 
 def source_of(artifact: Artifact) -> str:
-    """What it was loaded from, as declared."""
+    """The source of the version's rows, as declared."""
     return str(artifact.output.details.get("source", ""))
 
 
 def position_of(artifact: Artifact, *, files: bool = True) -> str:
-    """How far its source is read: where each part of the source is to be read on, else how many `files` were
-    seen; empty for a source that has none, and no rows yet."""
+    """The position up to which the source was read: the position in each part of the source, otherwise the
+    number of `files` that were seen; empty for a source without positions and for a source without rows."""
     positions = artifact.output.details.get("positions") or {}
     texts = [text for text in map(_position_text, positions.values()) if text]
     if texts:
@@ -52,14 +53,14 @@ def position_of(artifact: Artifact, *, files: bool = True) -> str:
 
 
 def _position_text(position: object) -> str:
-    """A cursor's value or a stream's entry id; a reader's internal state is not shown."""
+    """The value of a cursor or the id of a stream's entry. The internal state of a reader is not shown."""
     if not isinstance(position, Mapping):
         return ""
     return str(position.get("value", position.get("id", "")))
 
 
 def lag_of(artifact: Artifact, now: float) -> float | None:
-    """Seconds from the position to `now` (Unix seconds); None for one that is no time."""
+    """Seconds from the position to `now` (Unix seconds); None if the position is not a time."""
     for position in (artifact.output.details.get("positions") or {}).values():
         moment = _moment(position) if isinstance(position, Mapping) else None
         if moment is not None:
@@ -77,13 +78,14 @@ def _moment(position: Mapping[str, Any]) -> float | None:
 
 
 def rejects_line(artifact: Artifact) -> str:
-    """`shops/sales@3: 12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty without any."""
+    """`shops/sales@3: 12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty if no row was
+    rejected."""
     text = rejects_text(artifact)
     return f"{artifact.id}: {text}" if text else ""
 
 
 def rejects_text(artifact: Artifact) -> str:
-    """`12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty without any."""
+    """`12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty if no row was rejected."""
     rejects = rejects_of(artifact)
     if not rejects:
         return ""
@@ -96,13 +98,14 @@ def rejects_text(artifact: Artifact) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTask:
-    """One source of a sink (`pipeline/job`). Times are Unix seconds, None where there is none.
+    """One source of a sink (`pipeline/job`). Times are Unix seconds, or None if there is no time.
 
-    `rows` and `rejects` are those of the sink's newest version that came from this source, `rows_added` those
-    of all its sources in the load that made it; `position` says how far the source is read. `state` is the
-    job's in its newest run, `checked` when that ended, `loaded` when rows came last. `lag_seconds` is how far
-    a position that is a time is behind now. `following` is when the schedule looks again, `why` what it or
-    the job waits for, or why the job failed. `drifted` are columns, `alterations` counts.
+    `rows` and `rejects` are counts of the sink's newest version that came from this source. `rows_added`
+    counts the rows of all its sources in the load that made the version. `position` is the position up to
+    which the source was read. `state` is the job's state in its newest run, `checked` is when that run ended,
+    and `loaded` is when rows were last loaded. `lag_seconds` is how far a position that is a time is behind
+    now. `following` is when the schedule checks the source again. `why` is the reason why the source or the
+    job waits, or why the job failed. `drifted` are columns, and `alterations` is a count.
     """
 
     sink: str

@@ -11,11 +11,11 @@ from gridmill.domain.route import Route
 from gridmill.errors import InputError
 
 LOCAL = "local"
-"""The site that every grid has: the control node's machine."""
+"""The site that every grid has: the machine of the control node."""
 
 
 class SiteKind(StrEnum):
-    """How pods are brought up there."""
+    """The kind of a site, which decides how pods are started there."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -35,16 +35,16 @@ class Node:
 
 
 MOST_NODES = "max_nodes"
-"""Setting of a site that may grow: how many nodes it ever has."""
+"""The setting for the largest number of nodes of a site that may grow."""
 _FIXED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.CLUSTER)
-"""Kinds of sites that have the nodes they are configured with, and get no others by themselves."""
+"""Kinds of sites that have only the nodes of their configuration, and never get other nodes by themselves."""
 _MOST_AWAY = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredNodes:
-    """The configuration of a site beyond its available nodes: the nodes that are `away` (down, drained,
-    in maintenance), and the names of its queues, the default one first."""
+    """The configuration of a site beyond its available nodes: the nodes that are `away` (down, drained, in
+    maintenance), and the names of its queues, the default queue first."""
 
     away: tuple[Node, ...] = ()
     partitions: tuple[str, ...] = ()
@@ -52,13 +52,13 @@ class ConfiguredNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """`cpu_share` is how many CPUs may be claimed per real one: on one's own machine deployments share
-    CPUs (an idle one burns none) while memory and GPUs are never promised twice. `address` is where the
-    site is reached; what `settings` there are is the kind's own. `nodes` is as last seen; `past` are sizes
-    of nodes that it had and that may come back: the largest ones. `away` are nodes that it is configured with
-    and that cannot be used now, where it says so. `partitions` are the names of its queues, where it has any;
-    the first is that of jobs that name none.
-    `route` is what was measured of the way to one in another place."""
+    """A site. `cpu_share` is the number of CPUs that may be claimed per real CPU: on a personal machine
+    deployments share CPUs (an idle deployment uses none), but memory and GPUs are never claimed twice.
+    `address` is the address of the site. The possible `settings` depend on the kind. `nodes` are the nodes of
+    the last observation. `past` are the largest sizes of earlier nodes that may return. `away` are configured
+    nodes that cannot be used now, if the site reports them. `partitions` are the names of its queues, if it
+    has any; jobs that name no queue use the first. `route` is the measured route to a site in another place.
+    """
 
     name: str
     kind: SiteKind
@@ -73,7 +73,7 @@ class Site:
 
     @property
     def most_nodes(self) -> int | None:
-        """How many nodes it has at most, used or not; None: it may grow by any number."""
+        """The most nodes that the site can have, used or not; None: no limit."""
         declared = self.settings.get(MOST_NODES, "")
         if declared.isdigit():
             return int(declared)
@@ -81,7 +81,7 @@ class Site:
 
     @property
     def largest(self) -> Amounts:
-        """The most that one pod could get on an empty site."""
+        """The most that one pod could get if the site were empty."""
         return Amounts(
             cpus=max((node.capacity.cpus for node in self.nodes), default=0.0),
             memory_bytes=max((node.capacity.memory_bytes for node in self.nodes), default=0),
@@ -89,8 +89,8 @@ class Site:
         )
 
     def with_nodes(self, nodes: tuple[Node, ...], configured: "ConfiguredNodes | None" = None) -> "Site":
-        """The site with its observed nodes. If it does not report which nodes are `configured`, nodes
-        that were seen before and are missing now are away."""
+        """The site with its observed nodes. If the site does not report its `configured` nodes, nodes that
+        were seen before and are missing now are away."""
         sizes = {*self.past, *(node.capacity for node in self.nodes)}
         lost = {size for size in sizes if not any(size.fits_in(node.capacity) for node in nodes)}
         largest = {size for size in lost if not any(size.fits_in(other) for other in lost - {size})}
@@ -135,8 +135,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSlot:
-    """A GPU of a farm's node, by its number there, or a share of one: `taken` by a deployment, which is named
-    where it is one's own."""
+    """A GPU of a farm's node, by its number there, or a share of a GPU. `taken` means that a deployment has
+    it. The deployment is named if it belongs to the tenant."""
 
     gpu: int
     taken: bool = False
@@ -145,9 +145,9 @@ class GpuSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUtilization:
-    """A machine over a fraction of a second: `busy_cpus` are in use, of them `owner_cpus` by processes that
-    are not Gridmill's; memory is what cannot be given out without swapping. `seats` says who has which of a
-    farm's GPUs, where the farm gives them out."""
+    """The use of a machine over a fraction of a second. `busy_cpus` are in use, of which `owner_cpus` by
+    processes that are not Gridmill's. The used memory is the memory that cannot be assigned without swapping.
+    `seats` are the GPUs of a farm with the deployments that hold them, if the farm assigns GPUs."""
 
     busy_cpus: float
     owner_cpus: float
