@@ -1,4 +1,4 @@
-"""Reads the rows of a version in a program outside of jobs: all rows, some columns, or one split."""
+"""Reads the rows of a version in a program that is not a job: all rows, some columns, or one split."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -20,7 +20,8 @@ BATCH_ROWS = 65_536
 def read_rows(
     path: Path, version: Artifact, columns: Sequence[str] | None = None, split: str | None = None
 ) -> pa.Table:
-    """The rows as one table. Raises InputError for a column or split that does not exist, StorageError."""
+    """Return the rows as one table. Raises InputError for a column or split that does not exist,
+    StorageError."""
     table, names, which = _chosen(path, version, columns, split)
     try:
         result: pa.Table = table.to_table(columns=names, filter=which)
@@ -36,7 +37,7 @@ def read_batches(
     split: str | None = None,
     rows: int = BATCH_ROWS,
 ) -> pa.RecordBatchReader:
-    """The rows in batches of at most `rows`, with one or two row groups in memory. Raises the errors of
+    """Yield the rows in batches of at most `rows`, with one or two row groups in memory. Raises the errors of
     read_rows."""
     table, names, which = _chosen(path, version, columns, split)
     schema = pa.schema([table.schema.field(name) for name in names])

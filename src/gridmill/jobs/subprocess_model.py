@@ -1,4 +1,4 @@
-"""Models that need their own code run in a separate process with their own environment."""
+"""Models that need their own code. They run in a separate process with their own environment."""
 
 import json
 import os
@@ -24,20 +24,21 @@ RUNNER = Path(__file__).parent / "training" / "custom_runner.py"
 
 @dataclass(slots=True, kw_only=True)
 class ModelProcess:
-    """The process that has loaded the model: it receives lines and sends answers on `replies`."""
+    """The process that has loaded the model. It receives lines, and sends answers on `replies`."""
 
     process: "subprocess.Popen[str]"
     replies: TextIO
     scratch: "TemporaryDirectory[str]"
     owner: int = field(default_factory=os.getpid)
-    """The process that started the model's process; a process that was forked from it must not use the
-    model's process."""
+    """The process that started the model's process. Its forks must not use the model's process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodePredictor:
-    """Calls a user's own `predict` function or a pickled model. It is only made after the user has declared
-    trust."""
+    """Calls a user's own `predict` function or a pickled model.
+
+    This object is created only if the user has declared trust.
+    """
 
     card: ModelCard
     folder: Path
@@ -51,7 +52,8 @@ class CodePredictor:
         try:
             process = subprocess.Popen(
                 [
-                    *(self.python, "-B", str(RUNNER), "predict"),  # -B: no .pyc files in the version's folder
+                    # -B: Python writes no .pyc files into the version's folder
+                    *(self.python, "-B", str(RUNNER), "predict"),
                     *(str(writing), str(folder), str(folder / self.card.predict)),
                 ],
                 stdin=subprocess.PIPE,
@@ -118,8 +120,10 @@ class CodePredictor:
 
 
 def _own_folder(model: Path, own: Path) -> Path:
-    """A folder with the model's files in which its code may write; the model's own folder if copying takes
-    too long."""
+    """Return a folder with the model's files in which its code may write.
+
+    If copying takes too long, this is the model's own folder.
+    """
     with suppress(OSError):
         if os.stat(model).st_dev == os.stat(own.parent).st_dev or is_small(model):
             hand_tree(model, own)
@@ -130,8 +134,10 @@ def _own_folder(model: Path, own: Path) -> Path:
 def check_trust(
     card: ModelCard, name: str, trust: bool, place: str, how: str = "write `trust: true`"
 ) -> None:
-    """Raise InputError if a model can be used only by running its code and nobody has allowed that; `how` is
-    the way to allow it."""
+    """Raise InputError if a model needs its own code to predict, and the user has not allowed this code.
+
+    `how` is the declaration that allows it.
+    """
     if card.predict and not trust:
         what = "its own code" if ":" in card.predict else f"a pickled file ({card.predict})"
         raise InputError(

@@ -1,4 +1,4 @@
-"""Opens tables in the form in which jobs read them."""
+"""Opens tables in the form that jobs read."""
 
 import operator
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from gridmill.jobs.parquet_reader import RowGroupDataset, thrifty
 
 
 def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds.Dataset:
-    """The rows of a sink's or dataset's version, not read yet, without those in a sink's outages; times are
-    UTC.
+    """Open the rows of a sink's or dataset's version without reading them. Rows in a sink's outages are left
+    out.
 
-    If `zoned` is false, the types of times have no zone: engines compute faster with them. Raises
-    StorageError if the files do not exist.
+    Times are UTC. If `zoned` is false, the types of times have no zone, because engines compute faster with
+    them. Raises StorageError if the files do not exist.
     """
     path = context.below_root(output.uri)
     try:
@@ -56,7 +56,8 @@ def _excluded(table: ds.Dataset) -> int:
 
 
 def open_version(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:
-    """The rows of a version whose files are at `path`, not read yet. Raises the errors of the libraries."""
+    """Open the rows of a version without reading them. `path` is the place of its files. Raises the errors of
+    the libraries."""
     if output.kind == ArtifactKind.SINK:
         delta = DeltaTable(path, version=output.table_version)
         table = thrifty(delta.to_pyarrow_dataset(schema=schema))
@@ -71,7 +72,7 @@ def open_version(path: Path, output: Output, schema: pa.Schema | None = None) ->
 
 
 def _outside(outages: Sequence[Outage], schema: pa.Schema) -> ds.Expression:
-    """True for rows outside of all outages; a row without a time is outside."""
+    """Return an expression that is true for rows outside of all outages. A row without a time is outside."""
     inside = [_inside(outage, schema.field(outage.time).type) for outage in outages]
     return reduce(operator.and_, (~one for one in inside))
 

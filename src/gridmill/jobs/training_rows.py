@@ -1,9 +1,9 @@
-"""Records on which rows a model was trained, as one hash per row, and finds these rows in any dataset.
+"""Records the rows on which a model was trained, as one hash per row, and finds these rows in any dataset.
 
-A hash is 64 bits of the row's keys (entity and time), or of all its values if the keys do not identify its
-rows. At most KEPT hashes are stored with the model, the smallest ones. The same row always has the same
-hash. So for a larger training set the rows below the largest stored hash are a random sample of which each
-row is recognised.
+A hash is 64 bits of the row's keys (entity and time), or of all its values if several rows can have the same
+keys. The same row always has the same hash. At most KEPT hashes are stored with the model: the smallest
+hashes. If the training set is larger, the stored hashes are those of a random sample of its rows. Any row
+whose hash is not above the largest stored hash can be recognised.
 """
 
 import hashlib
@@ -27,10 +27,10 @@ from gridmill.jobs.model_files import ModelCard, TrainingRowKeys, load_card, mem
 
 FILE = "learned.safetensors"
 KEPT = 4_000_000
-"""The most hashes that are stored: 32 MB."""
+"""The largest number of hashes that are stored: 32 MB."""
 LEAST_SHARE = 0.2
-"""Models are compared on the validation rows on which none of them was trained, if these are at least this
-share of all."""
+"""The smallest share of validation rows for comparing models. Models are compared on the validation rows on
+which none of them was trained, if these are at least this share of all."""
 
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -43,7 +43,10 @@ _FRACTION = np.uint64(0x9E3779B97F4A7C15)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowUse:
     """For each row whether the model was trained on it (`train`), or used it for early stopping or to choose
-    settings or weights (`validation`). `known` is false if this is unknown."""
+    settings or weights (`validation`).
+
+    `known` is false if this is unknown.
+    """
 
     train: Mask
     validation: Mask
@@ -51,7 +54,8 @@ class RowUse:
 
 
 def row_hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
-    """64 bits of these columns' values for each row; equal numbers are equal, whatever their type."""
+    """Return 64 bits of these columns' values for each row. Equal numbers give equal bits, whatever their
+    type."""
     hashes: Hashes = np.zeros(table.num_rows, np.uint64)
     for name in columns:
         hashes = _mixed(hashes * _FRACTION + _column_bits(table[name]))
@@ -59,7 +63,7 @@ def row_hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
 
 
 def _mixed(bits: Hashes) -> Hashes:
-    """The finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
+    """Apply the finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(bits ^ (bits >> np.uint64(31)), np.uint64)
@@ -83,8 +87,10 @@ def _column_bits(column: pa.ChunkedArray) -> Hashes:
 
 
 def _float_bits(values: npt.NDArray[np.float64]) -> Hashes:
-    """The bits of doubles; a whole number has the bits of the integer, so that a column may
-    change its type."""
+    """Return the bits of doubles.
+
+    A whole number has the bits of the integer, so that the type of a column may change.
+    """
     whole = (np.abs(values) < 2**62) & (np.floor(values) == values)
     numbers = np.where(whole, values, 0.0).astype(np.int64).view(np.uint64)
     return np.where(whole, numbers, ~np.ascontiguousarray(values).view(np.uint64))
@@ -106,7 +112,7 @@ def _text_bits(column: pa.ChunkedArray) -> Hashes:
 
 
 def _value_bits(values: pa.Array) -> Hashes:
-    """The bits of each of these values, which are converted to text or binary."""
+    """Return the bits of each of these values, which are first converted to text or binary."""
     if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
         values = values.cast(pa.string())
     values = values.cast(pa.large_binary())
@@ -121,7 +127,8 @@ def _value_bits(values: pa.Array) -> Hashes:
 
 
 def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
-    """The bits of texts of at most SHORT bytes, eight bytes of all texts at a time."""
+    """Return the bits of texts of at most SHORT bytes. All texts are processed together, eight bytes at a
+    time."""
     lengths = np.where(other, 0, lengths).astype(np.int64)
     offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values)]
     data = values.buffers()[2]
@@ -129,7 +136,7 @@ def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
     result = lengths.astype(np.uint64)
     rows = np.arange(len(values))
     for begin in range(0, int(lengths.max(initial=0)), 8):
-        rows = rows[lengths[rows] > begin]  # so a hash does not depend on the length of other texts
+        rows = rows[lengths[rows] > begin]  # so that a hash does not depend on the length of other texts
         block = np.zeros((len(rows), 8), np.uint8)
         for at in range(8):
             has_byte = lengths[rows] > begin + at
@@ -139,7 +146,8 @@ def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
 
 
 def dataset_hashes(parts: Partitions, columns: Sequence[str], rows: Integers | None = None) -> Hashes:
-    """The hashes of these rows of a dataset (ascending; None: all), read by row group."""
+    """Return the hashes of these rows of a dataset (ascending; None: all). The dataset is read by row
+    group."""
     hashes = [row_hashes(table, columns) for table in _tables(parts, columns, rows)]
     return np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
 
@@ -162,7 +170,7 @@ def note_learned(
     validation: Integers,
     most: int = KEPT,
 ) -> TrainingRowKeys:
-    """Write the hashes of these rows (the `most` smallest) into a model's folder; returns their description
+    """Write the hashes of these rows (the `most` smallest) into a model's folder; return their description
     for the card."""
     both = [distinct(hashes[rows]) for rows in (train, validation)]
     below = _ALL
@@ -175,15 +183,20 @@ def note_learned(
 
 
 def distinct(hashes: Hashes) -> Hashes:
-    """The distinct values, sorted. This is faster than NumPy's `unique`, which first fills a hash table."""
+    """Return the distinct values, sorted.
+
+    This is faster than NumPy's `unique`, which first fills a hash table.
+    """
     ordered = np.sort(hashes)
     result: Hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]
     return result
 
 
 def seen_rows(folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, rows: Integers) -> RowUse:
-    """On which of these rows of the dataset (ascending) the model in `folder` was trained; for an ensemble,
-    any of its members. Raises StorageError."""
+    """Return which of these rows of the dataset (ascending) the model in `folder` was trained on.
+
+    For an ensemble, return the rows on which any of its members was trained. Raises StorageError.
+    """
     result = _own(folder, card, dataset, parts, rows)
     for number, member in enumerate(_members(folder, card)):
         other = seen_rows(member_folder(folder, number), member, dataset, parts, rows)
@@ -223,8 +236,11 @@ def _equal(split: pa.ChunkedArray, name: str) -> Mask:
 
 
 def _keys_identify_rows(card: ModelCard, dataset: Artifact, parts: Partitions) -> bool:
-    """Whether equal keys mean the same row: in the same dataset, or if the keys contain a time. (Numbers from
-    1 on without a time occur in any table.)"""
+    """Return whether equal keys mean the same row.
+
+    They do in the same dataset, or if the keys contain a time. (Numbers from 1 on without a time occur in any
+    table.)
+    """
     assert card.learned is not None
     has_keys = set(card.learned.columns) <= set(parts.schema.names)
     return has_keys and (card.dataset.partition("@")[0] == dataset.name or card.time in card.learned.columns)

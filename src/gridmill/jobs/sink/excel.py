@@ -44,7 +44,7 @@ class ExcelReader:
 
     The first row with a value is the header. Rows without values are skipped. Below the header, all merged
     cells have the value of their first cell. A formula has the value that was saved with it. A cell with an
-    error (`#N/A`) is missing. `lost` counts, for each column, the cells that are changed in these ways.
+    error (`#N/A`) is missing. `lost` counts, for each column, the merged cells and the cells with errors.
     """
 
     file: SourceFile

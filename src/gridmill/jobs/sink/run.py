@@ -1,8 +1,8 @@
 """The sink job: loads new and changed source files into the table, in one commit.
 
-A part of a sink job, on another pod, writes the rows of its share of the files for the attempt that commits.
-The job also decides whether the data files of a version, read as Parquet, contain exactly its rows: then
-commands get these files.
+A part of a sink job runs on another pod. It writes the rows of its share of the files for the attempt that
+commits. The job also decides whether the data files of a version, read as Parquet, contain exactly its rows.
+If they do, commands get these files.
 """
 
 import time
@@ -55,8 +55,10 @@ def load_part(bench: LoadState) -> JobResult:
 
 
 def share_out(files: Sequence[SourceFile], count: int) -> list[list[SourceFile]]:
-    """Divide the files into shares of about the same size, each in the order of the files: the largest file
-    is assigned first, to the smallest share."""
+    """Divide the files into shares of about the same size, each in the order of the files.
+
+    The largest file is assigned first. Each file is assigned to the share that is the smallest at that time.
+    """
     numbers: list[list[int]] = [[] for _ in range(count)]
     sizes = [0] * count
     for number in sorted(range(len(files)), key=lambda one: (-files[one].size_bytes, files[one].name)):
@@ -67,7 +69,10 @@ def share_out(files: Sequence[SourceFile], count: int) -> list[list[SourceFile]]
 
 
 def _plan(bench: LoadState) -> LoadPlan:
-    """The part's share of the files that may be new. Their content decides, which no other part reads."""
+    """Plan the load of the part's share of the files that may be new.
+
+    The content of a file decides whether it is new. No other part reads the files of this share.
+    """
     part = bench.context.order.part
     assert part is not None
     loaded = () if bench.anew else bench.loaded
@@ -75,7 +80,7 @@ def _plan(bench: LoadState) -> LoadPlan:
     keys, since_ns = {entry.key for entry in loaded}, _committed_ns(bench.table)
 
     def may_be_new(file: SourceFile) -> bool:
-        if file.content:  # the hash that its store reported
+        if file.content:  # the hash that the object storage or server reported
             return (file.key, file.content) not in same
         return file.key not in keys or max(file.mtime_ns, file.changed_ns) >= since_ns
 
@@ -86,7 +91,7 @@ def _plan(bench: LoadState) -> LoadPlan:
 
 
 def _not_yet(stat: FileStat, name: str) -> str:
-    """A `Content` whose hash is unknown."""
+    """Return an empty hash: the file is not read yet (see `Content`)."""
     del stat, name
     return ""
 
@@ -96,7 +101,10 @@ def _hashed(file: SourceFile) -> SourceFile:
 
 
 def _committed_ns(table: SinkTable) -> int:
-    """When the table was last written; a file that was not changed since then is in its loaded state."""
+    """Return when the table was last written.
+
+    If a file was not changed after this time, its present state is the loaded state.
+    """
     return int(table.delta.history(1)[0]["timestamp"]) * 10**6 if table.delta else 0
 
 
@@ -119,7 +127,7 @@ def _part_result(bench: LoadState, plan: LoadPlan) -> PartResult:
 
 
 def _may_be_clear(bench: LoadState, plan: LoadPlan) -> bool:
-    """Whether the values of all files are needed to show that a value has the declared type."""
+    """Return whether the values of all files are needed to decide that a value has the declared type."""
     try:
         return bool(bench.found_forms(plan))
     except AmbiguousTextError:
@@ -150,8 +158,11 @@ def _write(bench: LoadState, plan: LoadPlan, *, hasty: bool) -> PartResult:
 
 
 def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[PartFile]:
-    """Load each file separately. A file that does not fit an existing table may be a reason to change the
-    table's columns, which only all files together can decide."""
+    """Load each file separately.
+
+    If a file does not fit an existing table, the table's columns may have to change. Only all files together
+    can decide this, so the file is left to the attempt that commits.
+    """
     for file in plan.load:
         before = replace(writing.sieve, reasons=writing.sieve.reasons.copy())
         lost = writing.loading.lost.copy()
@@ -172,7 +183,8 @@ def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[P
 def _part_file(
     bench: LoadState, writing: WriteContext, written: WrittenFile, before: ConstraintFilter
 ) -> PartFile:
-    """Undo the counts of the sieve; `before` are the earlier counts."""
+    """Return the record of a written file, with the counts that the file added. `before` are the counts
+    before the file."""
     file, sieve, below = written.file, writing.sieve, bench.context.output
     rejects = writing.write_rejects([written])
     return PartFile(
@@ -190,18 +202,19 @@ def _part_file(
 
 
 PLAIN = "plain"
-"""The key of this fact in a version's details."""
+"""The key in a version's details that shows whether the data files contain exactly the version's rows."""
 _MOST_FILES = 2_000
-"""The number of footers that are read, which takes some tenths of a second. If there are more, commands get
-copies."""
+"""The largest number of footers that are read, which takes some tenths of a second. If there are more files,
+commands get copies."""
 
 
 def is_plain(context: JobContext, spec: SinkSpec, table: SinkTable) -> bool:
-    """Whether every row of every data file belongs to the version, and all files have the table's columns.
+    """Return whether every row of every data file belongs to the version, and all files have the table's
+    columns.
 
-    Files lack columns that were added later. Rows do not all belong to the version if the sink has outages,
-    or if another program wrote to the table. Files whose state is known from the version before are not read
-    again.
+    If columns were added later, earlier files lack them. If the sink has outages, or if another program wrote
+    to the table, some rows do not belong to the version. If the previous version recorded that a file is
+    plain, the file is not read again.
     """
     if table.delta is None or spec.outages or _is_written_by_others(table):
         return False
@@ -218,7 +231,7 @@ def _is_written_by_others(table: SinkTable) -> bool:
 
 
 def _previous_files(context: JobContext, table: SinkTable) -> set[str]:
-    """The files of the version before, if they have the same columns."""
+    """Return the files of the previous version, if they have the same columns."""
     for entry in context.order.earlier:
         output = entry.artifact.output
         is_plain_sink = output.kind == ArtifactKind.SINK and output.details.get(PLAIN)
@@ -237,7 +250,8 @@ RACES = 10
 
 
 def run(context: JobContext) -> JobResult:
-    """Load the new rows. Raises DataError, ConflictError, StorageError; the table is then unchanged."""
+    """Load the new rows. Raises DataError, ConflictError, StorageError; after an error the table is
+    unchanged."""
     spec = context.order.job.sink
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a sink")
@@ -284,8 +298,8 @@ def _remove_unused(context: JobContext, table: SinkTable) -> None:
 
 
 def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> LoadResult:
-    """Bring the table up to date with its source. Raises ConcurrentCommitError if it was changed since it
-    was opened."""
+    """Load the new rows of the source into the table. Raises ConcurrentCommitError if the table was changed
+    since it was opened."""
     bench = open_bench(context, spec, table)
     plan = bench.plan()
     try:
@@ -365,7 +379,8 @@ def _waiting(load: LoadResult, source: Source) -> Mapping[str, float]:
 
 
 def _metrics(rows: int, load: LoadResult, details: Mapping[str, Any]) -> Mapping[str, float]:
-    """The metrics of the run itself; the sink's own metrics are those of the last load with rows."""
+    """Return the metrics of the run, and the sink's own metrics. The own metrics are those of the last load
+    that had rows."""
     metrics: dict[str, float] = {"rows": rows, "rows_added": load.rows}
     if details.get("rejects"):
         metrics["rejects"] = details["rejects"]["rows"]

@@ -1,8 +1,9 @@
-"""Decides how a table's columns change when a new file has others, and maps file columns to table columns.
+"""Decides how a table's columns change when a new file has other columns, and maps file columns to table
+columns.
 
 The decision has no side effects. New columns are added; earlier rows have no value in them. Whole numbers
-become floats, dates become times. A column that had no value so far takes the type of its first values. No
-other change is made automatically.
+become floats, dates become times. A column without any value gets the type of its first values. No other
+change is made automatically.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -24,10 +25,10 @@ def evolve(
     fixed: Mapping[str, object],
     untold: Container[str] = (),
 ) -> pa.Schema:
-    """The table's columns after loading files with these columns (None: a column without any value).
+    """Return the table's columns after loading files with these columns (None: a column without any value).
 
-    Columns in `fixed` keep their type; columns in `untold` have no value in the table. Returns the same
-    schema if nothing can change.
+    Columns in `fixed` keep their type. Columns in `untold` have no value in the table. If no change is
+    possible, return the same schema.
     """
     kept = [
         (item.name, new_types.get(item.name) or item.type)
@@ -54,13 +55,16 @@ _SAME = "Column names are not case-sensitive: `rename` one of them."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMapping:
-    """`source[i]` becomes `table[i]`; `source` None: all columns of the file."""
+    """Maps the columns of source files to the columns of the table: `source[i]` becomes `table[i]`.
+
+    If `source` is None, all columns of the file are used.
+    """
 
     spec: SinkSpec
 
     def sources(self, names: Sequence[str], place: str) -> tuple[str, ...]:
-        """The source columns to read, in the table's order. Raises DataError for a column that does not
-        exist."""
+        """Return the source columns to read, in the table's order. Raises DataError for a column that does
+        not exist."""
         for old in self.spec.rename:
             _check(old, names, place, "rename")
         by_name = {self.rename(name): name for name in names}
@@ -104,7 +108,7 @@ class ColumnMapping:
         return tuple(dict.fromkeys((*(old.get(name, name) for name in names), *self.spec.rename)))
 
     def texts(self) -> frozenset[str]:
-        """The source columns that are declared as texts."""
+        """Return the source columns that are declared as texts."""
         return self.declared(ColumnType.STRING)
 
     def declared(self, type_: ColumnType) -> frozenset[str]:
@@ -112,16 +116,16 @@ class ColumnMapping:
         return frozenset(self.sources_of(name for name, one in self.spec.columns.items() if one == type_))
 
     def sources_of(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The source columns that become these columns."""
+        """Return the source columns from which these columns are made."""
         old = {new: name for name, new in self.spec.rename.items()}
         return tuple(old.get(name, name) for name in names)
 
     def rename(self, name: str) -> str:
-        """A source column's name in the table."""
+        """Return the name of a source column in the table."""
         return self.spec.rename.get(name, name)
 
     def renamed(self, table: pa.Table) -> pa.Table:
-        """The batch with the table's names."""
+        """Return the batch with the column names of the table."""
         return table.rename_columns([self.rename(name) for name in table.column_names])
 
     def check_declared(self, names: Iterable[str], place: str) -> None:

@@ -1,5 +1,5 @@
-"""Infers the type of each column from every value of every file, so that a later value cannot require
-another type."""
+"""Infers the type of each column from every value of every file, so that no later value needs another
+type."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import field, replace
@@ -46,8 +46,11 @@ _NUMBERS = (ColumnType.INTEGER, ColumnType.FLOAT)
 
 @dataclass(slots=True)
 class TypeGuess:
-    """The possible types of a column; None until a value was seen. `keys`: it would be numeric, but one
-    number begins with a zero. `narrowing`: the forms of its texts."""
+    """The possible types of a column; None before the first value.
+
+    `keys` means that the column would be numeric, but a number begins with a zero. `narrowing` has the forms
+    of the column's texts.
+    """
 
     narrowing: FormCandidates = field(default_factory=FormCandidates)
     possible: tuple[ColumnType, ...] | None = None
@@ -56,7 +59,7 @@ class TypeGuess:
 
     @property
     def best(self) -> ColumnType:
-        """The first type with which all values can be read; text if there is none."""
+        """The first type with which all values can be read. If there is none, it is text."""
         left = self.narrowing.left(MARKS)
         mark = left[0] if left else Form.POINT
         for type_ in self.possible or (ColumnType.STRING,):
@@ -66,17 +69,16 @@ class TypeGuess:
 
     @property
     def is_key(self) -> bool:
-        """Whether it is text only because numbers in it begin with a zero."""
+        """Whether the column is text only because numbers in it begin with a zero."""
         return self.keys and self.possible == (ColumnType.STRING,)
 
 
 @dataclass(slots=True)
 class TypeGuesses:
-    """Guesses by column, narrowed batch by batch. `any_text`: text may contain numbers, not only times
-    (CSV).
+    """The possible types of all columns. Each batch excludes types.
 
-    `rules_of` returns the rules for reading a column's text. For columns in `declared` only the forms are
-    narrowed.
+    `any_text` means that text may contain numbers, not only times (CSV). `rules_of` returns the rules for
+    reading a column's text. For columns in `declared`, batches exclude only forms of texts.
     """
 
     rules: TextRules
@@ -87,25 +89,25 @@ class TypeGuesses:
     declared_of: dict[str, FormCandidates] = field(default_factory=dict)
 
     def begin(self, *, any_text: bool) -> None:
-        """The next batches are from another file."""
+        """Note that the next batches are from another file."""
         self.any_text = any_text
 
     def see(self, table: pa.Table, skip: Container[str] = ()) -> None:
-        """Narrow the guesses by another batch. Raises DataError for a column with both plain and nested
-        values."""
+        """Exclude types that do not fit another batch. Raises DataError for a column with both plain and
+        nested values."""
         self.expect(table.column_names)
         for name in table.column_names:
             if name not in skip:
                 self._narrow(name, table[name], NUMBERS in (table.schema.field(name).metadata or {}))
 
     def see_declared(self, table: pa.Table) -> None:
-        """Narrow the forms of the columns whose types are declared."""
+        """Exclude forms of texts in the columns whose types are declared."""
         for name in table.column_names:
             if name in self.declared:
                 self._narrow_declared(name, table[name])
 
     def expect(self, names: Iterable[str]) -> None:
-        """Columns that exist even if they have no value."""
+        """Add columns that exist even if they have no value."""
         for name in names:
             self._guess(name)
 
@@ -118,7 +120,7 @@ class TypeGuesses:
         return self.rules_of(name) if self.rules_of is not None else self.rules
 
     def keep_texts(self, but: str) -> None:
-        """Treat columns with values as texts, whatever their values look like, except one column."""
+        """Make all columns with values texts, whatever their values look like, except one column."""
         for name, guess in self.of.items():
             if name != but and guess.possible is not None:
                 guess.possible = (ColumnType.STRING,)
@@ -146,7 +148,7 @@ class TypeGuesses:
         guess.keys = guess.keys or texts.keys
 
     def _narrow_declared(self, name: str, column: pa.ChunkedArray) -> None:
-        """Narrow the forms of a column whose type is known; texts that do not have the type are ignored."""
+        """Exclude forms of a column whose type is known. Texts that do not have the type are ignored."""
         type_, rules = self.declared[name], self._rules(name)
         if name not in self.declared_of:
             self.declared_of[name] = FormCandidates(forms=rules.known, declared=True)
@@ -169,7 +171,11 @@ class TypeGuesses:
 
 @dataclass(slots=True)
 class TextBatch:
-    """A batch of texts. `numbers`: they may be numbers, not only times. `keys` as in a Guess."""
+    """A batch of texts.
+
+    `numbers` means that the texts may be numbers, not only times. `keys` has the same meaning as in
+    TypeGuess.
+    """
 
     column: pa.ChunkedArray
     rules: TextRules
@@ -200,7 +206,7 @@ class TextBatch:
         return are_dates if type_ == ColumnType.DATE else are_times
 
     def _seen_times(self) -> tuple[bool, bool]:
-        """Whether all texts are times, and whether all are dates without a time of day."""
+        """Return whether all texts are times, and whether all are dates without a time of day."""
         texts = trimmed(self.column, self.rules.nulls)
         if ColumnType.DATE in self.possible and are_plain(texts, pa.date32()):
             return True, True
@@ -250,8 +256,10 @@ class TextBatch:
 
 @dataclass(slots=True)
 class _NumberBatch:
-    """Texts as plain numbers, None for other texts: whether all are `whole`, or `floats`, and whether one is
-    a key."""
+    """Texts as plain numbers, None for other texts.
+
+    It shows whether all numbers are `whole`, whether all are `floats`, and whether one looks like a key.
+    """
 
     texts: pa.ChunkedArray | None
     whole: bool = False
@@ -260,8 +268,10 @@ class _NumberBatch:
 
 
 def _has_long(column: pa.ChunkedArray) -> bool:
-    """Whether one is a whole number that does not fit into an integer: as a float it would lose digits and
-    equal neighbouring numbers."""
+    """Return whether one of the texts is a whole number that does not fit into an integer.
+
+    As a float it would lose digits, and different numbers would become equal.
+    """
     texts = plain(column)
     if (pc.max(pc.binary_length(texts)).as_py() or 0) < len(_LARGEST):
         return False
@@ -302,8 +312,8 @@ def natures(kind: pa.DataType) -> tuple[ColumnType, ...]:
 
 
 def see_types(guesses: TypeGuesses, schema: pa.Schema) -> None:
-    """Narrow the guesses by the file's own types (Parquet). Raises DataError for a column with both plain
-    and nested values."""
+    """Exclude types by the file's own types (Parquet). Raises DataError for a column with both plain and
+    nested values."""
     for item in schema:
         kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
         guesses.expect([item.name])
@@ -320,6 +330,6 @@ def see_types(guesses: TypeGuesses, schema: pa.Schema) -> None:
 
 
 def chosen_types(guesses: Mapping[str, TypeGuess]) -> dict[str, pa.DataType | None]:
-    """The chosen type for each column; a column without any value becomes text, which all later
-    values fit."""
+    """Return the chosen type of each column. A column without any value becomes text, because all later
+    values fit text."""
     return {name: guess.nested or ARROW[guess.best] for name, guess in guesses.items()}

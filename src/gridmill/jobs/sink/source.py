@@ -1,8 +1,9 @@
-"""Lists the present contents of a sink's source: the files to decide on, and the position for the next load.
+"""Lists the present contents of a sink's source: the files from which the load chooses, and the position for
+the next load.
 
 This is the interface between reading and writing. Every source returns `SourceFile`s: data that is not in a
-local file is written into one, at once or when it is first opened. A file's `Reader` returns its rows in
-batches and the line of each row (`lines`). `SourceFiles.positions` are stored in the commit of these rows.
+local file is written into one, at once or when the file is first opened. A file's `Reader` returns its rows
+in batches and the line of each row (`lines`). `SourceFiles.positions` are stored in the commit of these rows.
 """
 
 import time
@@ -24,12 +25,13 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRequest:
-    """A request to a source: `positions` are those of the table, empty if everything must be read again;
-    `names` are the source's columns that the declaration names, `texts` those that it declares as texts;
-    `content` returns the content hashes of files. With `most_bytes`, at most this much of each remote file is
-    downloaded.
+    """A request to a source.
 
-    Relative paths start at `folder`; downloads are stored in `work`, which belongs to the attempt.
+    `positions` are those of the table, or empty if everything must be read again. `names` are the source's
+    columns that the declaration names; `texts` are the columns that it declares as texts. `content` returns
+    the content hashes of files. With `most_bytes`, at most this number of bytes of each remote file is
+    downloaded. Relative paths start at `folder`; downloads are stored in `work`, which belongs to the
+    attempt.
     """
 
     source: Source
@@ -44,10 +46,13 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """The answer of a source. `files` are all its present files or, with `append`, only the new ones;
-    `positions` replace those of the table in the commit of their rows. `partial`: they are the rows of a time
-    range, which is part of their key. `unseen` rows have no place in the source's order, and no load includes
-    them. `waiting` files are not settled yet: their loaded rows stay unchanged."""
+    """The answer of a source.
+
+    `files` are all its existing files or, with `append`, only the new files. `positions` replace those of the
+    table in the commit of the rows. `partial` means that the files have the rows of a time range, which is
+    part of their key. `unseen` is the number of rows that have no place in the source's order, so that no
+    load includes them. `waiting` files may still be incomplete; their loaded rows stay unchanged.
+    """
 
     files: tuple[SourceFile, ...]
     positions: Positions = field(default_factory=dict)
@@ -58,7 +63,7 @@ class SourceFiles:
 
 
 def look(request: SourceRequest) -> SourceFiles:
-    """The present contents of the source. Raises InputError, DataError, UnavailableError."""
+    """Return the present contents of the source. Raises InputError, DataError, UnavailableError."""
     source = request.source
     if source.sql is not None:
         return _read("sql", request)

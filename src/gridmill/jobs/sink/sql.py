@@ -1,7 +1,7 @@
 """A SQL database as a sink's source: reads the rows after the position in one consistent snapshot.
 
-A table is read with its declared types; the types of a query follow from its values. The database's URL may
-contain parts from the environment; messages show it without secrets.
+A table is read with its declared types. The types of a query follow from its values. The database's URL may
+contain parts from the environment; messages show the URL without secrets.
 """
 
 import hashlib
@@ -45,33 +45,35 @@ from gridmill.settings import fill_in_environment
 
 _MYSQL = ("mysql", "mariadb")
 _FLOAT = 4
-"""MySQL's number of the type FLOAT: https://dev.mysql.com/doc/dev/mysql-server/latest/field__types_8h.html"""
+"""The code of MySQL's type FLOAT: https://dev.mysql.com/doc/dev/mysql-server/latest/field__types_8h.html"""
 
 _OF_MYSQL = {"YEAR": pa.int64(), "BIT": pa.int64()}
 _OF_OTHERS = {"INTERVAL": pa.float64(), "OID": pa.int64()}
-"""By SQLAlchemy's names: types of one database that no general type of SQLAlchemy represents."""
+"""Types of a single database that no general type of SQLAlchemy represents, by SQLAlchemy's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryColumns:
-    """`columns` of `origin`; `types` are the declared types that are more precise than the types of the
-    values."""
+    """The `columns` of a table or query. `types` are the declared types that are more precise than the types
+    of the values."""
 
     origin: sa.FromClause
     columns: tuple[sa.ColumnElement[Any], ...]
     cursor: sa.ColumnElement[Any] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     rest: pa.DataType | None = None
-    """The type of the other columns as long as they have no value; None if unknown."""
+    """The type of the other columns until they have a value; None if unknown."""
     may_lack: bool = True
-    """Whether a row may have no cursor value."""
+    """Whether the cursor can be missing in a row."""
 
     def newest(
         self, where: sa.ColumnElement[bool] | None = None, *, as_double: bool = False
     ) -> sa.Select[Any]:
-        """The largest cursor value, of all rows or of some. `as_double` reads it in double precision, in
-        which the database compares it: a single-precision number that is shown as 0.1 is a slightly different
-        number."""
+        """Return the largest cursor value of all rows or of some rows.
+
+        With `as_double`, the value is read in double precision, because the database compares it in double
+        precision: a single-precision number that is shown as 0.1 is a slightly different number.
+        """
         value: sa.ColumnElement[Any] = sa.func.max(self.cursor, type_=sa.types.NullType())
         if as_double:
             value = _as_double(value)
@@ -79,16 +81,20 @@ class QueryColumns:
         return statement if where is None else statement.where(where)
 
     def count(self, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """The number of these rows."""
+        """Return the number of these rows."""
         return sa.select(sa.func.count()).select_from(self.origin).where(where)
 
     def below(self, value: Any) -> sa.ColumnElement[bool]:  # noqa: ANN401  of the cursor's type, or its text
-        """Rows whose cursor is less than the value."""
+        """Return the condition for rows whose cursor is less than the value."""
         assert self.cursor is not None
         return self.cursor < _bound(value)
 
     def unseen(self, edge: Any) -> sa.ColumnElement[bool] | None:  # noqa: ANN401  of the cursor's type
-        """Rows without a cursor value, and rows from `edge` on, if it is set; None if there can be none."""
+        """Return the condition for rows that no load includes: rows without a cursor value, and rows from
+        `edge` on, if it is set.
+
+        None if such rows cannot exist.
+        """
         assert self.cursor is not None
         conditions = [] if edge is None else [~self.below(edge)]
         if self.may_lack:
@@ -96,7 +102,7 @@ class QueryColumns:
         return sa.or_(*conditions) if conditions else None
 
     def between(self, low: CursorPosition | None, high: CursorPosition) -> sa.ColumnElement[bool]:
-        """Rows after `low`, up to `high`."""
+        """Return the condition for rows after `low`, up to `high`."""
         assert self.cursor is not None
         upper = _bound(high.value)
         up_to: sa.ColumnElement[bool] = self.cursor <= upper if high.included else self.cursor < upper
@@ -106,7 +112,7 @@ class QueryColumns:
         return sa.and_(self.cursor > lower if low.included else self.cursor >= lower, up_to)
 
     def statement(self, where: sa.ColumnElement[bool] | None = None) -> sa.Select[Any]:
-        """The rows; in the cursor's order if there is a cursor."""
+        """Return the statement that selects the rows, in the cursor's order if there is a cursor."""
         statement = sa.select(*self.columns).select_from(self.origin)
         if where is None or self.cursor is None:
             return statement
@@ -114,8 +120,11 @@ class QueryColumns:
 
 
 def _bound(value: Any) -> sa.BindParameter[Any]:  # noqa: ANN401  of the cursor's type
-    """The value as a bound parameter. Without a type of its own, a text is compared with the rules of the
-    column's type."""
+    """Return the value as a bound parameter.
+
+    The parameter of a text has no type of its own, so that the database compares it with the rules of the
+    column's type.
+    """
     return sa.bindparam(None, value, type_=sa.types.NullType(), unique=True)
 
 
@@ -124,8 +133,11 @@ def _as_double(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 
 
 def shape_of(connection: sa.Connection, source: SqlSource, place: str) -> QueryColumns:
-    """The table or query to read. Raises DataError for a table or a cursor column that does not exist,
-    InputError for a query in which a value cannot be bound."""
+    """Return the columns of the table or query.
+
+    Raises DataError for a table or a cursor column that does not exist, InputError for a query in which a
+    value cannot be bound.
+    """
     if source.query is None:
         return _of_table(connection, source, place)
     return _of_query(connection, source)
@@ -148,7 +160,7 @@ def _of_query(connection: sa.Connection, source: SqlSource) -> QueryColumns:
 
 
 def _singles(connection: sa.Connection, origin: sa.TextClause) -> Mapping[str, pa.DataType | None]:
-    """The columns of a query; those of single precision have a type."""
+    """Return the columns of a query. Only columns of single precision have a type."""
     columns: tuple[sa.ColumnElement[Any], ...] = (sa.literal_column("*"),)
     none = QueryColumns(origin=origin, columns=columns).statement().limit(0)  # type: ignore[arg-type]
     with connection.execute(none) as result:
@@ -192,8 +204,11 @@ def _of_table(connection: sa.Connection, source: SqlSource, place: str) -> Query
 
 
 def _check_cursor(column: sa.Column[Any], *, is_mysql: bool) -> None:
-    """Raise InputError for a column that the database cannot order and compare as a cursor. MySQL sorts ENUM
-    and SET by the position of the value in the type but compares them as text: rows would be skipped."""
+    """Raise InputError if the database cannot sort and compare the column as a cursor.
+
+    MySQL sorts ENUM and SET by the position of the value in the type but compares them as text, so rows would
+    be skipped.
+    """
     refused = (sa.Boolean, sa.types.Uuid, sa.JSON, sa.LargeBinary, sa.ARRAY)
     if not isinstance(column.type, (*refused, *((sa.Enum, SET) if is_mysql else ()))):
         return
@@ -206,15 +221,19 @@ def _check_cursor(column: sa.Column[Any], *, is_mysql: bool) -> None:
 
 
 def _as_it_is(column: sa.ColumnClause[Any], type_: pa.DataType | None) -> sa.ColumnElement[Any]:
-    """The value as the driver returns it: SQLAlchemy would cut a TIME of 25 hours, and split a SET. MySQL
-    shows six digits of a FLOAT."""
+    """Return the value as the driver returns it.
+
+    SQLAlchemy would cut a TIME of 25 hours, and split a SET. MySQL shows six digits of a FLOAT.
+    """
     raw = _as_double(column) if type_ == pa.float32() else sa.type_coerce(column, sa.types.NullType())
     return raw.label(column.name)
 
 
 def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType | None:
-    """The Arrow type for a declared type, if an empty column would not show it; None: the type follows from
-    the values."""
+    """Return the Arrow type for a declared type, if an empty column would not show it.
+
+    None means that the type follows from the values.
+    """
     match type_:
         case sa.Boolean():
             return pa.bool_()
@@ -251,14 +270,15 @@ def _missing(message: str, name: str, available: list[str], place: str) -> DataE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseAddress:
-    """`url` is only for SQLAlchemy; `shown` is for messages: host and database, without user and password."""
+    """The address of a database. `url` is only for SQLAlchemy; `shown` is for messages: host and database,
+    without user and password."""
 
     url: sa.URL
     shown: str
 
 
 def address_of(written: str, folder: str) -> DatabaseAddress:
-    """The address of a declared URL; relative SQLite paths start at `folder`.
+    """Return the address of a declared URL. Relative SQLite paths start at `folder`.
 
     Raises InputError for a variable that is not set, a URL that cannot be parsed, and a missing SQLite file.
     """
@@ -283,12 +303,12 @@ T = TypeVar("T")
 FIRST_UNREADABLE = "10000-01-01"
 """The first time that Python cannot represent."""
 BATCH_ROWS = 10_000
-"""Rows that the server sends at a time, and that are in memory as Python objects."""
+"""The number of rows that the server sends at a time. These rows are in memory as Python objects."""
 _DRIVERS = {"psycopg": "gridmill[postgresql]"}
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """The rows that are new since the position (without a cursor all rows), written to local files.
+    """Write the rows after the position (without a cursor all rows) to local files.
 
     Raises InputError for a wrong URL, table or column, DataError for errors of the database, UnavailableError
     if the database does not answer.
@@ -312,7 +332,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
             None if newest is None else _reached(connection, shape, edge_of(newest, source, low, name), low)
         )
         unseen = _count_unseen(connection, shape, edge)
-        if high is None and low is None:  # stage the columns without rows, so that the table exists
+        if high is None and low is None:  # write the columns without rows, so that the table exists
             none = _staged(connection, shape, shape.statement().where(sa.false()), request, name, key)
             return SourceFiles(files=none.files(none.content), append=True, unseen=unseen)
         if high is None:
@@ -325,7 +345,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def arrive_empty(request: SourceRequest) -> tuple[SourceFile, ...]:
-    """The columns of the source, without rows. Raises the same errors as `arrive`."""
+    """Write the columns of the source, without rows. Raises the errors of `arrive`."""
     source = request.source.sql
     assert source is not None
     address = address_of(source.url, request.folder)
@@ -340,15 +360,21 @@ def arrive_empty(request: SourceRequest) -> tuple[SourceFile, ...]:
 def _of_stretch(
     connection: sa.Connection, shape: QueryColumns, request: SourceRequest, name: str, key: str
 ) -> SourceFiles:
-    """The rows of a time range; the rows of another range never count as the same, even if they are equal."""
+    """Write the rows of a time range.
+
+    Rows of another time range never count as the same rows, even if they are equal.
+    """
     staged = _staged(connection, shape, shape.statement(), request, name, key)
     content = hashlib.sha256(f"{key} {staged.content}".encode()).hexdigest()[:16]
     return SourceFiles(files=staged.files(content), partial=True)
 
 
 def _newest(connection: sa.Connection, shape: QueryColumns, name: str) -> tuple[Any, Any]:
-    """The largest cursor value that other values can exceed: no row can come after NaN or infinity. And the
-    value from which on those begin, if there are any."""
+    """Return the largest cursor value that a later row can exceed, and the first value that no row can
+    exceed, if there is one.
+
+    No row can come after NaN or infinity.
+    """
     newest, edge = _greatest(connection, shape), None
     while is_endless(newest):
         edge = newest
@@ -369,18 +395,19 @@ def _newest(connection: sa.Connection, shape: QueryColumns, name: str) -> tuple[
 def _reached(
     connection: sa.Connection, shape: QueryColumns, edge: CursorPosition, low: CursorPosition | None
 ) -> CursorPosition | None:
-    """The largest value that this load includes, up to `edge`; None if there is no value after the last
-    load's.
+    """Return the largest value that this load includes, up to `edge`; None if there is no value after the
+    last load's value.
 
-    The next load begins right after it: a row that arrives late is lost only if its value is at or below the
-    loaded one.
+    The next load begins directly after this value. So if a row arrives late, it is lost only if its value is
+    at or below this value.
     """
     value = _greatest(connection, shape, shape.between(low, edge))
     return None if value is None else CursorPosition(value=value, included=True)
 
 
 def _count_unseen(connection: sa.Connection, shape: QueryColumns, edge: Any) -> int:  # noqa: ANN401
-    """Rows that no load includes: without a cursor value, or with a value that no other value can exceed."""
+    """Return the number of rows that no load includes: rows without a cursor value, or with a value that no
+    other value can exceed."""
     unseen = shape.unseen(edge)
     return 0 if unseen is None else int(connection.execute(shape.count(unseen)).scalar() or 0)
 
@@ -414,9 +441,12 @@ def _staged(
 
 
 def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
-    """The result of `read`; it is read a second time if the driver fails on a time that Python cannot
-    represent, then with such times as text. Server errors are classified by their state code, and after a
-    lost connection no connection is reused."""
+    """Return the result of `read`.
+
+    If the driver fails on a time that Python cannot represent, `read` runs a second time with such times as
+    text. Server errors are classified by their state code. After a lost connection, no connection is used
+    again.
+    """
     try:
         return read()
     except sa.exc.DataError as error:
@@ -427,7 +457,7 @@ def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
 
 @contextmanager
 def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
-    """A transaction that sees one consistent state of the database and changes nothing."""
+    """A context with a transaction that sees one consistent state of the database and changes nothing."""
     try:
         engine = sa.create_engine(
             address.url,
@@ -466,12 +496,12 @@ def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
 
 
 def _is_lost(error: DBAPIError, address: DatabaseAddress) -> bool:
-    """Whether a retry can help. SQLite reports every error as operational."""
+    """Return whether a retry can help. SQLite reports every error as operational."""
     if address.url.get_backend_name() == "sqlite":
         return "locked" in str(error.orig)
     return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
 
 
 def _driver_message(error: DBAPIError) -> str:
-    """The driver's own message, which names hosts and columns but never passwords."""
+    """Return the driver's own message, which may contain hosts and columns but never passwords."""
     return " ".join(str(error.orig).split())[:500]

@@ -28,8 +28,10 @@ class UnrepresentableTime(str):
 
 
 class Interval(str):
-    """An interval as the database writes it. `seconds` is None if it has months or years, as their length
-    varies."""
+    """An interval as the database writes it.
+
+    If it has months or years, `seconds` is None, because their length varies.
+    """
 
     __slots__ = ("seconds",)
     seconds: float | None
@@ -42,9 +44,12 @@ def batch_of(
     texts: Collection[str] = (),
     place: str = "",
 ) -> pa.RecordBatch:
-    """Rows as columns, each in its declared type if the values fit it, else in the values' own type. Columns
-    in `texts` become texts as the database writes them. Raises DataError for a value that no type can
-    represent."""
+    """Return rows as columns. A column has its declared type if the values fit it, else the type of the
+    values.
+
+    Columns in `texts` become texts as the database writes them. Raises DataError for a value that no type can
+    represent.
+    """
     columns = [
         _column(name, list(values), types.get(name), place, as_text=name in texts)
         for name, values in zip(names, zip(*rows, strict=True), strict=True)
@@ -75,7 +80,7 @@ def _column(
 
 
 _WRITTEN = (Decimal, Interval, UnrepresentableTime)
-"""Columns of values with digits or words that other types cannot represent."""
+"""Types of values that have digits or words that other types cannot represent."""
 
 
 def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
@@ -98,7 +103,7 @@ def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
 
 
 def _check_floats(name: str, values: list[Any], place: str) -> None:
-    """Raise DataError for a decimal that would become infinite."""
+    """Raise DataError for a decimal that would become infinite as a float."""
     for value in values:
         if isinstance(value, Decimal) and value.is_finite() and not isfinite(float(value)):
             raise DataError(
@@ -109,10 +114,10 @@ def _check_floats(name: str, values: list[Any], place: str) -> None:
 
 
 def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
-    """Whether the declared type can be used for these values.
+    """Return whether the declared type can be used for these values.
 
-    Numbers in a column of times can count anything; numbers other than 0 and 1 do not fit a boolean, decimals
-    do not fit a float, and floats have their own digits.
+    Numbers in a column of times can count anything. Numbers other than 0 and 1 do not fit a boolean, and
+    decimals do not fit a float. Floats keep their own digits.
     """
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     if pa.types.is_temporal(declared):
@@ -124,7 +129,7 @@ def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
 
 
 def _by_kind(values: list[Any], kinds: set[type]) -> pa.Array:
-    """The values in their own type; as texts if they have several types."""
+    """Return the values in their type. If they have several types, return texts."""
     for kind_of_type, make in _KINDS:
         if all(issubclass(kind, kind_of_type) for kind in kinds):
             try:
@@ -139,14 +144,17 @@ def _texts(values: list[Any]) -> pa.Array:
 
 
 def _times(values: list[Any]) -> pa.Array:
-    """Times without a zone are UTC."""
+    """Return the values as times. A time without a zone is in UTC."""
     zoned = (v if v is None or v.tzinfo is not None else v.replace(tzinfo=UTC) for v in values)
     return pa.array(list(zoned), TIMESTAMP)
 
 
 def _decimals(values: list[Any]) -> pa.Array:
-    """Exact numbers: whole numbers as integers, or as texts if one is too long; other numbers with at most
-    76 digits. If there are longer ones, NaN or infinity, all become floats."""
+    """Return exact numbers.
+
+    Whole numbers become integers, or texts if one of them is too long. Other numbers become decimals with at
+    most 76 digits. If there are longer numbers, NaN or infinity, all numbers become floats.
+    """
     present_values = [value for value in values if value is not None]
     if not all(isfinite(value) for value in present_values):
         return _floats(values)
@@ -161,8 +169,10 @@ def _decimals(values: list[Any]) -> pa.Array:
 
 
 def _floats(values: list[Any]) -> pa.Array:
-    """The nearest floats. Raises ValueError for a whole number that a float cannot represent: the column
-    then becomes texts."""
+    """Return the nearest floats.
+
+    Raises ValueError for a whole number that a float cannot represent. The column then becomes texts.
+    """
     for value in values:
         if isinstance(value, int | Decimal) and isfinite(value) and value == int(value) != int(float(value)):
             raise ValueError(value)
@@ -170,7 +180,8 @@ def _floats(values: list[Any]) -> pa.Array:
 
 
 def _shortest(column: pa.Array) -> pa.Array:
-    """Numbers of single precision with the fewest digits that identify them: 0.1, as people write it."""
+    """Return numbers of single precision with the fewest digits that identify them: 0.1, as people write
+    it."""
     return column.cast(pa.float32(), safe=False).cast(pa.string()).cast(pa.float64())
 
 
@@ -195,7 +206,7 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
             return format(value, "f")
         case dict() | list():
             return json.dumps(_element(value), default=str, ensure_ascii=False)
-        case datetime():  # in the same form as Arrow writes a column of only times
+        case datetime():  # in the form in which Arrow writes a column that has only times
             moment = value.astimezone(UTC) if value.tzinfo else value
             return f"{moment.replace(tzinfo=None).isoformat(' ', 'microseconds')}Z"
         case date() | time():
@@ -206,7 +217,8 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
 
 
 def _element(value: Any) -> Any:  # noqa: ANN401
-    """The value as JSON; numbers and bytes without a JSON form are written as PostgreSQL writes them."""
+    """Return the value as JSON. Numbers and bytes that JSON cannot represent are written as PostgreSQL writes
+    them."""
     match value:
         case list():
             return [_element(one) for one in value]
@@ -262,8 +274,10 @@ def connect_arguments(url: sa.URL) -> dict[str, Any]:
 
 
 def _or_unreadable(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Detects times that Python cannot represent: PyMySQL returns the text of a value that it cannot parse,
-    such as 0000-00-00."""
+    """Return a converter that detects times that Python cannot represent.
+
+    PyMySQL returns the text of a value that it cannot parse, such as 0000-00-00.
+    """
 
     def read(text: str) -> Any:  # noqa: ANN401
         value = convert(text)
@@ -273,21 +287,23 @@ def _or_unreadable(convert: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def begin(connection: sa.Connection) -> None:
-    """Configure how the database writes values, in the transaction that has begun."""
+    """Configure how the database writes values in the transaction that has begun."""
     for statement in _TOLD.get(connection.dialect.name, ()):
         connection.exec_driver_sql(statement)
 
 
 def read_as_written(connection: sa.Connection) -> None:
-    """From now on read as texts the values that Python's types would change. This must happen after
-    SQLAlchemy has inspected the table, for which it needs JSON values."""
+    """Read as texts all values that Python's types would change.
+
+    Call this after SQLAlchemy has inspected the table, because the inspection needs JSON values.
+    """
     if connection.dialect.driver != "psycopg":
         return
     from psycopg.adapt import Loader
     from psycopg.types.string import TextLoader
 
     class Reading(Loader):
-        """Intervals as they are written, with their seconds."""
+        """Reads intervals as the database writes them, with their seconds."""
 
         def load(self, data: Any) -> Interval:  # noqa: ANN401  a buffer
             found = Interval(bytes(data).decode())
@@ -301,7 +317,8 @@ def read_as_written(connection: sa.Connection) -> None:
 
 
 def _seconds_of(interval: str) -> float | None:
-    """The interval's length in seconds, which can exceed any `timedelta`; None with months or years."""
+    """Return the interval's length in seconds, which can exceed any `timedelta`; None if it has months or
+    years."""
     match = _INTERVAL.fullmatch(interval)
     if match is None:
         return None
@@ -311,8 +328,10 @@ def _seconds_of(interval: str) -> float | None:
 
 
 def read_all_times(connection: sa.Connection) -> bool:
-    """Also read times that Python cannot represent, as `UnrepresentableTime`, which is slower. Returns False
-    if the driver always does so."""
+    """Read times that Python cannot represent too, as `UnrepresentableTime`. This is slower.
+
+    Returns False if the driver always reads such times.
+    """
     if connection.dialect.driver != "psycopg":
         return False
     from psycopg import DataError

@@ -1,5 +1,5 @@
-"""Binds the values of a query's parameters: they never become part of the statement, whatever
-they contain."""
+"""Binds the values of a query's parameters. Whatever a value contains, it never becomes part of the
+statement."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ from gridmill.domain.sql_statement import (
 from gridmill.errors import InputError
 
 _NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
-"""Text that SQLAlchemy would read as a parameter, also within quoted texts; it is escaped, so that only our
-parameters are parameters."""
+"""Text that SQLAlchemy would read as a parameter, even within quoted texts. It is escaped, so that only
+Gridmill's parameters are parameters."""
 _MARK = re.compile("\0([0-9]+)\0")
 
 
@@ -52,8 +52,8 @@ def _escaped(text: str) -> str:
 
 
 class _ParameterBinder:
-    """Writes the text that replaces each placeholder; marks hold their positions until all other text is
-    escaped."""
+    """Writes the text that replaces each placeholder. Marks hold the places of the placeholders until all
+    other text is escaped."""
 
     def __init__(self, values: Mapping[str, Given], dialect: str) -> None:
         self.bound: list[sa.BindParameter[Any]] = []
@@ -61,12 +61,12 @@ class _ParameterBinder:
         self._texts: list[str] = []
 
     def mark(self, hole: Placeholder) -> str:
-        """The mark for a placeholder. Raises InputError."""
+        """Return the mark for a placeholder. Raises InputError."""
         self._texts.append(self._written(hole))
         return f"\0{len(self._texts) - 1}\0"
 
     def put(self, marked: str) -> str:
-        """The statement with the marks replaced by parameters."""
+        """Return the statement with parameters instead of the marks."""
         return _MARK.sub(lambda found: self._texts[int(found[1])], marked)
 
     def _written(self, hole: Placeholder) -> str:
@@ -87,15 +87,19 @@ class _ParameterBinder:
         return listed if hole.enclosed else f"({listed})"
 
     def _bind(self, value: Scalar | date) -> str:
-        """The parameter, with a space after it, as `::` may follow. Without a declared type the database
-        infers the type from the comparison, as for a quoted text."""
+        """Return the parameter, with a space after it, because `::` may follow.
+
+        If the value has no declared type, the database infers the type from the comparison, as it does for a
+        quoted text.
+        """
         name = f"gridmill_{len(self.bound)}"
         self.bound.append(sa.bindparam(name, value, type_=sa.types.NullType()))
         return f":{name} "
 
 
 def _moment(name: str, value: Given) -> date | None:
-    """A time bound: a date if it has no time of day, else a time in UTC; None for other values."""
+    """Return the bound of a time range: a date if it has no time of day, else a time in UTC; None for other
+    values."""
     if name not in TIMES or not isinstance(value, str):
         return None
     try:

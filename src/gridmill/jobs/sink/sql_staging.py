@@ -1,4 +1,4 @@
-"""Assigns types to the rows of a driver and writes them to Parquet files of the attempt, batch by batch.
+"""Assigns types to the rows of a driver, and writes the rows to Parquet files of the attempt, batch by batch.
 
 The position (the cursor value up to which a table has been read) is stored as JSON between loads.
 """
@@ -26,8 +26,8 @@ from gridmill.jobs.sink.sql_columns import Rows, batch_of
 
 @dataclass(slots=True)
 class StagedRows:
-    """Files of rows, with a new file whenever the rows' types change. `content` is the hash of
-    all of them."""
+    """Writes files of rows. A new file starts whenever the types of the rows change. `content` is the hash of
+    all files."""
 
     folder: Path
     name: str
@@ -39,7 +39,7 @@ class StagedRows:
 
     @property
     def content(self) -> str:
-        """16 hex digits of the rows and their types, in their order."""
+        """The hash of the rows and their types, in their order, as 16 hex digits."""
         digest: str = self._hash.hexdigest()
         return digest[:16]
 
@@ -64,7 +64,7 @@ class StagedRows:
             self._writer = None
 
     def files(self, content: str) -> tuple[SourceFile, ...]:
-        """The files as source files of a sink."""
+        """Return the files as source files of a sink."""
         return tuple(
             SourceFile(
                 path=path,
@@ -91,9 +91,11 @@ def stage(
     rest: pa.DataType | None = None,
     texts: Collection[str] = (),
 ) -> StagedRows:
-    """Write the rows below `folder`; `types` are the declared types; columns in `texts` become texts. If
-    there are no rows, one file without rows is written; in it all other columns have the type `rest`, if it
-    is known. Raises DataError for a value that no type can represent, StorageError."""
+    """Write the rows below `folder`. `types` are the declared types; columns in `texts` become texts.
+
+    If there are no rows, one file without rows is written. All other columns of this file have the type
+    `rest`, if it is known. Raises DataError for a value that no type can represent, StorageError.
+    """
     staged = StagedRows(folder=folder, name=name, key=key)
     with storage_errors(folder):
         try:
@@ -121,39 +123,39 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 }
 
 
-_EXACT = Context(prec=150_000)  # PostgreSQL allows 147,455 digits; Python's default rounds to 28
+_EXACT = Context(prec=150_000)  # PostgreSQL allows 147,455 digits, but Python's default rounds to 28 digits
 _LONGEST = 366.0 * 86_400 * 10_000
-"""Seconds; longer than the whole range of times in Python."""
+"""A number of seconds that is longer than the whole range of times in Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorPosition:
-    """All rows with cursor values below `value` are loaded and, if `included`, those with exactly this
-    value."""
+    """The position after a load: all rows with cursor values below `value` are loaded. If `included` is true,
+    rows with exactly this value are loaded too."""
 
     value: Any
     included: bool
 
     def written(self) -> Mapping[str, Any]:
-        """The position as JSON."""
+        """Return the position as JSON."""
         kind = _kind(self.value)
         text = self.value.isoformat() if isinstance(self.value, date) else str(self.value)
         return {"kind": kind, "value": text, "included": self.included}
 
 
 def read_position(written: Mapping[str, Any] | None) -> CursorPosition | None:
-    """The position from JSON."""
+    """Parse a position from JSON."""
     if written is None:
         return None
     return CursorPosition(value=_READ[written["kind"]](written["value"]), included=written["included"])
 
 
 def edge_of(newest: Any, source: SqlSource, low: CursorPosition | None, place: str) -> CursorPosition:  # noqa: ANN401
-    """The cursor value up to which this load may read. Raises InputError, DataError.
+    """Return the cursor value up to which this load may read. Raises InputError, DataError.
 
-    Without a `lag` it is the newest value. With a lag it is the newest value minus the lag (0: values below
-    the newest), so that rows which arrive late can still be loaded. The database decides whether one value
-    comes after another: it may sort texts differently from Python.
+    Without a `lag` it is the newest value. With a lag it is the newest value minus the lag (0 means values
+    below the newest), so that a later load can include rows that arrive late. The database compares the
+    values, because it may sort texts differently from Python.
     """
     _kind(newest, place)
     if low is not None and _kind(low.value) != _kind(newest):
@@ -168,7 +170,7 @@ def edge_of(newest: Any, source: SqlSource, low: CursorPosition | None, place: s
 
 
 def is_endless(value: Any) -> bool:  # noqa: ANN401
-    """Whether no value, or only NaN, can be greater: NaN and the infinities."""
+    """Return whether no value except NaN can be greater. This is true for NaN and infinity."""
     return isinstance(value, float | Decimal) and not isfinite(value)
 
 

@@ -1,8 +1,8 @@
-"""A sink's Delta table: data files are named by the source file whose rows they contain, and each load
-changes them in one commit.
+"""A sink's Delta table. A data file is named by the source file whose rows it contains. Each load is one
+commit.
 
-The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record what was loaded. So the contents of the table and the
-record of loads cannot disagree and change atomically.
+The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record which files were loaded. So the contents of the table
+and the record of loads always agree and change atomically.
 """
 
 import json
@@ -30,31 +30,31 @@ from gridmill.transfer.contents import sync_folder
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")
 SOURCES = b"gridmill.sources"
-"""Metadata key of a compacted file. For each source file in it: key, content, number of rows and
+"""The metadata key of a compacted file. It has for each source file: key, content, number of rows and
 modification time (milliseconds; absent in files of earlier versions)."""
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
 _REJECTS = "gridmill.rejects"
 _POSITIONS = "gridmill.positions"
-"""Key of the table version whose commit has the position of each source."""
+"""The key for the version of the table whose commit has the position of each source."""
 _CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
-"""Every version stays readable, because artifacts refer to them."""
+"""Table settings that keep every version readable, because artifacts refer to versions."""
 
 
 class ConcurrentCommitError(Exception):
-    """Another attempt has committed to the table since it was opened: open it again."""
+    """Another attempt has committed to the table since this attempt opened it: open it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkTable:
-    """The table as it was when opened; `delta` is None before its first load."""
+    """The state of the table at the time when it was opened. `delta` is None before the first load."""
 
     path: Path
     delta: DeltaTable | None
 
     @cached_property
     def loaded(self) -> tuple[LoadedFile, ...]:
-        """Its data files; listing those of 10,000 source files takes some hundredths of a second."""
+        """The data files. To list those of 10,000 source files takes some hundredths of a second."""
         if self.delta is None:
             return ()
         columns = ["path", "size_bytes", "num_records", "modification_time"]
@@ -64,12 +64,12 @@ class SinkTable:
 
     @property
     def rules(self) -> int | None:
-        """The number of the declaration by which it was loaded (`rules_number`)."""
+        """The number of the declaration by which the table was loaded (`rules_number`)."""
         return self.delta.transaction_version(_RULES) if self.delta else None
 
     @property
     def rejects(self) -> int | None:
-        """The version of the table of rejects to which the newest commit refers; None without rejects."""
+        """The version of the table of rejects that the newest commit names; None without rejects."""
         return self.delta.transaction_version(_REJECTS) if self.delta else None
 
     @property
@@ -96,13 +96,13 @@ class SinkTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns. The table must exist."""
+        """The table's columns. The table must exist."""
         assert self.delta is not None
         return pa.schema(self.delta.schema().to_arrow())
 
 
 def open_sink_table(path: Path, version: int | None = None) -> SinkTable:
-    """This version of the table, or the newest. Raises StorageError if it cannot be read."""
+    """Open this version of the table, or the newest version. Raises StorageError if it cannot be read."""
     try:
         return SinkTable(path=path, delta=DeltaTable(path, version=version))
     except TableNotFoundError:
@@ -128,7 +128,7 @@ def _loaded(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
 
 
 def _several(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
-    """The pieces of a compacted file; only the first piece has the file's size."""
+    """Return the pieces of a compacted file. Only the first piece has the file's size."""
     start, size_bytes = 0, row["size_bytes"]
     sources = json.loads((pq.read_schema(folder / row["path"]).metadata or {})[SOURCES])
     for key, content, rows, *modified in sources:
@@ -145,13 +145,15 @@ def _several(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
 
 
 def compact_stem() -> str:
-    """A new unique name of a data file for rows of several source files."""
+    """Return a new unique name of a data file for rows of several source files."""
     return f"compact-{uuid4().hex}"
 
 
 def marked_with(schema: pa.Schema, pieces: Iterable[LoadedFile]) -> pa.Schema:
-    """The schema of a data file with the rows of these pieces, in their order, with the record of the pieces
-    in its metadata."""
+    """Return the schema of a data file with the rows of these pieces, in their order.
+
+    The schema's metadata records the pieces.
+    """
     sources = [[piece.key, piece.content, piece.rows, piece.modified_ms] for piece in pieces]
     return schema.with_metadata({SOURCES: json.dumps(sources)})
 
@@ -168,8 +170,11 @@ def stem_of(file: SourceFile) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
-    """The contents of a commit besides rows: the declaration's number, the version of its rejects, and a
-    record for readers of the table's history (JSON)."""
+    """The contents of a commit besides rows.
+
+    They are the declaration's number, the version of its rejects, and a record for readers of the table's
+    history (JSON).
+    """
 
     rules: int
     rejects: int | None = None
@@ -185,12 +190,11 @@ def commit(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Commit the load: make the parts visible, remove the files that the plan removes, and store its
-    positions; returns the new version. With `overwrite`, and if the plan loads everything again, the parts
-    replace all rows.
+    """Commit the load and return the new version: make the parts visible, remove the files that the plan
+    removes, store its positions.
 
-    Raises ConcurrentCommitError if another attempt committed first: then nothing was changed. Raises
-    StorageError.
+    With `overwrite`, and if the plan loads everything again, the parts replace all rows. Raises
+    ConcurrentCommitError if another attempt committed first, without any change. Raises StorageError.
     """
     delta = table.delta
     with storage_errors(table.path):
@@ -213,7 +217,7 @@ def commit(
 
 
 def create(path: Path, schema: pa.Schema) -> DeltaTable:
-    """Create an empty table. Raises ConcurrentCommitError if another attempt created it."""
+    """Create an empty table. Raises ConcurrentCommitError if another attempt has created it."""
     delta = DeltaTable.create(path, schema, mode="ignore", configuration=_CONFIGURATION)
     if delta.version() != 0:
         raise ConcurrentCommitError("another attempt created the table")
@@ -245,7 +249,7 @@ def _commit(
         schema=schema,
         commit_properties=CommitProperties(
             custom_metadata={"gridmill": json.dumps(mark.note)},
-            max_commit_retries=0,  # after another commit the plan must be made again
+            max_commit_retries=0,  # another commit came first, so the plan must be made again
             app_transactions=transactions,
         ),
         post_commithook_properties=PostCommitHookProperties(
@@ -256,7 +260,7 @@ def _commit(
 
 
 def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[ParquetPart]) -> int:
-    """Commit the same rows in other files, or fewer rows, with the record of the commit before; returns the
+    """Commit the same rows in other files, or fewer rows, with the record of the previous commit; return the
     new version.
 
     Raises ConcurrentCommitError if another attempt committed first, StorageError.
@@ -287,10 +291,10 @@ def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[Parque
 
 
 def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
-    """The table with the missing columns of `schema` added, without values in all rows.
+    """Add the missing columns of `schema` to the table, without values in all rows, and return the table.
 
-    This is a separate commit with the record of the commit before, extended by the fact that other files may
-    lack these columns. It remains if its load dies before its rows are committed. Raises
+    This is a separate commit. Its record is that of the previous commit, with the additional fact that files
+    may lack these columns. If the load fails before its rows are committed, this commit remains. Raises
     ConcurrentCommitError, StorageError.
     """
     assert table.delta is not None
@@ -312,17 +316,17 @@ def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
 
 
 Times: TypeAlias = Mapping[tuple[str, str], int]
-"""By key and content of a source file: its modification time in milliseconds since 1970."""
+"""The modification time of each source file (by key and content), in milliseconds since 1970."""
 
 
 def times_of(files: Iterable[SourceFile], loaded: Iterable[LoadedFile]) -> Times:
-    """When these source files, and the loaded ones, were last modified."""
+    """Return the modification times of these source files and of the loaded source files."""
     modified_by_key = {(entry.key, entry.content): entry.modified_ms for entry in loaded}
     return modified_by_key | {(file.key, file.content): file.modified_ms for file in files}
 
 
 def move(parts: Sequence[ParquetPart], folder: Path, times: Times) -> list[AddAction]:
-    """Move the parts to the folder of the table; returns the actions that add them."""
+    """Move the parts to the folder of the table; return the actions that add them."""
     actions: list[AddAction] = []
     for part in parts:
         part.path.rename(folder / part.path.name)
@@ -334,8 +338,10 @@ def move(parts: Sequence[ParquetPart], folder: Path, times: Times) -> list[AddAc
 
 
 def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> AddAction:
-    """The action that adds a data file to a table; its modification time is that of the source file whose
-    rows it contains."""
+    """Return the action that adds a data file to a table.
+
+    Its modification time is that of the source file whose rows it contains.
+    """
     return AddAction(
         path=name,
         size=size_bytes,
@@ -347,8 +353,10 @@ def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> 
 
 
 def _is_committed(folder: Path, parts: Sequence[ParquetPart]) -> bool:
-    """Whether the commit succeeded although it raised an error (a checkpoint after it failed, or a signal
-    arrived)."""
+    """Return whether the commit succeeded although it raised an error.
+
+    A checkpoint after the commit may have failed, or a signal may have arrived.
+    """
     names = {part.path.name for part in parts}
     return any(entry.path in names for entry in open_sink_table(folder).loaded)
 

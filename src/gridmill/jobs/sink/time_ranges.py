@@ -1,6 +1,7 @@
 """Loads of a time range: decides which rows of the table they replace.
 
-A data file's key contains the time range of its rows, so that the table itself records what is loaded.
+A data file's key contains the time range of its rows, so that the table itself records which ranges are
+loaded.
 """
 
 from collections.abc import Sequence
@@ -15,13 +16,14 @@ _BEGINS_BITS, _LENGTH_BITS = 37, 25
 _ORIGIN = datetime(1, 1, 1, tzinfo=UTC)
 
 Stretch = tuple[datetime, datetime]
-"""A time range: its begin (inclusive) and its end (exclusive)."""
+"""A time range: its start (inclusive) and its end (exclusive)."""
 
 
 def key_of(stretch: Stretch) -> str:
-    """16 hex digits: the unit (2 bits), the beginning since the year 1 and the length in that unit.
+    """Return the key of a time range, as 16 hex digits: the unit (2 bits), and the start since the year 1 and
+    the length in that unit.
 
-    Raises InputError for a range with fractions of a second, or one that is too long for the encoding.
+    Raises InputError for a range with fractions of a second, or a range that is too long for the encoding.
     """
     begins, length = stretch[0] - _ORIGIN, stretch[1] - stretch[0]
     for code, unit in enumerate(_UNITS):
@@ -44,10 +46,10 @@ def stretch_of(key: str) -> Stretch:
 
 
 def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[LoadedFile], *, anew: bool) -> LoadPlan:
-    """The plan: the rows of a time range replace the rows that were loaded for it, or for parts of it.
+    """Return the plan: the rows of a time range replace the rows that were loaded for it, or for parts of it.
 
-    Raises ConflictError if the range overlaps with another one only in part, because it is unknown which rows
-    both share; and if the table must be loaded again from the beginning but has rows of other ranges.
+    Raises ConflictError if the range overlaps only partly with another range, because it is unknown which
+    rows both share; and if the table must be loaded again from the beginning but has rows of other ranges.
     """
     if anew:
         plan = load_anew(new, loaded)
@@ -57,7 +59,7 @@ def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[LoadedFile], *, a
     same = [entry for entry in inside if (entry.key, entry.content) == (new[0].key, new[0].content)]
     if same:
         return LoadPlan(remove=tuple(set(inside) - set(same)), seen=len(new), partial=True)
-    # a table without rows takes the columns of its first rows
+    # a table without rows gets the columns of its first rows
     empty = not any(entry.rows for entry in loaded)
     return LoadPlan(load=tuple(new), remove=tuple(inside), anew=empty, seen=len(new), partial=True)
 

@@ -1,4 +1,5 @@
-"""Reads source files into typed batches: first infers the types from all values, then reads the rows."""
+"""Reads source files into typed batches. It first infers the types from all values, and then reads the
+rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,13 +57,13 @@ _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
 
 
 FIRST_ROWS = 5000
-"""Rows of each CSV file that are examined first; its columns are then read with the types that these rows
-show."""
+"""The number of rows of each CSV file that are examined first. The columns are then read with the types that
+these rows show."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Bytes read, over all files and passes."""
+    """Reports the bytes that are read, over all files and all passes."""
 
     context: JobContext
     total: int
@@ -70,16 +71,16 @@ class Progress:
     _before: int = 0
 
     def begin(self, file: SourceFile) -> None:
-        """Reading of a file begins."""
+        """Note that reading of a file begins."""
         self.note = file.name
         self.seen(0)
 
     def seen(self, count: int) -> None:
-        """This many bytes of the file are read."""
+        """Note that this number of bytes of the file was read."""
         self.context.progress(self._before + count, self.total, "bytes", self.note)
 
     def end(self, file: SourceFile) -> None:
-        """The file is read completely."""
+        """Note that the file was read completely."""
         self._before += file.size_bytes
         self.seen(0)
 
@@ -93,13 +94,13 @@ class NoProgress(Progress):
         pass
 
     def begin(self, file: SourceFile) -> None:
-        """Reading of a file begins."""
+        """Do nothing."""
 
     def seen(self, count: int) -> None:
-        """This many bytes of the file are read."""
+        """Do nothing."""
 
     def end(self, file: SourceFile) -> None:
-        """The file is read completely."""
+        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -111,13 +112,14 @@ class LoadContext:
     lost: Counter[str] = field(default_factory=Counter)
     """The number of values that were not kept completely, by `COLUMN HOW`."""
     later: set[str] = field(default_factory=set)
-    """Columns that were added with a later file: other files may lack them."""
+    """Columns that were added to the table later. Files may lack them."""
     expect_types: bool = False
-    """CSV is read with the types of its first rows (else UnexpectedTypeError); Parquet texts stay encoded."""
+    """Whether CSV is read with the types of its first rows (a value of another type raises
+    UnexpectedTypeError). Parquet texts then stay encoded."""
     without_type: tuple[str, ...] = ()
-    """Columns of the schema whose type is unknown: they have neither a value nor a declaration."""
+    """Columns of the schema whose type is unknown, because they have neither a value nor a declaration."""
     most_rows: int | None = None
-    """Only this many first rows of each file are read; None: all rows."""
+    """The number of first rows of each file to read; None means all rows."""
     is_cut: bool = field(default=False, init=False)
     """Whether a file has more rows than `most_rows`."""
     layout: ColumnMapping = field(init=False)
@@ -128,23 +130,24 @@ class LoadContext:
     zoned: set[str] = field(default_factory=set, init=False)
     """Columns of times with zones: Arrow's CSV reader accepts only times without a zone."""
     kept: frozenset[str] = field(init=False)
-    """Columns whose forms are those of the existing table."""
+    """Columns whose forms come from the existing table."""
     decided: bool = False
-    """Whether all values were read to detect the forms: then a value that does not fit is really wrong."""
+    """Whether the forms were detected from all values. If they were, a value that does not fit is really
+    wrong."""
     read_as: dict[str, str] = field(default_factory=dict)
-    """For columns with such forms, an example of how a text is read."""
+    """For each column with such forms, an example of how a text is read."""
 
     def __post_init__(self) -> None:
         self.layout = ColumnMapping(spec=self.spec)
         self.kept = frozenset(self.forms)
 
     def rules(self, file: SourceFile) -> TextRules:
-        """The rules for reading its text."""
+        """The rules for reading texts of the sink."""
         nulls = self.spec.source.nulls if file.format == Format.CSV else ()
         return TextRules(nulls=nulls)
 
     def rules_of(self, rules: TextRules, name: str, table: pa.Schema | None = None) -> TextRules:
-        """The rules for reading the text of a column, which may belong to an existing table."""
+        """Return the rules for reading the texts of a column, which may belong to an existing table."""
         return replace(
             rules,
             time_format=self.spec.source.time_format(name),
@@ -154,7 +157,7 @@ class LoadContext:
         )
 
     def _possible_forms(self, name: str, table: pa.Schema | None) -> Forms:
-        """The forms that a column can have before its texts are read."""
+        """Return the forms that a column can have before any text is read."""
         form = self.forms.get(name, ANY)
         mark = {None: None, ".": Form.POINT, ",": Form.COMMA}[self.spec.source.decimal]
         if name not in self.forms and table is not None and name in table.names:
@@ -175,7 +178,7 @@ class LoadContext:
         self.decided = True
 
     def _undecided(self) -> dict[str, ColumnType]:
-        """Declared columns whose texts can have several forms."""
+        """Return the declared columns whose texts can have several forms."""
         return {
             name: type_
             for name, type_ in self.spec.columns.items()
@@ -186,7 +189,7 @@ class LoadContext:
         }
 
     def _settle(self, guesses: TypeGuesses, files: Sequence[SourceFile]) -> None:
-        """Store the detected forms. Raises DataError if they do not decide the meaning of the values."""
+        """Store the detected forms. Raises DataError if the forms do not decide the meaning of the values."""
         candidates = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
         candidates |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
         if self.spec.on_misfit == OnMisfit.REJECT:  # rows with ambiguous years are rejected later
@@ -203,7 +206,7 @@ class LoadContext:
                 self.zoned.add(name)
 
     def _place_of_text(self, files: Sequence[SourceFile], name: str, text: str) -> str:
-        """The place at which a column first has this text; reads the files again."""
+        """Return the place at which a column first has this text. This reads the files again."""
         for file in files:
             reader, row = open_reader(file, self.spec.source), 0
             for batch in reader.batches(None, lambda count: None):
@@ -217,8 +220,8 @@ class LoadContext:
         return files[0].name
 
     def schema(self, files: Sequence[SourceFile]) -> pa.Schema:
-        """The table's columns: declared types, else the types with which all values of all files can be
-        read.
+        """Return the table's columns with their declared types, or otherwise the types with which all values
+        of all files can be read.
 
         Raises DataError.
         """
@@ -233,8 +236,8 @@ class LoadContext:
         return self._schema_of(guesses, files)
 
     def _keep_certain(self, candidates: Mapping[str, FormCandidates], guesses: TypeGuesses) -> None:
-        """Store the forms that the first rows of declared columns show, if they decide them; otherwise all
-        rows are read later."""
+        """Store the forms of declared columns, if the first rows decide them. Otherwise all rows are read
+        later."""
         for name, narrowing in candidates.items():
             type_ = guesses.declared[name]
             forms = forms_of(narrowing, type_)
@@ -244,12 +247,13 @@ class LoadContext:
                 self.forms[name] = forms
 
     def first_schema(self, files: Sequence[SourceFile]) -> pa.Schema | None:
-        """The result of `schema` if later values are like the first values of each file; None if the first
-        values do not decide it.
+        """Return the result of `schema`, on the condition that later values are like the first values of each
+        file.
 
-        A column gets the first type with which all its values can be read. A type that the first values
-        exclude stays excluded. So if all other values can be read with the remaining type, it is the type
-        that reading all values would give. Raises DataError.
+        Return None if the first values do not decide it. The type of a column is the first type with which
+        all its values can be read. If the first values exclude a type, it stays excluded. So if all other
+        values can be read with the remaining type, all values together would give the same type. Raises
+        DataError.
         """
         guesses = self._new_guesses(files)
         if any(file.format != Format.CSV for file in files):
@@ -292,7 +296,8 @@ class LoadContext:
         return self.layout.constant(name, self.rules_of(rules, name))
 
     def inferred_types(self, files: Sequence[SourceFile], table: pa.Schema) -> dict[str, pa.DataType | None]:
-        """The types of the columns of new files for an existing table; None for a column without any value.
+        """Return the types of the columns of new files for an existing table; None for a column without any
+        value.
 
         Raises DataError for a file that lacks a column.
         """
@@ -300,7 +305,7 @@ class LoadContext:
         guesses.expect(name for name in table.names if name not in self.spec.add)
         types = chosen_types(self._guesses(files, guesses).of)
         texts = {item.name for item in table if item.type == pa.string()}
-        for name in texts & guesses.of.keys():  # text columns stay text in any form
+        for name in texts & guesses.of.keys():  # text columns stay text, whatever their texts look like
             guesses.of[name].narrowing = FormCandidates()
         self._settle(guesses, files)
         self.find_forms(files, table)
@@ -318,12 +323,14 @@ class LoadContext:
             self._look(open_reader(file, self.spec.source), guesses)
             self.progress.end(file)
         stream = self.spec.source.stream
-        if stream is not None and stream.json is None:  # fields are texts, which may have other forms later
+        # the fields are texts, and later texts may have other forms
+        if stream is not None and stream.json is None:
             guesses.keep_texts(but=self.layout.rename(ENTRY_TIME))
         return guesses
 
     def _look(self, reader: Reader, guesses: TypeGuesses, *, first: bool = False) -> None:
-        """Narrow the guesses by one file (or by its first rows), reading only as much of it as needed."""
+        """Exclude types by the values of one file (or of its first rows). Only the needed part of the file is
+        read."""
         guesses.begin(any_text=reader.file.format == Format.CSV)
         names = reader.names()
         sources = self.layout.selected() if names is None else self.layout.sources(names, reader.file.name)
@@ -343,7 +350,7 @@ class LoadContext:
                 guesses.see(self.layout.renamed(rows), skip=self.spec.columns)
 
     def _look_at_declared(self, reader: Reader, guesses: TypeGuesses, *, first: bool = False) -> None:
-        """Narrow the forms of columns with declared types by one file, or by its first rows."""
+        """Exclude forms of columns with declared types by one file, or by its first rows."""
         names = reader.names()
         wanted = self.layout.sources_of(guesses.declared)
         present = wanted if names is None else tuple(name for name in wanted if name in names)
@@ -386,18 +393,19 @@ class LoadContext:
             raise _missing_columns_error(file, missing)
 
     def together(self, bundle: FileGroupReader, schema: pa.Schema) -> Iterator[RowBatch]:
-        """The rows of several files. Raises UnexpectedTypeError for any error."""
+        """Yield the rows of several files. Raises UnexpectedTypeError for any error."""
         try:
             yield from self._batches(bundle, schema)
-        except DataError as error:  # reading file by file finds its place
+        except DataError as error:  # the place of the error is found when the files are read one by one
             raise UnexpectedTypeError from error
         for file in bundle.files[1:]:
             self.progress.end(file)
 
     def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[RowBatch]:
-        """The file's rows, as read and in the table's columns.
+        """Yield the file's rows, as they were read and with the table's columns.
 
-        Raises DataError with file, line, column and value, unless rows that do not fit are to be rejected.
+        If rows that do not fit are to be rejected, they are yielded too; otherwise they raise DataError with
+        file, line, column and value.
         """
         return self._batches(open_reader(file, self.spec.source), schema)
 
@@ -434,8 +442,10 @@ class LoadContext:
         self.progress.end(file)
 
     def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> ExpectedTypes:
-        """The types with which Arrow's CSV reader may read columns directly, with the same result as
-        converting their texts."""
+        """Return the types with which Arrow's CSV reader may read columns directly.
+
+        The result must be the same as if their texts were converted.
+        """
         fixed = self.spec.source.time_format
         types = {name: schema.field(self.layout.rename(name)).type for name in sources}
         inferred = (name for name in types if self.layout.rename(name) not in self.spec.columns)
@@ -493,7 +503,7 @@ class LoadContext:
         if self.expect_types and is_coded(column.type) and item.type == pa.string():
             return column
         if self.expect_types and reader.file.format == Format.CSV and column.type == pa.float64():
-            if is_beyond(column):  # texts show whether digits are lost
+            if is_beyond(column):  # only texts show whether digits are lost
                 raise UnexpectedTypeError
             return column
         declared = item.name in self.spec.columns
@@ -519,7 +529,8 @@ class LoadContext:
         converted, bad = convert_fitting(column, item.type, rules)
         undecided = rules if item.name in self.kept else replace(rules, forms=None)
         if bad and not self.decided and may_fit(column.take(pa.array(bad)), item.type, undecided):
-            error = MisfitError(bad[0], column[bad[0]].as_py())  # all values together may decide its form
+            # all values together may decide the form of the value
+            error = MisfitError(bad[0], column[bad[0]].as_py())
             raise misfit(item, error, place_of(reader, row + bad[0]), rules)
         for number in bad:
             misfits.setdefault(number, []).append(f"{item.name}: not of type {TYPES[item.type]}")
@@ -532,15 +543,18 @@ class LoadContext:
     def _note_reading(
         self, item: pa.Field, column: pa.ChunkedArray, converted: pa.ChunkedArray, rules: TextRules
     ) -> None:
-        """A value in a form that Arrow cannot read directly, and how it is read."""
+        """Store an example of a value that Arrow cannot read directly, and how it is read."""
         if rules.forms is not None and item.name not in self.read_as:
             example_text = example(column, converted, rules)
             if example_text:
                 self.read_as[item.name] = example_text
 
     def place_of_misfit(self, files: Sequence[SourceFile], item: pa.Field) -> str:
-        """The place of the first value that does not have its column's type; empty if all have it. Reads the
-        rows again."""
+        """Return the place of the first value that does not have its column's type; empty if all values have
+        it.
+
+        This reads the rows again.
+        """
         old = {self.layout.rename(name): name for name in self.spec.rename}
         column = old.get(item.name, item.name)
         for file in files:
@@ -560,8 +574,8 @@ class LoadContext:
 
 
 def _nothing(column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: Reader) -> pa.Array:
-    """The values of a column that has no values, neither in the file nor in the table. Raises DataError if
-    it has one."""
+    """Return missing values for a column that has a value neither in the file nor in the table. Raises
+    DataError if it has a value."""
     column = plain(column)
     blank = reader.file.format == Format.CSV and is_text(column.type) and is_missing(column, rules.nulls)
     if not blank and column.null_count < len(column):
@@ -579,7 +593,7 @@ def _no_columns(files: Sequence[SourceFile]) -> DataError:
 
 
 def open_reader(file: SourceFile, source: Source) -> Reader:
-    """The reader for the file's format."""
+    """Return the reader for the file's format."""
     return _READERS[file.format](file, source)
 
 

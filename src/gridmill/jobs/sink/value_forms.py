@@ -1,6 +1,6 @@
 """The forms of numbers and times for which a single value does not show which form is meant.
 
-Numbers with a decimal comma or with groups of thousands are rewritten as numbers that Arrow reads.
+If numbers have a decimal comma or groups of thousands, they are rewritten as numbers that Arrow reads.
 """
 
 from enum import StrEnum
@@ -26,9 +26,9 @@ class Form(StrEnum):
 MARKS = (Form.POINT, Form.COMMA)
 """The decimal sign of a number."""
 ORDERS = (Form.DAY_FIRST, Form.MONTH_FIRST)
-"""The part that comes first in 01/02/2024."""
+"""The part that comes first in a date such as 01/02/2024."""
 UNITS = (Form.DIGITS, Form.SECONDS, Form.MILLISECONDS, Form.MICROSECONDS, Form.NANOSECONDS)
-"""The meaning of a number in a column of times: its digits are a date, or it counts since 1970."""
+"""The meaning of a number in a column of times: its digits are a date, or it counts time since 1970."""
 
 Forms = frozenset[Form]
 ANY: Forms = frozenset(Form)
@@ -36,18 +36,18 @@ ANY: Forms = frozenset(Form)
 
 
 def only(forms: Forms, family: tuple[Form, ...]) -> Form | None:
-    """The form of a family; None if it is not decided."""
+    """Return the only possible form of a family; None if several are possible."""
     left = [form for form in family if form in forms]
     return left[0] if len(left) == 1 else None
 
 
 NOT_A_NUMBER = "?"
-"""Replaces a text that is not a number."""
+"""The text that replaces a text that is not a number."""
 _SIGNS = {Form.POINT: r"\.", Form.COMMA: ","}
 _GROUPS = {Form.POINT: r"(?:,\d{3})+|(?:['’]\d{3})+", Form.COMMA: r"(?:\.\d{3})+|(?:['’]\d{3})+"}
 _SPACED = r"|(?:[ \x{a0}\x{202f}]\d{3})+"
-"""Telephone numbers have such groups too: such texts are numbers only if the column is declared
-as numbers."""
+"""Numbers with groups separated by spaces. Telephone numbers have such groups too, so these texts are numbers
+only if the column is declared as numbers."""
 _DROPPED = {Form.POINT: r"[,'’ \x{a0}\x{202f}]", Form.COMMA: r"[.'’ \x{a0}\x{202f}]"}
 _AMBIGUOUS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
 
@@ -59,7 +59,7 @@ def _pattern(mark: Form, declared: bool) -> str:
 
 
 def as_plain(texts: pa.ChunkedArray, mark: Form, *, declared: bool) -> pa.ChunkedArray:
-    """The numbers without groups and with a decimal point; other texts become NOT_A_NUMBER."""
+    """Return the numbers without groups and with a decimal point. Other texts become NOT_A_NUMBER."""
     plain = pc.replace_substring_regex(texts, _DROPPED[mark], "")
     if mark == Form.COMMA:
         plain = pc.replace_substring(plain, ",", ".")
@@ -68,12 +68,13 @@ def as_plain(texts: pa.ChunkedArray, mark: Form, *, declared: bool) -> pa.Chunke
 
 
 def is_ambiguous(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """For each text whether it is a number with either decimal sign, and not in the usual form: 1,234."""
+    """Return for each text whether it is a number with both decimal signs, and not in the usual form:
+    1,234."""
     return pc.match_substring_regex(texts, _AMBIGUOUS)
 
 
 def readings(text: str) -> dict[Form, str]:
-    """A text as plain numbers, one for each possible decimal sign."""
+    """Return a text as plain numbers, one for each possible decimal sign."""
     column = pa.chunked_array([[text]], pa.string())
     by_mark = {mark: as_plain(column, mark, declared=True)[0].as_py() for mark in MARKS}
     return {mark: number for mark, number in by_mark.items() if number != NOT_A_NUMBER}

@@ -1,5 +1,5 @@
-"""Writes the files of a load as data files: good rows to the table's files, rejected rows to those of the
-rejects."""
+"""Writes the files of a load as data files. Good rows are written to the table's files, rejected rows to the
+rejects' files."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,19 +27,22 @@ from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_
 from gridmill.jobs.sink.typed_batches import LoadContext, open_reader
 
 TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
-"""Small source files share data files of up to this many bytes each, if there are at least this many source
-files."""
+"""Small source files share data files if there are at least LEAST_TOGETHER source files. Each data file has
+up to TOGETHER_BYTES bytes."""
 HELD_BYTES = 64 * 2**20
-"""Bytes of rows of small files that are in memory at once, however strongly the files are compressed."""
+"""The bytes of rows of small files that are in memory at once, whatever the compression of the files is."""
 _Held: TypeAlias = tuple[SourceFile, RejectSpool, int]
-"""A file, its rejected rows and its number of good rows."""
+"""A file, its rejected rows and the number of its good rows."""
 
 
 @dataclass(slots=True)
 class WrittenFile:
-    """A source file's rows: `parts` contain the good rows, the spools and `rejects` (data files) the others.
-    If small files share a part, it belongs to the first of them. `rejected` are the numbers of the rows that
-    were rejected while they were read."""
+    """A written source file. `parts` contain the good rows; the spools and `rejects` (data files) contain the
+    rejected rows.
+
+    If small files share a part, the part belongs to the first of these files. `rejected` are the numbers of
+    the rows that were rejected while they were read.
+    """
 
     file: SourceFile
     parts: list[ParquetPart]
@@ -77,7 +80,8 @@ class WriteContext:
         return written
 
     def _groups(self, files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
-        """The groups of files that share a data file; a file whose rows may be removed later has its own."""
+        """Yield the groups of files that share a data file. If rows of a file may be removed later, the file
+        has its own data file."""
         group: list[SourceFile] = []
         size_bytes = 0
         for file in files:
@@ -95,8 +99,10 @@ class WriteContext:
             yield group
 
     def _write_together(self, files: Sequence[SourceFile]) -> list[WrittenFile]:
-        """Write small source files into one data file that records which rows belong to which; into several
-        if there are many rows."""
+        """Write small source files into one data file that records which rows belong to which file.
+
+        If there are many rows, write several data files.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         written: list[WrittenFile] = []
         held: list[_Held] = []
@@ -132,7 +138,7 @@ class WriteContext:
         return written
 
     def _each_together(self, files: Sequence[SourceFile]) -> Iterator[tuple[list["_Held"], list[pa.Table]]]:
-        """Groups of files that are read together, and their good rows."""
+        """Yield groups of files that are read together, with their good rows."""
         for piece in bundled(files, self.loading.spec.source) if self.loading.expect_types else files:
             spool = RejectSpool(self.folder / f"{uuid4().hex}.spool")
             if isinstance(piece, FileGroupReader):
@@ -145,8 +151,10 @@ class WriteContext:
             yield [(piece, spool, sum(batch.num_rows for batch in good))], good
 
     def drop_repeated(self, written: Sequence[WrittenFile], kept: ds.Dataset | None) -> bool:
-        """Remove rows whose key existed before from the parts; returns whether there were any. Raises
-        InputError if there are too many."""
+        """Remove rows whose key already exists from the parts; return whether there were any.
+
+        Raises InputError if there are too many.
+        """
         if self.sieve.engine is None:
             return False
         parts = [part for one in written for part in one.parts]
@@ -217,22 +225,27 @@ def rows_of(parts: Sequence[ParquetPart]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowNumbers:
-    """Maps rows of a part to rows of the source file: `rejected` (in order) are between them; the part's
-    first row is the file's good row number `start`."""
+    """Maps the rows of a part to the rows of the source file.
+
+    The numbers of the `rejected` rows (in order) are skipped. The part's first row is the file's good row
+    number `start`.
+    """
 
     rejected: Sequence[int]
     start: int
 
     def source(self, row: int) -> int:
-        """The row's number in the file, from 0."""
+        """Return the row's number in the file, from 0."""
         good = self.start + row
         before = bisect_right(range(len(self.rejected)), good, key=lambda index: self.rejected[index] - index)
         return good + before
 
 
 def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[ParquetPart]) -> ds.Dataset | None:
-    """The plan for the rest of the table; `spared` are the kept rows of files that are removed in part. None
-    if nothing is removed."""
+    """Return the plan for the kept rows of the table; None if no rows are removed.
+
+    `spared` are the kept rows of files that are removed in part.
+    """
     gone = {entry.path for entry in plan.remove}
     paths = dict.fromkeys(table.path / entry.path for entry in table.loaded if entry.path not in gone)
     files = [str(path) for path in (*paths, *(part.path for part in spared))]

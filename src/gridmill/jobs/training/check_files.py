@@ -1,5 +1,5 @@
-"""Checks that a model's files, loaded in the same way as for a prediction, predict the same values as the
-trained model."""
+"""Checks that a model's files predict the same values as the trained model. The files are loaded as for a
+prediction."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.result import TrainedModel
 
 ROWS = 1000
-"""The number of training rows to compare; all rows if there are fewer."""
+"""The number of training rows to compare. If there are fewer rows, all rows are compared."""
 PIECE_CELLS = 2**20
 POKED_INPUTS, POKED_CELLS = 64, 2**21
 EXTREMES = (
@@ -30,15 +30,18 @@ EXTREMES = (
     np.finfo(float).smallest_subnormal,
 )
 STEPS = 8
-"""Floating-point steps (ulp) of a double by which a prediction may always differ: sums are computed in
-another order."""
+"""The number of floating-point steps (ulp) of a double by which predictions may always differ, because sums
+are computed in another order."""
 ALIKE = 1e-3
-"""The allowed difference for a row when other rows are in the same call, for a user's own code or file: in
-standard deviations of the label, or of a probability."""
+"""The allowed change of a row's prediction when other rows are in the same call, for a user's own code or
+file.
+
+The unit is standard deviations of the label, or probability.
+"""
 SINGLE = 1e-6
 """The additional tolerance for 32-bit floats, relative to the prediction."""
 MOST_SECONDS = 1.0
-"""A user's own code is called again for as many rows as it predicts in this time."""
+"""The time in seconds for calling a user's own code again. It decides the number of rows in these calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +58,7 @@ class CheckRows:
         return frame.inputs[rows if self.length is None else windows(rows, frame.starts, self.length)]
 
     def pieces(self) -> Iterator[tuple[Integers, Floats]]:
-        """Row numbers with their inputs, in chunks."""
+        """Yield row numbers with their inputs, in chunks."""
         cells = self.frame.inputs.shape[1] * (self.length or 1)
         step = max(1, PIECE_CELLS // max(1, cells))
         for first in range(0, len(self.rows), step):
@@ -64,18 +67,18 @@ class CheckRows:
 
 
 def sample_rows(frame: SortedFrame, length: int | None, split: str = "train") -> CheckRows:
-    """Rows spread over the whole split."""
+    """Return rows from all of the split."""
     rows = frame.rows[split]
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).round().astype(np.int64))
     return CheckRows(frame=frame, rows=rows[places], length=length)
 
 
 def check_stored(predictors: Sequence[Predictor], trained: TrainedModel, sample: CheckRows) -> dict[str, Any]:
-    """Compare the predictions of the loaded files and of the trained model, on training rows and on rows
-    with extreme values.
+    """Compare the predictions of the loaded files and of the trained model, on training rows and on rows with
+    extreme values.
 
     Returns the result for the version's details; `difference` is the largest difference as a share of the
-    allowed one. Raises InternalError for a row with a larger difference.
+    allowed difference. Raises InternalError for a row with a larger difference.
     """
     begin, worst = time.perf_counter(), 0.0
     for rows, inputs in sample.pieces():
@@ -83,7 +86,8 @@ def check_stored(predictors: Sequence[Predictor], trained: TrainedModel, sample:
         worst = max(worst, *(_compare(predictor, trained, inputs, names) for predictor in predictors))
     edges = [(name, inputs.copy()) for name, inputs in edge_rows(sample)]
     names = [f"a row {name}" for name, inputs in edges for _ in range(len(inputs))]
-    together = np.concatenate([inputs for _, inputs in edges])  # one call, as each call has a fixed cost
+    # a single call, because each call has a fixed cost
+    together = np.concatenate([inputs for _, inputs in edges])
     worst = max(worst, *(_compare(predictor, trained, together, names) for predictor in predictors))
     return {
         "rows": len(sample.rows),
@@ -124,8 +128,8 @@ def _shown(row: Floats) -> str:
 
 
 def edge_rows(sample: CheckRows) -> Iterator[tuple[str, Floats]]:
-    """Training rows in which one input, or all inputs, are missing, infinite or extreme, or have an unseen
-    category."""
+    """Return training rows in which one input, or all inputs, are missing, infinite or extreme, or have an
+    unknown category."""
     width = sample.frame.inputs.shape[1]
     most = max(4, POKED_CELLS // (len(EXTREMES) * width * (sample.length or 1)))
     poked = np.unique(np.linspace(0, width - 1, min(width, POKED_INPUTS, most)).round().astype(int))
@@ -158,7 +162,8 @@ def _unseen(newest: Floats, base: Floats, encodings: Sequence[Encoding]) -> Iter
 def check_alike(predictor: Predictor, sample: CheckRows) -> dict[str, Any]:
     """Call a user's own code or file again, with the same rows among other rows.
 
-    Raises InputError if a row's prediction changes: it would depend on the number of shards.
+    Raises InputError if a row's prediction changes, because predictions would then depend on the number of
+    shards.
     """
     begin = time.perf_counter()
     count = _affordable(predictor, sample)
@@ -176,7 +181,7 @@ def check_alike(predictor: Predictor, sample: CheckRows) -> dict[str, Any]:
 
 
 def _affordable(predictor: Predictor, sample: CheckRows) -> int:
-    """The number of rows that can be predicted in the time, after the code is loaded."""
+    """Return the number of rows that can be predicted in the allowed time, after the code is loaded."""
     predictor.predict(sample.inputs(sample.rows[:1]))
     cells = sample.frame.inputs.shape[1] * (sample.length or 1)
     most: int = min(len(sample.rows), max(8, PIECE_CELLS // max(1, cells)))

@@ -1,4 +1,4 @@
-"""Chooses how the columns of a dataset become inputs of a model, using only the training rows."""
+"""Chooses how the columns of a dataset become inputs of a model. Only the training rows decide this."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -11,17 +11,20 @@ from gridmill.errors import DataError
 from gridmill.jobs.features import Encoding, is_number, is_text
 
 MOST_CATEGORIES = 32
-"""The most 0/1 inputs of a text column: more would outweigh the other inputs."""
+"""The largest number of 0/1 inputs of a text column. More inputs would outweigh the other columns."""
 ROWS_PER_VALUE = 2
-"""A text column with fewer rows per distinct value is treated as an identifier or free text, which is of
-little use for a model."""
+"""If a text column has fewer rows per distinct value, it is treated as an identifier or free text, which is
+of little use for a model."""
 _HINT = "Compute numbers from it in the dataset (from a time: hour(...)), or leave it out of `features`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenColumns:
-    """The encodings; the columns without an encoding, with the reason; and text columns with more values
-    than inputs: the number of values, and the share of rows whose value has its own input."""
+    """The encodings of the columns, and remarks.
+
+    `left_out` has the columns without an encoding, with the reason. `grouped` has the text columns with more
+    values than inputs: the number of values, and the share of rows whose value has its own input.
+    """
 
     encodings: tuple[Encoding, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -29,13 +32,13 @@ class ChosenColumns:
 
 
 def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -> ChosenColumns:
-    """The encodings of these columns of the training rows.
+    """Choose the encodings of these columns of the training rows.
 
-    A number is one input. In a text column with up to 32 values each value has an input; with more values,
-    the 31 most frequent ones have an input each, and the others share one. Columns of other types, and text
-    with less than two rows per value, are left out, unless they are `declared`: then such text is encoded,
-    and another type is an error. Text without any value is always left out: it would have no input. Raises
-    DataError.
+    A number is one input. In a text column with up to 32 values, each value has an input. With more values,
+    the 31 most frequent values have an input each, and the other values share one input. Columns of other
+    types, and text with less than two rows per value, are left out, unless they are `declared`. If such text
+    is declared, it is encoded; if a column of another type is declared, it is an error. Text without any
+    value is always left out, because it would have no input. Raises DataError.
     """
     encodings: list[Encoding] = []
     left_out: dict[str, str] = {}
@@ -66,7 +69,8 @@ def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -
 
 
 def _by_frequency(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """The values and their counts: the most frequent first, equally frequent ones in their order."""
+    """Return the values and their counts, the most frequent first. Equally frequent values are sorted by
+    value."""
     counts = pc.value_counts(column.cast(pa.string()).drop_null())
     pairs = sorted(
         zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True),

@@ -1,4 +1,4 @@
-"""Cross-validation: each training row is predicted by a model that was not trained on it."""
+"""Cross-validation: a model predicts each training row on which it was not trained."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -42,7 +42,7 @@ def predict_folds(
     learn: Learn,
     threshold: float | None = None,
 ) -> tuple[OutOfFoldModel, Mapping[str, float]]:
-    """The predictions for each training row by models of other folds, and their `folds_NAME` metrics, with
+    """Return predictions for each training row by models of other folds, and their `folds_NAME` metrics, with
     the model's `threshold`."""
     moments, folds = planned.moments, planned.numbers
     rows, count = frame.rows["train"], spec.folds or 0
@@ -66,7 +66,7 @@ def predict_folds(
 def _measure(
     frame: SortedFrame, rows: Integers, predicted: Floats, threshold: float | None
 ) -> Mapping[str, float]:
-    """`folds_NAME` metrics over the rows that have such a prediction."""
+    """Return `folds_NAME` metrics over the rows that have a prediction by a model of another fold."""
     is_predicted = np.isfinite(predicted.reshape(len(rows), -1)).all(axis=1)
     rows, predicted = rows[is_predicted], predicted[is_predicted]
     if len(rows) == 0:
@@ -76,7 +76,8 @@ def _measure(
 
 
 def _fold_numbers(frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes) -> Integers:
-    """For each training row its fold. Raises InputError if there are too few rows, times or entities."""
+    """Return for each training row its fold. Raises InputError if there are too few rows, times or
+    entities."""
     rows, count = frame.rows["train"], spec.folds or 0
     match spec.folds_by:
         case FoldsBy.RANDOM:
@@ -97,7 +98,7 @@ def _fold_numbers(frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes) -
 def _without(
     frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes, folds: Integers, fold: int
 ) -> SortedFrame | None:
-    """The frame whose training rows are allowed for this fold; None if there are too few."""
+    """Return the frame with the training rows that are allowed for this fold; None if there are too few."""
     rows, held = frame.rows["train"], frame.rows["validation"]
     if spec.folds_by != FoldsBy.TIME:
         learned = rows[folds != fold]

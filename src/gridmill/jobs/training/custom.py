@@ -1,4 +1,5 @@
-"""Trainings by a user's own script or function: prepares its inputs and turns its outputs into a model."""
+"""Trainings by a user's own script or function: prepares the inputs of the code and turns its outputs into a
+model."""
 
 import json
 import os
@@ -31,17 +32,18 @@ from gridmill.transfer.verify import check_inputs
 PICKLED = ("model.joblib", "model.pkl")
 MEASURED = "metrics.json"
 LOSSES = ("train_loss", "validation_loss")
-"""Names under which the code can report losses by step: the learning curves, by which a search stops trials
-early."""
+"""Names under which the code can report losses by step. These losses are the learning curves. A search uses
+them to stop trials early."""
 DATASET = "dataset"
-"""Folder below the work folder with the dataset's files, some of which `hand_tree` copies for the script."""
+"""The folder below the work folder with the dataset's files. `hand_tree` copies some of them for the
+script."""
 OUTSIDE = 255
 POLL_SECONDS = 0.2
 BLUR_ROWS = 10_000
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Run the script, or import the file. Raises InputError if there is no model, JobError."""
+    """Run the script or function, or import the file. Raises InputError if there is no model, JobError."""
     code = context.work / CODE
     curve: list[tuple[float, float, float]] = []
     not_finite: dict[str, str] = {}
@@ -123,7 +125,8 @@ def _write_inputs(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -
 
 
 def _classes(frame: SortedFrame) -> list[Any]:
-    """Integers and booleans unchanged; other numbers as floats, all other values as text."""
+    """Return the classes: integers and booleans unchanged, other numbers as floats, all other values as
+    text."""
     values = Classes(names=frame.classes, type=frame.class_type).values()
     plain = is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
     result: list[Any] = (values if plain else values.cast(pa.float64())).to_pylist()
@@ -131,8 +134,8 @@ def _classes(frame: SortedFrame) -> list[Any]:
 
 
 def _without_test(frame: SortedFrame) -> np.ndarray[Any, Any]:
-    """The targets; those of test rows are missing, so that the code cannot use them for training or model
-    selection."""
+    """Return the targets. Those of test rows are missing, so that the code cannot use them for training or
+    model selection."""
     target = np.array(frame.target)
     target[frame.rows["test"]] = np.nan
     return target
@@ -186,17 +189,19 @@ def _variables(spec: TrainingSpec, context: JobContext) -> dict[str, str]:
 
 
 class LogForwarder(Protocol):
-    """Forward the lines that have arrived; with `last` also an unfinished line."""
+    """A function that forwards the lines that the script has written to the metrics file."""
 
     def __call__(self, *, last: bool = False) -> None:
-        """See Teller."""
+        """Forward the new complete lines; with `last` also an incomplete last line."""
 
 
 def _teller(
     context: JobContext, curve: list[tuple[float, float, float]], not_finite: dict[str, str]
 ) -> LogForwarder:
-    """Forward a metric, which also builds the curve of the two usual losses and records the metrics that
-    were not finite."""
+    """Return a function that forwards metrics.
+
+    The function also builds the curve of the two usual losses, and records the metrics that are not finite.
+    """
     file, read = context.work / "metrics.jsonl", 0
     losses: dict[float, dict[str, float]] = {}
 
@@ -261,7 +266,8 @@ def _graph(output: Path) -> bytes | None:
 
 
 def _blurred(frame: SortedFrame) -> str:
-    """The inputs in which at least a tenth of the training values become equal to others as 32-bit floats."""
+    """Return the inputs that lose too much precision as 32-bit floats: at least a tenth of the training
+    values become equal to other values."""
     rows = frame.inputs[frame.rows["train"][:BLUR_ROWS]]
     names = []
     for name, values in zip(frame.names, rows.T, strict=True):
@@ -273,7 +279,7 @@ def _blurred(frame: SortedFrame) -> str:
 
 
 def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
-    """How the model predicts without a graph: with the declared function, or with a pickled file."""
+    """Return how the model predicts without a graph: the declared function, or a pickled file."""
     if spec.predict is not None:
         path = spec.predict.partition(":")[0]
         if ":" not in spec.predict or not _inside(code, path).is_file():
@@ -304,18 +310,18 @@ def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
 
 
 def _environment(spec: TrainingSpec, code: Path) -> str:
-    """The text of the requirements with which the model is used later."""
+    """Return the text of the requirements that the model needs for predictions."""
     return (code / spec.environment).read_text("utf-8") if spec.environment else ""
 
 
 def own_name(name: str) -> str:
-    """The name under which a metric that the code reports is stored; it differs from all names of Gridmill's
-    metrics."""
+    """Return the name under which a metric of the user's code is stored. It differs from all names of
+    Gridmill's metrics."""
     return name if name.startswith(OWN) else OWN + name
 
 
 def _metrics(output: Path, not_finite: dict[str, str]) -> Mapping[str, float]:
-    """The metrics that the code wrote; those that are not finite are only recorded."""
+    """Return the metrics that the code wrote. Metrics that are not finite are only recorded."""
     path = output / MEASURED
     if not path.exists():
         return {}

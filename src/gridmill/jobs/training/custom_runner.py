@@ -1,9 +1,9 @@
-"""Runs a user's function in the user's environment; it imports only the standard library and numpy.
+"""Runs a user's function in the user's environment. This program imports only the standard library and numpy.
 
 `custom_runner.py fit FILE:FUNCTION` calls the function once with the data of the training. `custom_runner.py
 predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) reads lines [INPUTS, OUTPUTS], which are
-paths of npy files in JSON, and answers each with a line on that descriptor; the first line there reports that
-the code is loaded.
+paths of npy files in JSON. It answers each line with a line on that descriptor. The first line on the
+descriptor reports that the code is loaded.
 """
 
 import importlib
@@ -19,7 +19,8 @@ from typing import Any
 
 
 def fit(target: str) -> None:
-    """Call the function with the training's data; a mapping that it returns becomes metrics."""
+    """Call the function with the training's data. If it returns a mapping, the mapping is stored as
+    metrics."""
     data = training_data()
     model = function(target)(data)
     if model is not None:
@@ -27,7 +28,7 @@ def fit(target: str) -> None:
 
 
 def as_metrics(found: Any, target: str) -> dict[str, float]:  # noqa: ANN401  whatever a user returns
-    """The returned value as names and numbers. Ends the process if it is another value."""
+    """Return the value as names and numbers. Ends the process if it is another kind of value."""
     try:
         return {str(name): float(value) for name, value in dict(found).items()}
     except (TypeError, ValueError) as error:
@@ -38,7 +39,7 @@ def as_metrics(found: Any, target: str) -> dict[str, float]:  # noqa: ANN401  wh
 
 
 def numpy() -> Any:  # noqa: ANN401  a module of the user's environment
-    """The environment's numpy. Ends the process if it is not installed."""
+    """Import numpy in the user's environment. Ends the process if it is not installed."""
     try:
         return importlib.import_module("numpy")
     except ModuleNotFoundError:
@@ -49,8 +50,8 @@ def numpy() -> Any:  # noqa: ANN401  a module of the user's environment
 
 
 def training_data() -> SimpleNamespace:
-    """The training as its function receives it: arrays, row numbers of the splits, and the declared
-    settings."""
+    """Return the training in the form that its function receives: arrays, row numbers of the splits, and the
+    declared settings."""
     np = numpy()
     arrays = Path(os.environ["GRIDMILL_ARRAYS"])
     facts = json.loads(Path(os.environ["GRIDMILL_TRAINING"]).read_text())
@@ -77,7 +78,7 @@ def metric(name: str, value: float, step: float | None = None) -> None:
 
 
 def function(target: str) -> Callable[..., Any]:
-    """The function `folder/file.py:name`; the folder becomes the first one on the path."""
+    """Import the function `folder/file.py:name`. The folder becomes the first folder on the path."""
     path, _, name = target.rpartition(":")
     sys.path.insert(0, str(Path(path).resolve().parent))
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)

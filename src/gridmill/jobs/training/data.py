@@ -35,9 +35,12 @@ MOST_CLASSES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetColumns:
-    """The roles of the dataset's columns. `label_columns` are, for each label, the column whose later value
-    it is, if the dataset has it. `has_one_unit` is whether all labels have the same unit: they are later
-    values of one column, or of columns that the dataset has scaled."""
+    """The roles of the dataset's columns.
+
+    `label_columns` has for each label the column whose later value the label is, if the dataset has this
+    column. `has_one_unit` is true if all labels have the same unit: they are later values of one column, or
+    of columns that the dataset has scaled.
+    """
 
     features: tuple[str, ...]
     labels: tuple[str, ...]
@@ -58,13 +61,14 @@ class SortedFrame:
     """Rows sorted by entity and time.
 
     `target` is the label [rows] (for several labels [rows, labels]), or the number of its class; NaN if it is
-    missing. `rows` are, per split, the numbers of the rows with all labels. `starts` is for each row the
-    number of its entity's first row. `unlabelled` counts, per split, the rows without a label, and
-    `unseen_classes` those of a class that no training row has. `classes` and `class_type` are as in
-    `Classes`. `infinite` counts, per feature, infinite values, which are treated as missing. `left_out` and
-    `grouped` are as in `ChosenColumns`. `present` is like `target`: the label column's value at the row's
-    time, NaN if there is none. `weights` are the weights of the rows in training (None: all equal); metrics
-    weight all rows equally.
+    missing. `rows` are, per split, the numbers of the rows with all labels. `starts` has for each row the
+    number of its entity's first row.
+
+    For each split, `unlabelled` counts the rows without a label, and `unseen_classes` counts the rows whose
+    class no training row has. `classes` and `class_type` are as in `Classes`. `infinite` counts, per feature,
+    infinite values, which are treated as missing. `left_out` and `grouped` are as in `ChosenColumns`.
+    `present` has the form of `target`: the label column's value at the row's time, NaN if there is none.
+    `weights` are the weights of the rows in training (None: all equal). Metrics weight all rows equally.
     """
 
     subject: DatasetColumns
@@ -96,7 +100,7 @@ class SortedFrame:
 
     @property
     def present_inputs(self) -> tuple[int | None, ...]:
-        """For each label the input that is its present value, if it is among the features."""
+        """For each label, the input that is its present value, if this value is among the features."""
         place = {name: number for number, name in enumerate(self.names)}
         return tuple(place.get(name) if name else None for name in self.subject.label_columns)
 
@@ -104,8 +108,10 @@ class SortedFrame:
 def read_frame(
     context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
 ) -> SortedFrame:
-    """The dataset of a training; `encodings` are those to use, if they are given. Raises InputError and
-    DataError for a dataset from which no model can be trained."""
+    """Read the dataset of a training. If `encodings` are given, they are used.
+
+    Raises InputError and DataError for a dataset from which no model can be trained.
+    """
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     chosen = dict.fromkeys(encoding.column for encoding in encodings) if encodings else spec.features
@@ -124,7 +130,7 @@ def read_frame(
 
 
 def _sorted(table: pa.Table, subject: DatasetColumns) -> pa.Table:
-    """The rows in this order; no copy is made if they already are."""
+    """Return the rows in this order. If they already are, no copy is made."""
     order = row_order(table, subject)
     return table if np.array_equal(order, np.arange(len(order))) else table.take(order)
 
@@ -132,8 +138,8 @@ def _sorted(table: pa.Table, subject: DatasetColumns) -> pa.Table:
 def find_subject(
     details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = (), place: str = ""
 ) -> DatasetColumns:
-    """The roles of the columns, from the dataset's details; `place` is the field that chose the features.
-    Raises InputError."""
+    """Return the roles of the columns, from the dataset's details. `place` is the field that chose the
+    features. Raises InputError."""
     labels, columns = _labels(details)
     names = set(parts.schema.names)
     if not labels or not names.issuperset(labels):
@@ -167,7 +173,7 @@ def _has_one_unit(details: Mapping[str, Any], columns: Sequence[str | None]) -> 
 
 
 def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
-    """Names of the labels, and the column of which each is a later value."""
+    """Return the names of the labels, and for each label the column whose later value it is."""
     if many := details.get("labels"):
         return tuple(one["name"] for one in many), tuple(one.get("column") for one in many)
     label = details.get("label")
@@ -191,7 +197,7 @@ def make_frame(
     *,
     declared: bool = False,
 ) -> SortedFrame:
-    """The arrays of a sorted table; `declared`: the training names its features.
+    """Make the arrays of a sorted table. `declared` means that the training names its features.
 
     Raises InputError and DataError for data from which no model can be trained.
     """
@@ -238,7 +244,8 @@ def make_frame(
 
 
 def _missing(target: Floats, labels: Sequence[str], train: npt.NDArray[np.bool_]) -> Mapping[str, int]:
-    """For each of several labels the number of training rows in which it is missing; empty for one label."""
+    """Return for each of several labels the number of training rows in which it is missing; empty if there is
+    one label."""
     if len(labels) == 1:
         return {}
     return _counted({name: np.isnan(target[train, number]) for number, name in enumerate(labels)})
@@ -323,8 +330,8 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
 
 
 def whole_windows(frame: SortedFrame, length: int) -> Integers:
-    """The training rows that have `length` rows of their entity up to them. Raises DataError if there is
-    none."""
+    """Return the training rows that have `length` rows of their entity up to themselves. Raises DataError if
+    there is none."""
     rows = frame.rows["train"]
     whole: Integers = rows[rows - frame.starts[rows] >= length - 1]
     if len(whole) == 0:

@@ -24,8 +24,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """This process among those that train one model; rank 0 decides and writes. In a gang of `size` 1
-    nothing is sent. Every method must be called by all ranks, in the same order."""
+    """The ranks (processes) that train one model; this object belongs to one of them. Rank 0 decides and
+    writes.
+
+    In a gang of `size` 1 nothing is sent. All ranks must call each method in the same order.
+    """
 
     rank: int = 0
     size: int = 1
@@ -33,11 +36,11 @@ class RankGroup:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank is the one that writes."""
+        """Whether this rank is the rank that writes."""
         return self.rank == 0
 
     def loss_of(self, network: Network) -> LossOf:
-        """The network's loss; its gradients are the mean over all ranks, and all ranks begin with rank 0's
+        """Return the network's loss. Its gradients are the mean over all ranks. All ranks begin with rank 0's
         weights."""
         if self.size == 1:
             return network.loss
@@ -48,21 +51,25 @@ class RankGroup:
         return wrapped
 
     def part(self, rows: Tensor) -> tuple[Tensor, float]:
-        """This rank's rows of a batch, and the weight of their mean loss: with these weights the mean over
-        ranks is the mean over the whole batch, for any division. A rank without rows computes one row with
-        weight 0."""
+        """Return this rank's rows of a batch, and the weight of their mean loss.
+
+        With these weights the mean over ranks is the mean over the whole batch, however the batch is divided.
+        A rank without rows computes one row with weight 0.
+        """
         if self.size == 1:
             return rows, 1.0
         mine = rows[self.rank :: self.size]
         return (mine, len(mine) * self.size / len(rows)) if len(mine) else (rows[:1], 0.0)
 
     def share(self, rows: Tensor) -> Tensor:
-        """This rank's share of rows that are only measured; it can be empty."""
+        """Return this rank's share of rows that are only measured. The share can be empty."""
         return rows[self.rank :: self.size]
 
     def total(self, *values: float) -> list[float]:
-        """Each value summed over all ranks: it is added up once, at rank 0, so that all ranks make the same
-        decisions."""
+        """Return each value summed over all ranks.
+
+        Only rank 0 computes the sums, so that all ranks make the same decisions.
+        """
         if self.size == 1:
             return list(values)
         numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -71,7 +78,7 @@ class RankGroup:
         return [float(number) for number in numbers]
 
     def broadcast(self, value: Told) -> Told:
-        """The value at rank 0, on every rank."""
+        """Return rank 0's value on every rank."""
         if self.size == 1:
             return value
         box = [value]
@@ -80,7 +87,7 @@ class RankGroup:
 
 
 class _LossModule(nn.Module):
-    """DDP wraps `forward`, which here computes the loss."""
+    """A module for DDP, which wraps the method `forward`. Here `forward` computes the loss."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -91,8 +98,10 @@ class _LossModule(nn.Module):
 
 
 def present_ranks(device: torch.device) -> RankGroup:
-    """The gang that this process has joined, computing on this device; a gang of one process if it has
-    joined none."""
+    """Return the gang that this process has joined, computing on this device.
+
+    If the process has joined none, return a gang of one process.
+    """
     if not distributed.is_initialized():
         return RankGroup(device=device)
     return RankGroup(rank=distributed.get_rank(), size=distributed.get_world_size(), device=device)
@@ -100,9 +109,12 @@ def present_ranks(device: torch.device) -> RankGroup:
 
 @contextmanager
 def joined(context: JobContext) -> Iterator[None]:
-    """Membership in the gang that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, until the context
-    ends: with NCCL on GPUs, else gloo. Blocks until all ranks have joined. Raises JobError if another rank is
-    lost."""
+    """A context in which this process is a member of the gang that RANK, WORLD_SIZE, MASTER_ADDR and
+    MASTER_PORT describe.
+
+    The processes use NCCL on GPUs, else gloo. The context starts when all ranks have joined. Raises JobError
+    if another rank is lost.
+    """
     device = own_device(gpu=has_gpu(context))
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -122,13 +134,15 @@ def joined(context: JobContext) -> Iterator[None]:
 
 
 def has_gpu(context: JobContext) -> bool:
-    """Whether the attempt was given a GPU, and PyTorch can use it."""
+    """Return whether the attempt was given a GPU that PyTorch can use."""
     return bool(context.order.gpu_indices) and torch.cuda.is_available()
 
 
 def own_device(gpu: bool, environ: Mapping[str, str] = os.environ) -> torch.device:
-    """The GPU of this rank among its visible GPUs, by LOCAL_RANK; or the CPU. On a shared GPU, memory use is
-    limited to the attempt's share."""
+    """Return the GPU of this rank among its visible GPUs, by LOCAL_RANK; the CPU if there is no GPU.
+
+    On a shared GPU, memory use is limited to the attempt's share.
+    """
     if not gpu:
         return CPU
     device = torch.device("cuda", int(environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())

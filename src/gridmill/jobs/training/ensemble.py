@@ -1,7 +1,7 @@
 """Ensembles: several models as one graph, combined by their mean, a weighted mean, or a vote.
 
 The weights depend on the members' validation losses. The graphs of the members are parts of the ensemble's
-graph, which takes the inputs of all of them.
+graph. The ensemble's inputs are the inputs of all members.
 """
 
 import shutil
@@ -47,8 +47,11 @@ def join_graphs(
     weights: Sequence[float],
     vote: bool,
 ) -> bytes | None:
-    """The graph of the ensemble; None if a member's graph was not built by this version (an imported one,
-    for example), so that it cannot become a part of another graph."""
+    """Return the graph of the ensemble.
+
+    None if this version did not build a member's graph (for example, if the graph was imported), because such
+    a graph cannot become a part of another graph.
+    """
     models = [_model(card, graph) for card, graph in zip(cards, graphs, strict=True)]
     graph, sequence = GraphBuilder(), max((card.sequence for card in cards if card.sequence), default=None)
     parts: list[str] = []
@@ -78,7 +81,7 @@ def _model(card: ModelCard, graph: bytes | None) -> onnx.ModelProto | None:
 
 
 def _inputs(graph: GraphBuilder, card: ModelCard, encodings: Sequence[Encoding], sequence: int | None) -> str:
-    """The member's inputs, taken from the inputs of all members: its own columns, and its last rows."""
+    """Select the member's inputs from the inputs of all members: its own columns, and its last rows."""
     places = graph.constant(input_places(card.encodings, encodings), np.int64)
     value = graph.add("Gather", graph.finite_inputs(), places, axis=-1)
     if sequence is None or card.sequence == sequence:
@@ -90,7 +93,7 @@ def _inputs(graph: GraphBuilder, card: ModelCard, encodings: Sequence[Encoding],
 
 
 def _inline(graph: GraphBuilder, model: onnx.ModelProto, value: str, prefix: str) -> str:
-    """Add the nodes of a graph with the input `value`; returns the name of its output."""
+    """Add the nodes of a graph with the input `value`; return the name of its output."""
     names = {model.graph.input[0].name: value, "": ""}
     for tensor in model.graph.initializer:
         kept = graph.constants
@@ -107,17 +110,17 @@ def _inline(graph: GraphBuilder, model: onnx.ModelProto, value: str, prefix: str
 
 
 def _vote(graph: GraphBuilder, answer: str, classes: int) -> str:
-    """1 for the most likely class (among equal ones the first), 0 for the others."""
+    """Return 1 for the most likely class (if several are equally likely, the first), 0 for the others."""
     likeliest = graph.add("ArgMax", answer, axis=1, keepdims=1)
     chosen = graph.add("Equal", likeliest, graph.constant([range(classes)], np.int64))
     return graph.add("Cast", chosen, to=TensorProto.DOUBLE)
 
 
 TOLERANCE = 1e-6
-"""The allowed difference between the files and the members themselves, in standard deviations of the label,
-or of a probability."""
+"""The allowed difference between the predictions of the files and of the members themselves, in standard
+deviations of the label, or in probability."""
 CLOSE = 1e-6
-"""If the probabilities of two classes are this close, a member's vote may be for either."""
+"""If the probabilities of two classes differ by at most this, a member may vote for either class."""
 
 
 def read_members(context: JobContext, spec: TrainingSpec) -> tuple[ModelCard, ...]:
@@ -141,8 +144,11 @@ def _folder(context: JobContext, name: str) -> Path:
 
 
 def measurable(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> SortedFrame:
-    """The frame with only those validation and test rows on which no member was trained (and only test rows
-    by which none was chosen). Raises InputError if too few validation rows are left."""
+    """Return the frame with only the validation and test rows on which no member was trained.
+
+    Test rows must also not have been used to choose a member. Raises InputError if too few validation rows
+    are left.
+    """
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     number = row_order(parts.read([*_keys(frame), "split"]), frame.subject)
@@ -179,7 +185,8 @@ def encodings_of(cards: tuple[ModelCard, ...]) -> tuple[Encoding, ...]:
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Copy the members, so that the ensemble does not depend on them, and compute their weights."""
+    """Copy the members, so that the ensemble does not depend on the original models, and compute the members'
+    weights."""
     cards = read_members(context, spec)
     _check_dataset(cards, frame, spec, context)
     if spec.combine == Combine.VOTE and frame.objective != Objective.CLASSIFICATION:
@@ -211,7 +218,7 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 def _trained(
     members: tuple[Predictor, ...], frame: SortedFrame, weights: tuple[float, ...], vote: bool
 ) -> TrainedModel:
-    """The members in their own folders, before they are copied."""
+    """Return an ensemble of the members in their own folders, before they are copied."""
     card = replace(members[0].card, encodings=frame.encodings, weights=weights, vote=vote)
     ensemble = EnsemblePredictor(card=card, members=members)
     target = frame.target[frame.rows["train"]]
@@ -252,8 +259,8 @@ def _check_dataset(
 def _weights(
     cards: tuple[ModelCard, ...], frame: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[float, ...]:
-    """Equal weights, or weights of one over the mse (for classes: log_loss) on the same validation rows,
-    measured here."""
+    """Return equal weights, or weights of 1 / mse (for classes: 1 / log_loss), measured here on the same
+    validation rows."""
     if spec.combine != Combine.WEIGHTED:
         return (1 / len(cards),) * len(cards)
     name = "validation_mse" if frame.objective == Objective.REGRESSION else "validation_log_loss"
@@ -270,7 +277,7 @@ def _weights(
 
 
 def _measure(number: int, card: ModelCard, frame: SortedFrame, context: JobContext) -> dict[str, float]:
-    """The prediction of a single member, from the ensemble's inputs."""
+    """Return a function for the prediction of a single member from the ensemble's inputs."""
     member = load_model(member_folder(context.output, number), context.threads)
     alone = replace(card, encodings=frame.encodings, weights=(1.0,))
     return evaluate(EnsemblePredictor(card=alone, members=(member,)), frame, ("validation",))

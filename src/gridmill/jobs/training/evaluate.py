@@ -21,7 +21,7 @@ Answers = Mapping[str, Floats]
 
 
 def answer(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPLITS) -> Answers:
-    """The predictions to measure; a split without labelled rows has none. Raises DataError."""
+    """Return the predictions to measure, for each split with labelled rows. Raises DataError."""
     result = {}
     for split in splits:
         rows = frame.rows[split]
@@ -32,7 +32,7 @@ def answer(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPL
 
 
 def evaluate(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPLITS) -> dict[str, float]:
-    """`SPLIT_NAME` metrics; a split without labelled rows has none."""
+    """Return `SPLIT_NAME` metrics for each split with labelled rows."""
     return measure(frame, answer(predictor, frame, splits))
 
 
@@ -69,7 +69,7 @@ def break_down(frame: SortedFrame, answers: Answers, threshold: float | None = N
 
 
 def _check_numbers(predicted: Floats, split: str) -> None:
-    """Raise DataError if the model predicts no number for some rows: it cannot be measured."""
+    """Raise DataError if the model does not predict numbers for some rows, so that it cannot be measured."""
     none = ~np.isfinite(predicted.reshape(len(predicted), -1)).all(axis=1)
     if none.any():
         raise DataError(
@@ -81,8 +81,10 @@ def _check_numbers(predicted: Floats, split: str) -> None:
 
 
 def calibration_curve(frame: SortedFrame, answers: Answers) -> list[list[float]]:
-    """The calibration: how often an event with some predicted probability occurs, on the test split (else
-    the validation split); empty for regression."""
+    """Return the calibration: how often an event with some predicted probability occurs.
+
+    It is measured on the test split (else the validation split), and is empty for regression.
+    """
     split = next((name for name in ("test", "validation") if name in answers), None)
     if frame.objective == Objective.REGRESSION or split is None:
         return []
@@ -90,21 +92,24 @@ def calibration_curve(frame: SortedFrame, answers: Answers) -> list[list[float]]
 
 
 def naive_values(frame: SortedFrame) -> Floats:
-    """The baseline for skill: the present value of the label column, else the training mean."""
+    """Return the baseline for skill: the present value of the label column; if it is missing, the training
+    mean."""
     usual = np.array(usual_labels(frame))
     return np.where(np.isnan(frame.present), usual if len(usual) > 1 else usual[0], frame.present)
 
 
 def usual_labels(frame: SortedFrame) -> tuple[float, ...]:
-    """For each label its mean over the training rows (for a class, the mean of its number, which is not
-    used)."""
+    """Return for each label its mean over the training rows. For a class, it is the mean of its number, which
+    is not used."""
     means = np.atleast_1d(frame.target[frame.rows["train"]].mean(axis=0))
     return tuple(float(mean) for mean in means)
 
 
 def label_spreads(frame: SortedFrame) -> tuple[float, ...]:
-    """For each label the value by which its errors are divided before they are pooled: its standard
-    deviation over the training rows; 1 if all labels have the same unit."""
+    """Return for each label the number by which its errors are divided before labels are combined.
+
+    It is the standard deviation over the training rows, or 1 if all labels have the same unit.
+    """
     if frame.subject.has_one_unit:
         return (1.0,) * len(frame.subject.labels)
     return tuple(float(one) for one in np.atleast_1d(frame.target[frame.rows["train"]].std(axis=0)))

@@ -1,4 +1,4 @@
-"""Explains a model by residuals and permutation importance, in bounded time and memory.
+"""Explains a model by residuals and permutation importance, in limited time and memory.
 
 Both are measured with the stored files, on rows on which the model was not trained. They are stored in the
 details of the version.
@@ -19,23 +19,25 @@ from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.evaluate import Answers
 
 MOST_ROWS, FEWEST_ROWS = 2000, 200
-"""The number of rows on which permutation importance is measured."""
+"""The largest and the smallest number of rows on which permutation importance is measured."""
 MOST_NUMBERS = 1_000_000
-"""The most inputs in these rows (8 MB): for wide datasets and long sequences fewer rows are used."""
+"""The largest number of input values in these rows (8 MB). For wide datasets and long sequences, fewer rows
+are used."""
 SHARE_OF_TIME, LEAST_SECONDS, MOST_SECONDS = 0.02, 0.1, 10.0
-"""The time limit of the measurement: a share of the training's time so far, within these bounds."""
+"""The time limit of the measurement: a share of the training's time so far, within these limits (in
+seconds)."""
 BINS, SAMPLE, LABELS = 30, 200, 4
 
 
 def permutation_importance(
     predictor: Predictor, frame: SortedFrame, seed: int, spent_seconds: float
 ) -> dict[str, Any]:
-    """The permutation importance: the increase of the loss if the values of one feature are shuffled among
-    the rows, once per feature, with a seed.
+    """Measure permutation importance: how much the loss increases if the values of one feature are shuffled
+    among the rows.
 
-    The loss is the rmse in standard deviations of the labels, or the log_loss. All inputs of a feature (the
-    categories of a text) are shuffled together, and for a sequence the whole history of a row. `skipped` has
-    the reason if nothing was measured.
+    Each feature is shuffled once, with a seed. The loss is the rmse in standard deviations of the labels, or
+    the log_loss. All inputs of a feature (the categories of a text) are shuffled together, and for a sequence
+    the whole history of a row. If nothing was measured, `skipped` has the reason.
     """
     split = next((name for name in ("validation", "test") if len(frame.rows[name]) >= 2), "")
     if predictor.card.kind == ModelKind.NAIVE:
@@ -44,7 +46,7 @@ def permutation_importance(
         return {"skipped": "there are no validation or test rows"}
     try:
         return _measured(predictor, frame, split, seed, spent_seconds)
-    except GridmillError as error:  # a user's own code may reject shuffled rows; the model is still valid
+    except GridmillError as error:  # a user's own code may reject shuffled rows, but the model is still valid
         return {"skipped": f"the model fails to predict shuffled rows: {error.message}"}
 
 
@@ -88,7 +90,7 @@ def _groups(frame: SortedFrame) -> Mapping[str, Integers]:
 
 
 class _ShuffleSample:
-    """Some rows, and the loss on them with the inputs of a feature shuffled."""
+    """Computes the loss on a sample of rows, with the inputs of a feature shuffled."""
 
     def __init__(self, predictor: Predictor, frame: SortedFrame, split: str, seed: int) -> None:
         self._predictor, self._frame, self._random = predictor, frame, np.random.default_rng(seed)
@@ -115,7 +117,7 @@ class _ShuffleSample:
         self._take(self._rows[:: max(1, -(-self.count // fewer))])
 
     def loss(self, shuffled: Integers | None = None) -> float:
-        """The loss with the values of these inputs shuffled."""
+        """Return the loss with the values of these inputs shuffled."""
         inputs = self._inputs
         if shuffled is not None:
             inputs = inputs.copy()
@@ -129,8 +131,8 @@ class _ShuffleSample:
 
 
 def residuals(frame: SortedFrame, answers: Answers, seed: int) -> dict[str, Any]:
-    """For the first labels a histogram of prediction minus truth, quantiles, and a sample of both; empty for
-    classes.
+    """Return for the first labels a histogram of prediction minus truth, quantiles, and a sample of both;
+    empty for classes.
 
     They are measured on the test split, else on the validation split. The histogram covers the middle 99 % of
     the rows; its first and last bin include the rows outside.

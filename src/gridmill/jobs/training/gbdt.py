@@ -1,7 +1,7 @@
-"""Gradient-boosted trees (scikit-learn's histogram-based ones) with early stopping on the validation split.
+"""Gradient-boosted trees (scikit-learn's histogram-based trees) with early stopping on the validation split.
 
 The trees are converted to an ONNX tree ensemble with the same predictions. Thresholds are compared as
-doubles. ONNX Runtime returns a row's sum of leaves as a 32-bit float, so the base, and a label's mean and
+doubles. ONNX Runtime returns a row's sum of leaves as a 32-bit float. So the base, and a label's mean and
 deviation, are added outside of the trees.
 """
 
@@ -28,8 +28,8 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """All nodes of all trees, one array entry per node; `base` is the value to which the trees add, per
-    class."""
+    """All nodes of all trees, one array entry per node. `base` has for each class the value to which the
+    trees add."""
 
     tree: Integers
     node: Integers
@@ -70,8 +70,10 @@ def collect_trees(model: HistGradientBoostingRegressor) -> Trees:
 
 
 def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale: float = 1.0) -> bytes:
-    """The graph: the sum of a row's leaves and the base, in the label's units or as probabilities. The trees
-    were trained on the inputs times `scale`."""
+    """Return the graph: the sum of a row's leaves and the base, in the label's units or as probabilities.
+
+    The trees were trained on the inputs multiplied by `scale`.
+    """
     graph, leaf = GraphBuilder(), trees.leaf
     inputs = graph.finite_inputs()
     seen = inputs if scale == 1 else graph.add("Mul", inputs, graph.constant(scale))
@@ -101,18 +103,18 @@ def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale:
 
 LEARNING_RATE, PATIENCE = 0.1, 20
 _THEIRS = {"trees": "max_iter", "max_leaves": "max_leaf_nodes", "patience": "n_iter_no_change"}
-"""scikit-learn's names for our options."""
+"""For each option of Gridmill, its name in scikit-learn."""
 CURVE_POINTS = 100
 TOLERANCE = 1e-5
-"""The allowed difference between the file and scikit-learn's model, in standard deviations of the label, or
-of a probability."""
+"""The allowed difference between the file's and scikit-learn's predictions, in standard deviations of the
+label, or in probability."""
 LARGEST, SMALLER = 1e290, 2.0**-100
-"""scikit-learn's bins end at 1e300. For training, larger inputs are multiplied by a power of two, which is
-exact except for values below 1e-280."""
+"""Limits for inputs: scikit-learn's bins end at 1e300. For training, larger inputs are multiplied by a power
+of two, which is exact except for values below 1e-280."""
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Fit on the training rows. The trees use missing values directly; they are not filled."""
+    """Train on the training rows. The trees use missing values directly, without replacing them."""
     options = {
         "learning_rate": spec.learning_rate or LEARNING_RATE,
         "trees": spec.trees,
@@ -149,11 +151,12 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 def _fit(
     frame: SortedFrame, units: LabelScale, seed: int, options: dict[str, float]
 ) -> tuple[HistGradientBoostingRegressor, float]:
-    """The model, and the factors by which its inputs were multiplied."""
+    """Return the model, and the factors by which its inputs were multiplied."""
     regression = frame.objective == Objective.REGRESSION
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     rows, held = frame.rows["train"], frame.rows["validation"]
-    held = held[frame.target[held] >= 0] if not regression else held  # an unseen class has no score
+    # a class without training rows has no score
+    held = held[frame.target[held] >= 0] if not regression else held
     target = units.standardized(frame.target, frame.inputs)[:, 0] if regression else frame.target
     named = {_THEIRS.get(name, name): value for name, value in options.items()}
     model = kind(early_stopping=True, random_state=seed, **named)
@@ -172,7 +175,7 @@ def _fit(
 
 def _trained(model: HistGradientBoostingRegressor, units: LabelScale, scale: float) -> TrainedModel:
     def predict(inputs: Floats) -> Floats:
-        with threadpool_limits(limits=1):  # trees are small: threads would mostly wait for each other
+        with threadpool_limits(limits=1):  # trees are small, so that threads would mostly wait for each other
             if isinstance(model, HistGradientBoostingClassifier):
                 values: Floats = model.predict_proba(inputs * scale)
                 return values
@@ -182,8 +185,11 @@ def _trained(model: HistGradientBoostingRegressor, units: LabelScale, scale: flo
 
 
 def _make_learnable(learned: Floats, held: Floats) -> float:
-    """Make the inputs suitable for scikit-learn's binning, in place; returns the factors by which they were
-    multiplied. Inputs that are missing in all training rows become 0: no tree splits by them."""
+    """Make the inputs suitable for scikit-learn's binning, in place; return the factors by which they were
+    multiplied.
+
+    Inputs that are missing in all training rows become 0, so that no tree splits by them.
+    """
     empty = np.isnan(learned).all(axis=0)
     largest = max(np.fmax.reduce(learned, axis=None), -np.fmin.reduce(learned, axis=None))
     scale = SMALLER if largest > LARGEST else 1.0
@@ -195,7 +201,7 @@ def _make_learnable(learned: Floats, held: Floats) -> float:
 
 
 def _curve(model: HistGradientBoostingRegressor) -> tuple[tuple[float, float, float], ...]:
-    """[[trees, training loss, validation loss]]; scikit-learn's scores are negative losses."""
+    """Return [[trees, training loss, validation loss]]. scikit-learn's scores are negative losses."""
     learned, validated = -np.asarray(model.train_score_), -np.asarray(model.validation_score_)
     last = len(validated) - 1
     points = sorted({round(point) for point in np.linspace(0, last, min(last + 1, CURVE_POINTS))})
@@ -203,7 +209,7 @@ def _curve(model: HistGradientBoostingRegressor) -> tuple[tuple[float, float, fl
 
 
 def _importance(frame: SortedFrame, trees: Trees) -> dict[str, float]:
-    """Each input's share of the loss reduction of all splits."""
+    """Return for each input its share of the loss reduction of all splits."""
     gain = np.bincount(
         trees.feature, weights=np.where(trees.leaf, 0.0, trees.gain), minlength=len(frame.names)
     )

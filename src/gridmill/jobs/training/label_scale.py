@@ -15,10 +15,10 @@ from gridmill.jobs.training.scaling import ColumnScale, fit_spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelScale:
-    """Labels are base + (mean + deviation * a model's numbers) / scale.
+    """The scale of labels: a label is base + (mean + deviation * a model's number) / scale.
 
-    Mean, deviation and base are added as doubles, outside of the model's 32-bit computation: a label of 1.7e9
-    ± 1 keeps its ± 1. Classes have no units.
+    Mean, deviation and base are added as doubles, outside of the model's 32-bit computation. So a label of
+    1.7e9 ± 1 keeps its ± 1. Classes have no units.
     """
 
     base: BaselineInputs = field(default_factory=BaselineInputs)
@@ -34,24 +34,24 @@ class LabelScale:
 
     @property
     def label_deviation(self) -> Floats:
-        """For each label the size of 1 in the model's numbers."""
+        """For each label, the size of 1 in the model's numbers."""
         spread = self._spread
         return spread.deviation / spread.scale
 
     def standardized(self, target: Floats, inputs: Floats) -> Floats:
-        """The target for training, [rows, labels], from labels [rows] or [rows, labels] and the rows'
+        """Return the target for training, [rows, labels], from labels [rows] or [rows, labels] and the rows'
         inputs."""
         return self._spread.standardized(_matrix(target - self.base.values(inputs)))
 
     def labels(self, numbers: Floats, newest: Floats) -> Floats:
-        """Labels [rows] or [rows, labels] from a model's numbers; `newest` are the inputs of the predicted
-        rows themselves."""
+        """Return labels [rows] or [rows, labels] from a model's numbers. `newest` are the inputs of the
+        predicted rows themselves."""
         labels = (numbers.reshape(len(numbers), -1) * self.deviation + self.mean) / self.scale
         labels = labels + _matrix(self.base.values(newest))
         return labels if len(self.mean) > 1 else labels[:, 0]
 
     def add_to(self, graph: GraphBuilder, numbers: str, newest: str) -> str:
-        """The same as nodes of a graph, from doubles [rows, labels]."""
+        """Add the computation of `labels` as nodes of a graph, from doubles [rows, labels]."""
         node = graph.add("Mul", numbers, graph.constant(self.deviation))
         node = graph.add("Add", node, graph.constant(self.mean))
         if self._spread.is_scaled:
@@ -60,7 +60,8 @@ class LabelScale:
 
 
 def fit_units(frame: SortedFrame, changes: bool) -> LabelScale:
-    """The units of the training rows' labels; with `changes`, around their present values, if they exist."""
+    """Return the scale of the training rows' labels. With `changes`, labels are relative to their present
+    values, if these exist."""
     if frame.objective == Objective.CLASSIFICATION:
         return LabelScale()
     rows, base = frame.rows["train"], fit_base(frame, changes)

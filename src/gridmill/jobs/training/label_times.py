@@ -1,4 +1,4 @@
-"""The times of a dataset's rows, and the times when their labels are known."""
+"""The times of a dataset's rows, and the times when their labels become known."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,8 +20,10 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTimes:
-    """For each row of a frame its number in the dataset, its time, and when its label became known (both in
-    microseconds; 0 for a dataset without time)."""
+    """For each row of a frame: its number in the dataset, its time, and when its label became known.
+
+    Both times are in microseconds; they are 0 for a dataset without time.
+    """
 
     number: Integers
     time: Integers
@@ -35,8 +37,10 @@ def _keys(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> pa.Tab
 
 
 def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *, by_time: bool) -> LabelTimes:
-    """The times of all rows. `by_time`: the times when labels become known are needed. Raises InputError if
-    these are unknown."""
+    """Read the times of all rows. `by_time` means that the times when labels become known are needed.
+
+    Raises InputError if these times are unknown.
+    """
     table = _keys(frame, spec, context)
     number, time = row_order(table, frame.subject), np.zeros(table.num_rows, np.int64)
     if frame.subject.time:
@@ -55,7 +59,8 @@ def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *,
 
 
 def _availability_times(frame: SortedFrame, time: Integers, details: Mapping[str, Any]) -> Integers:
-    """When each row's label became known: this long, or this many rows of the entity, after the row."""
+    """Return when each row's label became known: this time, or this number of rows of the entity, after the
+    row."""
     after = details.get("label_after", {"seconds": details.get("ahead_seconds") or 0.0, "rows": 0})
     if after is None:
         raise InputError(

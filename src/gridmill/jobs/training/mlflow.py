@@ -1,4 +1,4 @@
-"""Reports a training to an MLflow server while it runs; a failure of the server never fails the training.
+"""Reports a training to an MLflow server while it runs. If the server fails, the training continues.
 
 It uses the few requests of MLflow's REST API that tracking needs.
 """
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from gridmill.jobs.training.tuning import TuningResult
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
-"""Timeouts in seconds. A busy server may be slow; an absent one is detected at once."""
+"""Timeouts in seconds. A busy server may be slow; a server that does not exist is detected at once."""
 TROUBLES = (httpx.HTTPError, AttributeError, KeyError, TypeError, ValueError)
-"""Errors of a server that does not answer, or not in the way of MLflow."""
+"""Errors of a server that does not answer, or whose answers are not those of MLflow."""
 METRICS_A_BATCH, PARAMETERS_A_BATCH, LONGEST_VALUE, LONGEST_DIGEST = 1000, 100, 500, 36
 PIECE_BYTES = 1 << 20
 _ODD = re.compile(r"[^\w.\- :/]")
@@ -39,8 +39,8 @@ Metric = Mapping[str, str | float | int]
 
 
 class MlflowServer:
-    """An MLflow server at `url`; a user and password in the URL are used. Raises TROUBLES; InputError for an
-    invalid address."""
+    """An MLflow server at `url`. If the URL has a user and password, they are used. Raises TROUBLES;
+    InputError for an invalid address."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -55,13 +55,15 @@ class MlflowServer:
         self._client.close()
 
     def experiment(self, name: str) -> str:
-        """The id of the experiment with this name, which is created if it does not exist. A deleted
-        experiment is restored, because MLflow does not allow another one with its name."""
+        """Return the id of the experiment with this name. If it does not exist, it is created.
+
+        A deleted experiment is restored, because MLflow does not allow another experiment with its name.
+        """
         experiment_id = self._find(name)
         if experiment_id is None:
             answer = self._client.post("/experiments/create", json={"name": name})
             experiment_id = self._find(name) if answer.is_client_error else _content(answer)["experiment_id"]
-            if experiment_id is None:  # the error was not a concurrent creation
+            if experiment_id is None:  # the cause was not that another client created it at the same time
                 _content(answer)
         return str(experiment_id)
 
@@ -77,7 +79,8 @@ class MlflowServer:
         return result
 
     def create(self, experiment: str, name: str, begun: int, tags: Mapping[str, str]) -> str:
-        """Create a running run; returns its id. `begun` is in milliseconds since 1970, as all times here."""
+        """Create an active run; return its id. `begun` is in milliseconds since 1970, as all times in this
+        module."""
         made = self._post(
             "runs/create", experiment_id=experiment, run_name=name, start_time=begun, tags=_pairs(tags)
         )
@@ -91,12 +94,12 @@ class MlflowServer:
         )
 
     def steps(self, run_id: str) -> dict[str, int]:
-        """The last step of each metric that the server has received."""
+        """Return the last step of each metric that the server has received."""
         run_data = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]["data"]
         return {str(one["key"]): int(one["step"]) for one in run_data.get("metrics", ())}
 
     def log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        """Send at most METRICS_A_BATCH metrics. Sending the same ones again has no effect."""
+        """Send at most METRICS_A_BATCH metrics. To send the same metrics again has no effect."""
         self._post("runs/log-batch", run_id=run_id, metrics=metrics)
 
     def log_parameters(self, run_id: str, values: Mapping[str, object]) -> None:
@@ -117,8 +120,10 @@ class MlflowServer:
         self._post("runs/log-inputs", run_id=run_id, datasets=[{"tags": tags, "dataset": dataset}])
 
     def artifact_root(self, run_id: str) -> str | None:
-        """The place to which files of the run are uploaded through the server; None if the server wants them
-        in a storage to which only MLflow's own client writes."""
+        """Return the place to which files of the run are uploaded through the server.
+
+        None if the server wants them in a storage to which only MLflow's own client writes.
+        """
         run = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]
         scheme, _, path = str(run["info"].get("artifact_uri", "")).partition(":")
         return path.strip("/") if scheme == "mlflow-artifacts" else None
@@ -134,7 +139,7 @@ class MlflowServer:
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raise HTTPError with the server's own message, and without the address, which may contain a
+    """Raise HTTPError with the server's own message. The error does not contain the address, which may have a
     password."""
     if not answer.is_success:
         text = " ".join(answer.text.split())
@@ -145,14 +150,14 @@ def _check(answer: httpx.Response) -> None:
 
 
 def _content(answer: httpx.Response) -> dict[str, Any]:
-    """The response's JSON. Raises the errors of `_check`."""
+    """Return the JSON of the response. Raises the errors of `_check`."""
     _check(answer)
     content: dict[str, Any] = answer.json()
     return content
 
 
 def plain(name: str) -> str:
-    """The name in the characters that MLflow allows."""
+    """Return the name with only the characters that MLflow allows."""
     return _ODD.sub("_", name)
 
 
@@ -161,13 +166,14 @@ def _pairs(values: Mapping[str, object]) -> list[dict[str, str]]:
 
 
 EVERY_SECONDS, AGAIN_SECONDS, REST = 5.0, 60.0, 20
-"""The interval between sending metrics, and before a failed server is tried again; the pause is at least
-this many times the duration of the last request."""
+"""The interval in seconds between sending metrics, and the pause before a failed server is tried again. The
+pause is at least this number of times as long as the last request."""
 MOST_WAITING = 100_000
-"""The number of metrics that wait for an unreachable server; beyond it the oldest are dropped."""
+"""The largest number of metrics that wait for an unreachable server. Beyond it, the oldest metrics are
+dropped."""
 KEPT = "mlflow-run"
-"""File in the folder of checkpoints: the MLflow run that the next attempt continues after an attempt was
-killed."""
+"""The file in the folder of checkpoints with the MLflow run. If an attempt is killed, the next attempt
+continues this run."""
 _STATES = {"COMPLETE": "FINISHED", "PRUNED": "KILLED"}
 
 Tell = Callable[[str, float, float | None], None]
@@ -181,7 +187,8 @@ class TrackedContext(JobContext):
     send: Tell = field(default=lambda name, value, step: None)
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
-        """Report a metric as JobContext does, and send it; if the context is silent, nothing is sent."""
+        """Report a metric as JobContext does, and send it. If the context reports nothing, it also sends
+        nothing."""
         JobContext.metric(self, name, value, step)
         if self.events_fd is not None and isfinite(value):
             self.send(name, value, step)
@@ -189,8 +196,11 @@ class TrackedContext(JobContext):
 
 @contextmanager
 def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["MlflowRun"]:
-    """Report the training in this context to the server in `spec.track`. Errors of the server only cause
-    lines in the log. Raises InputError for an environment variable that is not set."""
+    """A context that reports the training in this job context to the server in `spec.track`.
+
+    Errors of the server are only printed to the log. Raises InputError for an environment variable that is
+    not set.
+    """
     tracker = MlflowRun(spec, context)
     try:
         tracker.begin()
@@ -203,7 +213,10 @@ def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["MlflowRun"]:
 
 
 class MlflowRun:
-    """One run at the server. Data that could not be sent waits, and is sent when the server answers again."""
+    """One run at the server.
+
+    If data cannot be sent, it waits until the server answers again.
+    """
 
     def __init__(self, spec: TrainingSpec, context: JobContext) -> None:
         url = spec.track or ""
@@ -211,7 +224,7 @@ class MlflowRun:
         self._server = MlflowServer(fill_in_environment(url, "training.track", in_url=True))
         self._experiment, self._run = "", ""
         self._steps: Mapping[str, int] = {}
-        """The steps of each metric that a killed attempt has already sent: the next attempt reports its
+        """The last step of each metric that a killed attempt has already sent. The next attempt reports its
         curve from the beginning."""
         self._waiting: deque[Metric] = deque(maxlen=MOST_WAITING)
         self._begun, self._next, self._warned = _now(), 0.0, False
@@ -232,8 +245,11 @@ class MlflowRun:
             self._try(self._send, "it is sent later")
 
     def finish(self, card: ModelCard, search: "TuningResult | None" = None) -> str | None:
-        """Send the results and the model's files; returns the run's id, or None if the server does not
-        answer, which the log shows. The trials of a search become child runs."""
+        """Send the results and the model's files; return the run's id, or None if the server does not answer
+        (the log shows it).
+
+        The trials of a search become child runs.
+        """
 
         def act() -> None:
             self._send()
@@ -262,7 +278,7 @@ class MlflowRun:
             self._server.put_file(root, f"model/{path.relative_to(output).as_posix()}", path)
 
     def end(self, state: str) -> None:
-        """Report that the training has no result, if the server knows the run."""
+        """Report that the training has no result, if the server has the run."""
         if self._run:
             self._try(lambda: self._server.set_state(self._run, state, _now()), "")
 
@@ -271,7 +287,8 @@ class MlflowRun:
         self._server.close()
 
     def _try(self, act: Callable[[], None], otherwise: str) -> bool:
-        """Whether the server accepted the request; its first and its last failure are printed to the log."""
+        """Return whether the server accepted the request. Its first and its last failure are printed to the
+        log."""
         begun = time.monotonic()
         try:
             act()
@@ -289,7 +306,7 @@ class MlflowRun:
         return True
 
     def _open(self) -> None:
-        """The run of a killed attempt, else a new one."""
+        """Return the run of a killed attempt; if there is none, create a new run."""
         if self._run:
             return
         self._experiment = self._server.experiment(self._context.order.pipeline)
@@ -316,7 +333,7 @@ class MlflowRun:
         self._run = run_id
 
     def _kept(self) -> Path | None:
-        """The folder of checkpoints; None for a script, whose folder of checkpoints belongs to the script."""
+        """Return the folder of checkpoints; None for a script, because the folder belongs to the script."""
         folder = self._context.checkpoints
         return folder / KEPT if folder is not None and self._spec.model != ModelKind.CUSTOM else None
 

@@ -1,8 +1,7 @@
-"""The naive baseline: repeats a known value or predicts the mean or the shares of the classes. Every real
-model must beat it.
+"""The naive baseline: repeats a known value, or predicts the mean or the shares of the classes.
 
-A model can also learn the change from the present value: then it learns only the difference from the naive
-prediction.
+Every real model must be better than this baseline. A model can also learn the change from the present value.
+In this case it learns only the difference from the naive prediction.
 """
 
 from difflib import get_close_matches
@@ -23,10 +22,10 @@ from gridmill.jobs.training.scaling import fit_spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineInputs:
-    """The base to which a model's numbers are added: for each label an input, and a replacement for it if it
+    """The base to which a model's numbers are added: for each label an input, and a replacement if the input
     is missing.
 
-    A label without such an input has None and 0; if there are no labels at all, nothing is added.
+    A label without such an input has None and 0. If there are no labels at all, nothing is added.
     """
 
     presents: tuple[int | None, ...] = ()
@@ -39,12 +38,12 @@ class BaselineInputs:
 
     @property
     def _picked(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """For each label the number of its input, and whether it has none."""
+        """For each label, the number of its input, and whether it has no input."""
         picked = np.array([present or 0 for present in self.presents], np.int64)
         return picked, np.array([present is None for present in self.presents])
 
     def values(self, inputs: Floats) -> Floats:
-        """The base [rows], or for several labels [rows, labels], from inputs [rows, inputs]."""
+        """Return the base [rows], or for several labels [rows, labels], from inputs [rows, inputs]."""
         if not self.used:
             return np.zeros((len(inputs), len(self.presents)) if len(self.presents) > 1 else len(inputs))
         picked, none = self._picked
@@ -53,15 +52,15 @@ class BaselineInputs:
         return values if len(self.presents) > 1 else values[:, 0]
 
     def add_to(self, graph: GraphBuilder, value: str, newest: str) -> str:
-        """The sum [rows] or [rows, labels] in a graph; `newest` are the inputs [rows, inputs] of the
-        predicted rows themselves."""
+        """Add nodes for the sum [rows] or [rows, labels] to a graph. `newest` are the inputs [rows, inputs]
+        of the predicted rows themselves."""
         if not self.used:
             return value
         base_values = self.values_in(graph, newest)
         return graph.add("Add", value, base_values if len(self.presents) > 1 else graph.flat(base_values))
 
     def values_in(self, graph: GraphBuilder, newest: str) -> str:
-        """The base, [rows, labels], in a graph."""
+        """Add nodes for the base [rows, labels] to a graph."""
         picked, none = self._picked
         present = graph.add("Gather", newest, graph.constant(picked, np.int64), axis=1)
         missing = graph.add("Or", graph.add("IsNaN", present), graph.constant(none, np.bool_))
@@ -69,7 +68,10 @@ class BaselineInputs:
 
 
 def fit_base(frame: SortedFrame, wanted: bool) -> BaselineInputs:
-    """The base: empty if it is not wanted, for classes, or if no label's present value is a feature."""
+    """Return the base.
+
+    It is empty if it is not wanted, for classes, or if no label's present value is a feature.
+    """
     presents = frame.present_inputs
     if not wanted or frame.objective == Objective.CLASSIFICATION:
         return BaselineInputs(presents=(None,) * len(presents), fallback=(0.0,) * len(presents))
@@ -85,8 +87,11 @@ def _mean(frame: SortedFrame, present: int | None) -> float:
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """For regression: an input, and the training mean if it is missing. For classification: the shares of
-    the classes in training."""
+    """Return the naive model.
+
+    For regression it repeats an input, or predicts the training mean if the input is missing. For
+    classification it predicts the shares of the classes in training.
+    """
     target, weights = frame.target[frame.rows["train"]], frame.weights_of(frame.rows["train"])
     if frame.objective == Objective.CLASSIFICATION:
         if spec.repeat is not None:
@@ -129,7 +134,7 @@ def _fitted(
 
 
 def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], width: int) -> bytes:
-    """The graph over [rows, width]: the repeated inputs, or the constant."""
+    """Return the graph over [rows, width]: the repeated inputs, or the constant."""
     graph, base = GraphBuilder(), BaselineInputs(presents=presents, fallback=constant)
     if base.used:
         base_values = base.values_in(graph, graph.finite_inputs())

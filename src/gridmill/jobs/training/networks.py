@@ -20,9 +20,11 @@ from gridmill.jobs.training.scaling import Scaler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkShape:
-    """The shape of a network: `width` inputs; `outputs` numbers, which are classes' scores or labels. The
-    `relative` inputs are used as differences from their last value. `weights` are the weights of the labels'
-    errors (mean 1). `weighted`: the last column of a target is the weight of its row."""
+    """The shape of a network: `width` inputs; `outputs` numbers, which are classes' scores or labels.
+
+    The `relative` inputs are used as differences from their last value. `weights` are the weights of the
+    labels' errors (mean 1). If `weighted` is true, the last column of a target is the weight of its row.
+    """
 
     width: int
     outputs: int
@@ -44,7 +46,8 @@ class Network(nn.Module):
         self.register_buffer("weights", weights, persistent=False)
 
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """Weighted mean squared error of [batch, labels], or cross-entropy of class numbers [batch]."""
+        """Return the weighted mean squared error of [batch, labels], or the cross-entropy of class numbers
+        [batch]."""
         answer = self(inputs).float()
         if self.shape.weighted:
             return (self._losses(answer, target[:, :-1]) * target[:, -1]).mean()
@@ -56,7 +59,7 @@ class Network(nn.Module):
         return error.mean()
 
     def _losses(self, answer: Tensor, target: Tensor) -> Tensor:
-        """The loss of each row of the batch; class numbers are [batch, 1] here."""
+        """Return the loss of each row of the batch. Class numbers are [batch, 1] in this method."""
         if self.shape.classes:
             return nn.functional.cross_entropy(answer, target[:, 0].long(), reduction="none")
         error: Tensor = (answer - target) ** 2 * self.weights
@@ -79,7 +82,7 @@ class Recurrent(Network):
         self.register_buffer("relative", relative, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[batch, length, width] to [batch, outputs]."""
+        """Convert [batch, length, width] to [batch, outputs]."""
         if self.shape.relative:
             inputs = inputs - inputs[:, -1:] * self.relative
         states, _ = self.lstm(inputs)
@@ -98,14 +101,15 @@ class Perceptron(Network):
         self.head = nn.Linear(widths[-1], shape.outputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[batch, width] to [batch, outputs]."""
+        """Convert [batch, width] to [batch, outputs]."""
         for layer in self.layers:
             inputs = self.dropout(torch.relu(layer(inputs)))
         answer: Tensor = self.head(inputs)
         return answer
 
 
-GATES = [0, 3, 1, 2]  # PyTorch keeps input, forget, cell, output; ONNX input, output, forget, cell
+# the order of gates: PyTorch has input, forget, cell, output; ONNX has input, output, forget, cell
+GATES = [0, 3, 1, 2]
 
 
 def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, units: LabelScale) -> bytes:

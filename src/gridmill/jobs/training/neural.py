@@ -29,20 +29,23 @@ from gridmill.jobs.training.train_loop import (
 )
 
 FARTHEST = 1e4
-"""The largest distance of an input from the mean, in standard deviations: 32-bit floats still distinguish
-such rows."""
+"""The largest distance of an input from the mean, in standard deviations. 32-bit floats still distinguish
+rows at this distance."""
 
 TOLERANCE = 1e-4
-"""The allowed difference between the file and PyTorch's network, in standard deviations of the label, or of
-a probability; times the distance of the inputs from their mean in standard deviations."""
+"""The allowed difference between the file's and PyTorch's predictions, in standard deviations of the label,
+or in probability. It is multiplied by the distance of the inputs from their mean in standard deviations."""
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """The requirements of one kind of network: the training `rows`, the length of the window (None: no
-    window), whether it learns changes from the present values, and whether its inputs are such changes."""
+    """The data for one kind of network.
+
+    It has the training `rows` and the length of the window (None: no window). It also has whether the network
+    learns changes from the present values, and whether its inputs are such changes.
+    """
 
     rows: Integers
     length: int | None
@@ -58,7 +61,8 @@ def fit_network(
     make: Callable[[NetworkShape, TrainingSpec], AnyNetwork],
     draw: Callable[[AnyNetwork, Scaler, LabelScale], bytes],
 ) -> FittedModel:
-    """Train on a GPU if the attempt was given one; the epoch with the best validation loss is kept."""
+    """Train on a GPU if the attempt was given one. The weights of the epoch with the best validation loss are
+    kept."""
     torch.set_num_threads(context.threads)
     torch.manual_seed(spec.seed)
     device = own_device(gpu=has_gpu(context))
@@ -136,8 +140,11 @@ def _shape(frame: SortedFrame, scaler: Scaler, units: LabelScale, plan: NetworkP
 
 
 def _weights(frame: SortedFrame, units: LabelScale) -> tuple[float, ...]:
-    """The weights of several labels: an error counts relative to the label's own variance. So the network
-    maximises the mean of the labels' r2, whatever their units and distances in time."""
+    """Return the weights of several labels.
+
+    An error counts relative to the label's own variance. So the network maximises the mean of the labels' r2,
+    whatever their units and their distances in time.
+    """
     if len(frame.subject.labels) == 1:
         return ()
     spread = fit_spread(frame.target[frame.rows["train"]])
@@ -158,13 +165,13 @@ def _feed(
 
 
 def _scorable(frame: SortedFrame) -> Integers:
-    """Validation rows without those of a class that was not in training."""
+    """Return the validation rows, without rows of a class that was not in training."""
     rows = frame.rows["validation"]
     return rows if frame.objective == Objective.REGRESSION else rows[frame.target[rows] >= 0]
 
 
 def _weighted(target: npt.NDArray[np.generic], weights: Floats | None) -> npt.NDArray[np.generic]:
-    """The targets, with the weights as a last column if there are any."""
+    """Return the targets. If rows have weights, the weights are the last column."""
     if weights is None:
         return target
     columns = target.reshape(len(target), -1).astype(np.float32)

@@ -1,9 +1,8 @@
-"""Builds ONNX graphs of trained models node by node: any runtime can compute them, and no node executes
-code.
+"""Builds ONNX graphs of trained models node by node. Any runtime can compute them, and no node executes code.
 
-The graphs are written here and not by a converter. They need only four or five kinds of nodes, keep doubles
-(as scikit-learn does), and include scaling and missing values, so that a server of the model passes raw
-inputs.
+This module writes the graphs itself instead of using a converter. The graphs need only four or five kinds of
+nodes, keep doubles (as scikit-learn does), and include scaling and missing values. So a server of the model
+passes raw inputs.
 """
 
 from collections.abc import Mapping
@@ -23,8 +22,10 @@ OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # supported by ONNX Runtime since 2022
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """A graph under construction. Values are identified by names; `inputs` is the name of the input, which
-    `finite_inputs` reads."""
+    """A graph under construction.
+
+    Names identify values. `inputs` is the name of the input, which `finite_inputs` reads.
+    """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
@@ -32,25 +33,25 @@ class GraphBuilder:
     _known: str = ""
 
     def finite_inputs(self) -> str:
-        """The inputs with infinite values replaced by missing ones (NaN), as in the encoding of columns."""
+        """Add nodes that replace infinite inputs by missing values (NaN), as the encoding of columns does."""
         if not self._known:
             infinite = self.add("IsInf", "inputs")
             self._known = self.add("Where", infinite, self.constant(np.nan), "inputs")
         return self._known
 
     def name(self) -> str:
-        """A new name."""
+        """Return a new name."""
         self.last += 1
         return f"v{self.last}"
 
     def constant(self, values: npt.ArrayLike, kind: npt.DTypeLike = np.float64) -> str:
-        """A constant tensor."""
+        """Add a constant tensor."""
         name = self.name()
         self.constants.append(numpy_helper.from_array(np.array(values, kind, order="C"), name))
         return name
 
     def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:  # noqa: ANN401
-        """A node with one output."""
+        """Add a node with one output."""
         return self.add_many(kind, *inputs, outputs=1, domain=domain, **attributes)[0]
 
     def add_many(
@@ -67,15 +68,15 @@ class GraphBuilder:
         return names
 
     def doubles(self, value: str) -> str:
-        """The value as doubles."""
+        """Add a node that converts the value to doubles."""
         return self.add("Cast", value, to=TensorProto.DOUBLE)
 
     def floats(self, value: str) -> str:
-        """The value as single floats."""
+        """Add a node that converts the value to 32-bit floats."""
         return self.add("Cast", value, to=TensorProto.FLOAT)
 
     def scaled(self, value: str, scaler: Scaler) -> str:
-        """The computation of Scaler.apply, along the last axis."""
+        """Add the computation of `Scaler.apply`, along the last axis."""
         spread, missing = scaler.spread, self.add("IsNaN", value)
         if spread.is_scaled:
             value = self.add("Mul", value, self.constant(spread.scale))
@@ -89,19 +90,20 @@ class GraphBuilder:
         return self.add("Concat", filled, self.doubles(flags), axis=-1)
 
     def flat(self, value: str) -> str:
-        """[rows, 1] as [rows]."""
+        """Add a node that converts [rows, 1] to [rows]."""
         return self.add("Squeeze", value, self.constant([1], np.int64))
 
     def probabilities(self, scores: str, classes: int) -> str:
-        """[rows, classes] from one score per class, or for two classes from the log-odds of the second."""
+        """Add nodes for [rows, classes] from one score per class, or for two classes from the log-odds of the
+        second class."""
         if classes == 2:
             first = self.add("Mul", scores, self.constant(0.0))
             scores = self.add("Concat", first, scores, axis=1)
         return self.add("Softmax", scores, axis=1)
 
     def finish(self, output: str, width: int, sequence: int | None = None, outputs: int = 0) -> bytes:
-        """The graph as bytes, from doubles [rows, width] or [rows, sequence, width] to doubles [rows], or
-        [rows, outputs]."""
+        """Return the graph as bytes, from doubles [rows, width] or [rows, sequence, width] to doubles [rows],
+        or [rows, outputs]."""
         shape: list[str | int | None] = ["rows", width] if sequence is None else ["rows", sequence, width]
         self.nodes.append(helper.make_node("Cast", [output], ["output"], to=TensorProto.DOUBLE))
         graph = helper.make_graph(
@@ -124,8 +126,10 @@ class GraphBuilder:
 
 
 def with_metadata(graph: bytes, facts: Mapping[str, str]) -> bytes:
-    """The graph with these facts in its `metadata_props`, appended as a second message: two serialised
-    messages in a row are one."""
+    """Return the graph with these facts in its `metadata_props`.
+
+    The facts are appended as a second message, because two serialised messages after each other count as one.
+    """
     entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in facts.items()]
     added: bytes = onnx.ModelProto(metadata_props=entries).SerializeToString()
     return graph + added

@@ -11,10 +11,10 @@ Scalar = float | int | bool | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """The model in memory, for comparison with its files.
+    """The trained model in memory, for comparison with its files.
 
     `predict` has the arguments and results of Predictor.predict, but accepts no infinite inputs. `tolerance`
-    is the allowed difference of the files' predictions, [rows or 1, outputs or 1], for the same inputs.
+    returns the allowed difference of the files' predictions, [rows or 1, outputs or 1], for the same inputs.
     """
 
     predict: Callable[[Floats], Floats]
@@ -25,11 +25,11 @@ class TrainedModel:
 class FittedModel:
     """A trained model: its ONNX graph, and facts about it.
 
-    `curve` is [[epoch, training loss, validation loss], ...]; `importance` is per input, summing to 1.
-    Without a graph, `predict` names the code that predicts, and `environment` has its requirements. `metrics`
-    are those that the code reported itself (`own_NAME`), `not_finite` are the reported values that were NaN
-    or infinite. The graph takes `inputs` (doubles, see ModelCard) and returns the label or probabilities.
-    `trained` is None if there is no model in memory, but only files.
+    `curve` is [[epoch, training loss, validation loss], ...]; `importance` is per input, with the sum 1. The
+    graph takes `inputs` (doubles, see ModelCard) and returns the label or probabilities. Without a graph,
+    `predict` names the code that predicts, and `environment` has the requirements of this code. `metrics` are
+    those that the code reported itself (`own_NAME`); `not_finite` are the reported values that were NaN or
+    infinite. If there is no model in memory, but only files, `trained` is None.
     """
 
     graph: bytes | None = None

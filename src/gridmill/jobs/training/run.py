@@ -1,8 +1,8 @@
 """The training job: reads the dataset, trains, measures the stored model, and reports the result.
 
-A model's card records what it predicts, the rows on which it was trained, and the rows on which it was
-measured. Networks can be trained by several processes, each of which runs this module: only rank 0 reports or
-writes anything.
+A model's card records the signature of its predictions, the rows on which it was trained, and the rows on
+which it was measured. Several processes can train one network. Each of them runs this module, and only rank 0
+reports or writes.
 """
 
 import hashlib
@@ -65,8 +65,12 @@ if TYPE_CHECKING:
 def identify(
     card: ModelCard, frame: SortedFrame, measured: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[ModelCard, Mapping[str, str]]:
-    """The card with its signature and its training rows, whose hashes are written beside it. For each split
-    of `measured` it also has a text that is equal for all models measured on the same rows and labels."""
+    """Return the card with its signature and the description of its training rows, whose hashes are written
+    into the same folder.
+
+    For each split of `measured`, the card also has a text. It is equal for all models that were measured on
+    the same rows and labels.
+    """
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
     columns, hashes = _hashes(parts, card, frame)
@@ -80,7 +84,7 @@ def identify(
 
 
 def _hashes(parts: Partitions, card: ModelCard, frame: SortedFrame) -> tuple[tuple[str, ...], Hashes]:
-    """The columns that identify a row: the keys; if several rows have the same keys, all columns."""
+    """Return the columns that identify a row: the keys; if several rows have the same keys, all columns."""
     hashes = dataset_hashes(parts, card.keys)
     if card.keys and len(distinct(hashes)) == parts.rows:
         return card.keys, hashes
@@ -89,8 +93,10 @@ def _hashes(parts: Partitions, card: ModelCard, frame: SortedFrame) -> tuple[tup
 
 
 def _used(frame: SortedFrame, spec: TrainingSpec) -> tuple[Integers, Integers]:
-    """The training rows, and the rows that influenced any decision. An ensemble learns only its weights; the
-    rows of its members are recorded in their own folders."""
+    """Return the training rows, and the rows that influenced any decision.
+
+    An ensemble learns only its weights. The rows of its members are recorded in the members' own folders.
+    """
     train, validation = frame.rows["train"], frame.rows["validation"]
     if spec.model != ModelKind.ENSEMBLE:
         return train, validation
@@ -131,7 +137,7 @@ def run(context: JobContext) -> JobResult:
 
 
 def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
-    """The work of the other ranks: train the same models as rank 0, in the same order."""
+    """Do the work of the other ranks: train the same models as rank 0, in the same order."""
     frame, folds = _prepare(context, spec)
     _fit(frame, spec, context)
     if folds is not None:
@@ -142,8 +148,10 @@ def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
 def _prepare(
     context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
 ) -> tuple[SortedFrame, Folds | None]:
-    """The dataset and its folds. Raises InputError and DataError in all ranks of a gang, before any rank
-    waits for another."""
+    """Read the dataset and its folds.
+
+    Raises InputError and DataError in all ranks of a gang, before any rank waits for another rank.
+    """
     frame = read_frame(context, spec, encodings)
     check_decisions(frame, spec)
     return frame, plan_folds(frame, spec, context) if spec.folds else None
@@ -230,7 +238,7 @@ def _result(
 
 
 def _decisions(card: ModelCard) -> dict[str, Any]:
-    """The threshold and quantiles for the settings."""
+    """Return the threshold and the quantiles for the settings of the version."""
     settings = {
         "threshold": card.threshold,
         "quantiles": ", ".join(f"{quantile:g}" for quantile in card.quantiles),
@@ -239,15 +247,17 @@ def _decisions(card: ModelCard) -> dict[str, Any]:
 
 
 def _stored(card: ModelCard, context: JobContext) -> Predictor:
-    """The model, loaded as a prediction loads it. A script's own code has just run here, so that no further
-    trust is needed."""
+    """Load the stored model as a prediction loads it.
+
+    A script's own code has just run in this job, so no further trust is needed.
+    """
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
     return load_model(context.output, context.threads)
 
 
 def _described(fitted: FittedModel, card: ModelCard) -> bytes | None:
-    """The graph with metadata about its inputs and outputs; a user's own file is not changed."""
+    """Return the graph with metadata about its inputs and outputs. A user's own file is not changed."""
     if fitted.graph is None or fitted.trained is None:
         return fitted.graph
     return with_metadata(fitted.graph, graph_facts(card))
@@ -269,14 +279,15 @@ def _check_files(
 
 
 def _weights(spec: TrainingSpec) -> dict[str, Any]:
-    """The row and class weights for the settings."""
+    """Return the row and class weights for the settings of the version."""
     classes = ", ".join(f"{name}: {one:g}" for name, one in spec.class_weights.items())
     settings = {"weight": spec.weight, "class_weight": spec.class_weight, "class_weights": classes}
     return {name: value for name, value in settings.items() if value}
 
 
 def _fewer(frame: SortedFrame, fit: SortedFrame) -> dict[str, int]:
-    """For each split the number of rows that are not measured, because a model was trained on them."""
+    """Return for each split the number of rows that are not measured, because the model was trained on
+    them."""
     counts = {split: len(rows) - len(fit.rows[split]) for split, rows in frame.rows.items()}
     return {split: count for split, count in counts.items() if count}
 
@@ -295,7 +306,7 @@ def _fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedM
 
 
 def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
-    """The best settings. Each trial is measured like a model, on the validation split."""
+    """Find the best settings. Each trial is measured like a model, on the validation split."""
     search = spec.search
     assert search is not None
 
@@ -335,7 +346,7 @@ def _searched(tuning_result: "TuningResult") -> dict[str, Any]:
 
 
 def _predictor(card: ModelCard, fitted: FittedModel, context: JobContext) -> Predictor:
-    """The predictor with which a trial or a fold is measured, without its files."""
+    """Return the predictor that measures a trial or a fold, without files."""
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
     return make_predictor(card, fitted.graph, context.threads)

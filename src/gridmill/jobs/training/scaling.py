@@ -11,18 +11,23 @@ from gridmill.jobs.features import Floats
 AnyFloats = TypeVar("AnyFloats", bound=npt.NDArray[np.floating])
 PIECE_CELLS = 4 * 2**20
 CONSTANT_STEPS = 4
-"""A column whose values all lie within this many floating-point steps counts as constant: such differences
-are rounding errors."""
+"""If all values of a column lie within this number of floating-point steps, the column counts as constant:
+such differences are rounding errors."""
 SAFE_EXPONENT, MOST_EXPONENT = 100, 1000
-"""Columns whose largest value is beyond 2 ** ±100 are first multiplied by a power of two, which is exact.
-Their squares stay in the range of doubles, and their means in that of 32-bit floats: ONNX Runtime treats a
-smaller mean as 0 and removes its subtraction."""
+"""If the largest value of a column is beyond 2 ** ±100, the column is first multiplied by a power of two,
+which is exact.
+
+Then the squares stay in the range of doubles, and the means in the range of 32-bit floats. ONNX Runtime would
+treat a smaller mean as 0 and remove its subtraction.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnScale:
-    """For each column the mean and the standard deviation of its values times `scale`, a power of two (1
-    except for values near the limits of doubles)."""
+    """For each column the mean and the standard deviation of its values multiplied by `scale`.
+
+    `scale` is a power of two; it is 1 except for values near the limits of doubles.
+    """
 
     mean: Floats
     deviation: Floats
@@ -30,22 +35,23 @@ class ColumnScale:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether any column is multiplied first."""
+        """Whether any column is multiplied before it is standardised."""
         return bool((self.scale != 1).any())
 
     def standardized(self, values: Floats) -> Floats:
-        """(values * scale - mean) / deviation of [rows, columns]."""
-        with np.errstate(over="ignore"):  # for values far beyond the training rows
+        """Return (values * scale - mean) / deviation of [rows, columns]."""
+        # an overflow is possible for values that are far from the training rows
+        with np.errstate(over="ignore"):
             scaled: Floats = values * self.scale if self.is_scaled else values
             return (scaled - self.mean) / self.deviation
 
 
 def fit_spread(values: Floats, of_constant: float = 1.0) -> ColumnScale:
-    """The spread of [rows, columns], without missing values; a column without any value has mean 0, and a
-    constant one the deviation `of_constant`.
+    """Return the scale of [rows, columns], ignoring missing values.
 
-    Sums are computed of differences from the column's lowest value: sums of the values themselves would lose
-    small differences on a large offset.
+    A column without any value has mean 0; a constant column has the deviation `of_constant`. The differences
+    from the column's lowest value are summed. Sums of the values themselves would lose small differences on a
+    large offset.
     """
     pieces, columns = pieces_of(values), values.shape[1]
     low, high = np.full(columns, np.nan), np.full(columns, np.nan)
@@ -88,11 +94,11 @@ def _scale(largest: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaler:
-    """Standardised inputs, at most `limit` deviations from the mean; a missing value becomes the mean (0).
+    """Standardises inputs, at most `limit` deviations from the mean; a missing value becomes the mean (0).
 
-    Inputs with missing values in training get an additional input each (1 if the value is missing); `flagged`
-    are their numbers. An input that is constant in training is always 0. If there are less than `limit` ** 2
-    training rows, none of them is that far from the mean.
+    An input with missing values in training gets an additional input (1 if the value is missing); `flagged`
+    are the numbers of these inputs. An input that is constant in training is always 0. If there are less than
+    `limit` ** 2 training rows, none of them can be `limit` deviations from the mean.
     """
 
     spread: ColumnScale
@@ -110,19 +116,22 @@ class Scaler:
         return self.inputs + len(self.flagged)
 
     def apply(self, inputs: Floats) -> Floats:
-        """[rows, inputs] to [rows, width]."""
+        """Convert [rows, inputs] to [rows, width]."""
         return self.fill(inputs, np.empty((len(inputs), self.width)))
 
     def reach(self, inputs: Floats) -> Floats:
-        """For each row the distance of its farthest input from the mean in standard deviations, at least 1,
-        as [rows, 1], from [rows, inputs] or [rows, sequence, inputs]. Rounding errors grow with this
-        distance."""
+        """Return for each row the distance of its farthest input from the mean in standard deviations, at
+        least 1, as [rows, 1].
+
+        The inputs are [rows, inputs] or [rows, sequence, inputs]. Rounding errors grow with this distance.
+        """
         scaled = np.abs(self.apply(inputs.reshape(-1, self.inputs))).reshape(len(inputs), -1)
         values: Floats = np.maximum(1.0, scaled.max(axis=1, keepdims=True))
         return values
 
     def fill(self, inputs: Floats, scaled: AnyFloats) -> AnyFloats:
-        """The same into an existing array, [rows, width] of any precision; returns this array."""
+        """Write the result of `apply` into an existing array, [rows, width] of any precision; return this
+        array."""
         own = self.inputs
         for rows in pieces_of(inputs):
             some = self.spread.standardized(inputs[rows])
@@ -149,7 +158,7 @@ def fit_scaler(inputs: Floats, limit: float) -> Scaler:
 
 
 def _without_constants(spread: ColumnScale) -> ColumnScale:
-    """The moments with constant columns computed as (x - 0) / infinity: the result is 0 for all later
+    """Change the scale of constant columns to (x - 0) / infinity, so that the result is 0 for all later
     values."""
     constant = np.isinf(spread.deviation)
     mean, scale = np.where(constant, 0.0, spread.mean), np.where(constant, 1.0, spread.scale)

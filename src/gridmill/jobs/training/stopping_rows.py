@@ -16,16 +16,19 @@ HELD_SHARE = 0.15
 
 
 def stops_early(spec: TrainingSpec) -> bool:
-    """Whether the kind of model uses early stopping, with rows on which it is not trained."""
+    """Return whether the kind of model uses early stopping, which needs rows on which the model is not
+    trained."""
     return "patience" in OPTIONS[spec.model]
 
 
 def with_stopping_rows(
     frame: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[SortedFrame, str]:
-    """The frame for training. If the model needs validation rows and the dataset has none, the last training
-    rows become validation rows; the second value describes this in words. Raises DataError if too few rows
-    are left."""
+    """Return the frame for training, and a text about the rows for early stopping.
+
+    If the model needs validation rows and the dataset has none, the last training rows become validation
+    rows, and the text describes this. Raises DataError if too few rows are left.
+    """
     if not stops_early(spec):
         return frame, ""
     if len(frame.rows["validation"]):
@@ -50,7 +53,8 @@ def with_stopping_rows(
 
 
 def check_stopping_rows(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """Raise DataError unless a validation row has a class of the training rows and a weight above 0."""
+    """Raise DataError unless at least one validation row has a class of the training rows and a weight above
+    0."""
     held = frame.rows["validation"]
     labelled = held if frame.objective == Objective.REGRESSION else held[frame.target[held] >= 0]
     if len(labelled) == 0:
@@ -90,8 +94,10 @@ def _last_rows(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> t
 
 
 def last_rows(rows: Integers, moments: LabelTimes) -> tuple[Integers, Integers]:
-    """The rows for training, and the last rows in time for early stopping. A row whose label was not known
-    when the latter begin belongs to neither."""
+    """Return the rows for training, and the last rows in time for early stopping.
+
+    If a row's label is not known when the rows for early stopping begin, the row belongs to neither.
+    """
     if len(rows) == 0:
         return rows, rows
     since = np.quantile(moments.time[rows], 1 - HELD_SHARE, method="lower")
@@ -99,13 +105,14 @@ def last_rows(rows: Integers, moments: LabelTimes) -> tuple[Integers, Integers]:
 
 
 def drawn_rows(rows: Integers, seed: int) -> tuple[Integers, Integers]:
-    """The same without a time: rows drawn at random."""
+    """Return the rows for training, and rows for early stopping that are drawn at random, for data without a
+    time."""
     held = np.random.default_rng(seed).random(len(rows)) < HELD_SHARE
     return rows[~held], rows[held]
 
 
 def is_learnable(frame: SortedFrame, rows: Integers) -> bool:
-    """Whether the rows have differences to learn; for classes, whether they have all classes."""
+    """Return whether a model can learn from the rows: labels differ; for classes, every class occurs."""
     if len(rows) < 2 or not has_weight(frame, rows):
         return False
     target = frame.target[rows]

@@ -1,4 +1,5 @@
-"""The study of a hyperparameter search: proposes the next settings; its journal survives a kill."""
+"""The study of a hyperparameter search: proposes the next settings. If the process is killed, the study's
+journal remains."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -19,18 +20,19 @@ from gridmill.errors import DataError
 
 JOURNAL, STUDY = "search.journal", "search"
 INSTEAD_OF = "instead_of"
-"""The attribute of a trial that repeats a trial whose process was killed: the number of the killed trial."""
+"""The attribute of a trial that repeats a trial of a killed process. Its value is the number of the killed
+trial."""
 LOCK_FILE_SUFFIX = ".lock"
 """The suffix that Optuna appends to the journal's name for its lock."""
 
 
 class UndefinedMetricError(DataError):
-    """The metric by which trials are compared is undefined on the validation split."""
+    """The metric that compares trials is undefined on the validation split."""
 
 
 def open_study(folder: Path, search: Search, metric: str) -> optuna.Study:
-    """The study in the folder's journal, which is created if it does not exist; ready to be continued after
-    a kill."""
+    """Open the study in the folder's journal, which is created if it does not exist. After a kill, the study
+    can be continued."""
     folder.mkdir(parents=True, exist_ok=True)
     journal = folder / JOURNAL
     _repair(journal)
@@ -58,18 +60,21 @@ def ask(study: optuna.Study, spec: TrainingSpec, search: Search) -> tuple[Trial,
 
 
 def sampler_of(seed: int, trials: int) -> optuna.samplers.BaseSampler:
-    """The sampler for the trial with this number.
+    """Return the sampler for the trial with this number.
 
-    Its random numbers follow from the seed and the trial's number, not from earlier draws of this process: an
-    attempt that continues after a killed one tries new settings and does not repeat the first ones.
+    The seed and the trial's number decide its random numbers; earlier draws of this process do not matter. So
+    an attempt that continues after a killed attempt tries new settings and does not repeat the first
+    settings.
     """
     drawn = np.random.SeedSequence((seed, trials)).generate_state(1)
     return optuna.samplers.TPESampler(seed=int(drawn[0]), constant_liar=True)
 
 
 def _repair(journal: Path) -> None:
-    """Clean up after a killed attempt: an incomplete line at the end, and Optuna's lock, which no process
-    holds, as only one attempt at a time has the folder."""
+    """Clean up after a killed attempt: delete an incomplete last line of the journal, and Optuna's lock.
+
+    No process holds the lock, because only one attempt at a time has the folder.
+    """
     journal.with_name(journal.name + LOCK_FILE_SUFFIX).unlink(missing_ok=True)
     if journal.exists():
         whole = journal.read_bytes().rfind(b"\n") + 1
@@ -77,8 +82,10 @@ def _repair(journal: Path) -> None:
 
 
 def _repeat_interrupted(study: optuna.Study) -> None:
-    """Enqueue the settings of the trials that a killed attempt had started; each exactly once, even if this
-    function is killed."""
+    """Enqueue the settings of the trials that a killed attempt had started.
+
+    Each trial is enqueued exactly once, even if the process is killed in this function.
+    """
     trials = study.trials
     repeated = {trial.user_attrs.get(INSTEAD_OF) for trial in trials}
     interrupted = [trial for trial in trials if trial.state == TrialState.RUNNING]
@@ -97,11 +104,11 @@ UNDEFINED: Mapping[str, str] = {
     "average_precision": "all rows of the validation split are of one class",
     **dict.fromkeys(("f1", "precision", "recall"), "no row of the validation split is of the second class"),
 }
-"""The reason why a metric of a measured model can be missing."""
+"""The reason why a measured model can lack a metric."""
 
 
 def value_of(metric: str, measured: Mapping[str, float]) -> float:
-    """The metric on the validation split. Raises UndefinedMetricError if it is undefined there."""
+    """Return the metric on the validation split. Raises UndefinedMetricError if it is undefined there."""
     name = f"validation_{metric}"
     if name in measured:
         return measured[name]
@@ -114,8 +121,11 @@ def value_of(metric: str, measured: Mapping[str, float]) -> float:
 
 
 def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
-    """A value from the range; a whole number if the option requires one, or if both bounds of a custom
-    option are written as whole numbers."""
+    """Suggest a value from the range.
+
+    It is a whole number if the option requires one, or if both bounds of a custom option are written as whole
+    numbers.
+    """
     if one.among:
         chosen = trial.suggest_categorical(name, list(one.among))
         assert chosen is not None
@@ -135,8 +145,10 @@ def is_whole(spec: TrainingSpec, name: str, one: Range) -> bool:
 
 
 def trial_rows(study: optuna.Study) -> list[dict[str, Any]]:
-    """The trials for the report, without those whose process was killed: other trials repeat
-    their settings."""
+    """Return the trials for the report.
+
+    Trials of a killed process are left out, because other trials repeat their settings.
+    """
     repeated = {trial.user_attrs.get(INSTEAD_OF) for trial in study.trials}
     return [_row(trial) for trial in study.trials if trial.number not in repeated]
 

@@ -1,9 +1,9 @@
-"""The training loop of networks: plain PyTorch with early stopping and checkpoints, which continues after a
-kill.
+"""The training loop of networks: plain PyTorch with early stopping and checkpoints. After a kill, the
+training continues.
 
-A checkpoint is written atomically and read by the next attempt of the same job. The number of epochs and
-steps is the declared one, else it depends on the number of rows. Several processes can train one network:
-each batch is divided among them, and the learning curve stays the same.
+A checkpoint is written atomically, and the next attempt of the same job reads it. If the number of epochs is
+not declared, it depends on the number of rows. Several processes can train one network: each batch is divided
+among them, and the learning curve stays the same.
 """
 
 import copy
@@ -37,17 +37,17 @@ NAME = "checkpoint.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint: tensors by name, and facts as JSON."""
+    """A checkpoint: tensors by name, and other values as JSON."""
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, number: int) -> None:
-    """Make it the newest checkpoint of `folder`, and delete the others.
+    """Write the newest checkpoint of `folder`, and delete the others.
 
-    The tensors are written first, under a unique name; then the JSON file that names them is renamed into
-    place. If the process is killed in between, the previous checkpoint remains.
+    The tensors are written first, under a unique name. Then the JSON file that names them is renamed to its
+    final name. If the process is killed in between, the previous checkpoint remains.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"state-{number}.safetensors"
@@ -69,8 +69,11 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint; None if there is none, if it is of another PyTorch version, or if it cannot be
-    read (the log shows this): training then starts from the beginning."""
+    """Read the newest checkpoint.
+
+    Return None if there is none, if another PyTorch version wrote it, or if it cannot be read (the log shows
+    this). Training then starts from the beginning.
+    """
     try:
         content = json.loads((folder / NAME).read_bytes())
         if content["torch"] != str(torch.__version__):
@@ -92,8 +95,8 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 STEPS = {ModelKind.LSTM: 1000, ModelKind.MLP: 2000}
-"""The default for the fewest optimizer steps of a network. With fewer steps, on a few hundred rows, it still
-predicts little more than the mean."""
+"""The default of the smallest number of optimizer steps of a network. With fewer steps, on a few hundred
+rows, the network still predicts little more than the mean."""
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 500
 BATCHES_PER_EPOCH = 16
 SMALLEST_BATCH = 16
@@ -102,8 +105,10 @@ FEWEST_PATIENCE, PATIENCE_SHARE = 4, 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSchedule:
-    """At most `epochs` over all rows, in batches of `batch_size` rows; training stops after `patience`
-    epochs without a better loss."""
+    """The declared limits of a training: at most `epochs` over all rows, in batches of `batch_size` rows.
+
+    Training stops after `patience` epochs without a better loss.
+    """
 
     epochs: int
     batch_size: int
@@ -111,11 +116,11 @@ class TrainingSchedule:
 
 
 def course_of(spec: TrainingSpec, rows: int) -> TrainingSchedule:
-    """The declared course; defaults depend on the number of training rows.
+    """Return the declared schedule. Defaults depend on the number of training rows.
 
     A batch is the largest power of two with which an epoch has at least 16 batches, between 16 and 256 rows.
-    The epochs make at least the number of steps in `STEPS`, and are between 20 and 500. The patience is a
-    fifth of the epochs, because the learning rate falls until the last one.
+    The number of epochs is between 20 and 500, and large enough for the number of steps in `STEPS`. The
+    patience is a fifth of the epochs, because the learning rate falls until the last epoch.
     """
     batch_size = spec.batch_size or _batch_size(rows)
     steps = math.ceil(max(1, rows) / batch_size)
@@ -132,14 +137,15 @@ def _batch_size(rows: int) -> int:
 LEARNING_RATE, GRADIENT_NORM, LAST_RATE = 1e-3, 1.0, 0.05
 SCORING_BATCH = 1024
 AGREE_SECONDS = 1.0
-"""How often the ranks of a gang ask rank 0 whether a checkpoint is due."""
+"""The interval in seconds at which the ranks of a gang ask rank 0 whether to write a checkpoint."""
 
 Curve = tuple[tuple[float, float, float], ...]
 
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """The position of the training: `batch` of `epoch` comes next, `total` is the epoch's loss so far."""
+    """The position of the training. `batch` of `epoch` comes next; `total` is the loss of this epoch so
+    far."""
 
     epoch: int = 1
     batch: int = 0
@@ -148,19 +154,19 @@ class TrainingProgress:
     best_epoch: int = 0
     curve: list[tuple[float, float, float]] = field(default_factory=list)
     loaded: int = 0
-    """The epoch in which this attempt continued a killed one; 0 if it began from the beginning."""
+    """The epoch at which this attempt continued a killed attempt; 0 if it started from the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """The facts about the training beside the network, which has the weights of its best epoch."""
+    """Facts about the training. The network itself has the weights of its best epoch."""
 
     curve: Curve
     best_epoch: int
     resumed: int
-    """The epoch from which it continued, 0 if it began from the beginning."""
+    """The epoch at which this attempt continued; 0 if it started from the beginning."""
     waiting: float
-    """The share of the loop's time that was spent on getting batches."""
+    """The share of the loop's time for waiting until a batch is ready."""
     device: str
     mixed: bool
 
@@ -168,10 +174,9 @@ class TrainingResult:
 class Trainer:
     """Trains a network; `network` and `feed` are on one device.
 
-    A checkpoint contains all state that decides what comes next: the weights and the optimizer's moments. The
-    order of an epoch's rows follows from the seed and the epoch's number; the random numbers of dropout also
-    from the number of the batch and the rank. Only rank 0 of the gang reports to `context` and writes
-    `folder`.
+    A checkpoint contains all state that decides the next steps: the weights and the optimizer's moments. The
+    seed and the epoch's number decide the order of an epoch's rows. The number of the batch and the rank also
+    decide the random numbers of dropout. Only rank 0 of the gang reports to `context` and writes `folder`.
     """
 
     def __init__(
@@ -202,7 +207,8 @@ class Trainer:
         self._waited = self._worked = 0.0
 
     def learn(self, rows: Integers, held: Integers) -> TrainingResult:
-        """Train on `rows`; the network keeps the epoch with the best loss on `held`. Raises InputError."""
+        """Train on `rows`. At the end the network has the weights of the epoch with the best loss on `held`.
+        Raises InputError."""
         self._resume()
         self._loss = self._ranks.loss_of(self._network)
         train, validation = (torch.from_numpy(some).to(self._feed.device) for some in (rows, held))
@@ -245,8 +251,11 @@ class Trainer:
         self._finish_epoch(learned / len(train), validated / max(1, len(held)))
 
     def _is_due(self, step: int) -> bool:
-        """Whether to write a checkpoint now. In a gang rank 0 decides; it is asked at intervals of as many
-        steps as recently took one second."""
+        """Return whether to write a checkpoint now.
+
+        In a gang rank 0 decides. The ranks ask it about once a second. The number of steps between questions
+        follows from the recent speed.
+        """
         if self._ranks.size == 1:
             return time.monotonic() >= self._next_checkpoint
         if step < self._next_question:
@@ -258,8 +267,11 @@ class Trainer:
         return due
 
     def _step(self, rows: Tensor, done: float) -> Tensor:
-        """Train on one batch, in a gang on this rank's share of it; returns the loss times the number of
-        rows. `done` is the share of all steps before this one."""
+        """Train on one batch, in a gang on this rank's share of it; return the loss multiplied by the number
+        of rows.
+
+        `done` is the share of all steps before this step.
+        """
         begin = time.perf_counter()
         mine, counts = self._ranks.part(rows)
         inputs, target = self._feed.batch(mine)
@@ -280,7 +292,7 @@ class Trainer:
 
     @torch.inference_mode()
     def _score(self, rows: Tensor) -> float:
-        """The loss of this rank's share of these rows, times their number."""
+        """Return the loss of this rank's share of these rows, multiplied by their number."""
         self._network.eval()
         total = 0.0
         for some in torch.split(self._ranks.share(rows), SCORING_BATCH):
@@ -302,8 +314,11 @@ class Trainer:
         at.epoch, at.batch, at.total = at.epoch + 1, 0, 0.0
 
     def _save(self) -> None:
-        """Write a checkpoint; the next one is due after the declared time, and at most a twentieth of the
-        time is spent on checkpoints."""
+        """Write a checkpoint.
+
+        The next checkpoint is written after the declared time. Checkpoints take at most a twentieth of the
+        time.
+        """
         if self._folder is None or not self._ranks.leads:
             return
         begin = time.monotonic()
@@ -363,13 +378,15 @@ def _below(tensors: Any, prefix: str) -> dict[str, Tensor]:  # noqa: ANN401
 
 
 def _finite(facts: dict[str, Any]) -> dict[str, Any]:
-    """The value with infinity replaced, which JSON cannot represent."""
+    """Return the value. Infinity is replaced, because JSON cannot represent it."""
     return facts | {"best": facts["best"] if math.isfinite(facts["best"]) else None}
 
 
 def rate_share(done: float) -> float:
-    """The share of the learning rate: it rises in the first twentieth of the steps and then falls along a
-    cosine."""
+    """Return the factor of the learning rate at a share of all steps.
+
+    It rises in the first twentieth of the steps and then falls along a cosine.
+    """
     warm = min(1.0, done / 0.05 + 0.05)
     return warm * (LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 

@@ -1,7 +1,8 @@
-"""Hyperparameter search: parallel trials in processes, chosen by Optuna; its journal survives a crash.
+"""Hyperparameter search: parallel trials in processes. Optuna chooses their settings, and its journal
+survives a crash.
 
-This process only decides, forks and waits; it imports no library that makes a fork unsafe. A child reads the
-dataset once and runs one trial after the other.
+This process only decides, forks and waits. It imports no library that makes a fork unsafe. A child reads the
+dataset once and runs one trial after another.
 """
 
 import json
@@ -30,11 +31,12 @@ from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.training.study import INSTEAD_OF, UndefinedMetricError, ask, open_study, trial_rows
 
 STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
-"""Kinds of models that report losses while they train; trees report them at the end, when ending a trial
-early saves no time."""
+"""Kinds of models that report losses while they train. Trees report losses only at the end, when it is too
+late to stop a trial early."""
 DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 TryOut = Callable[[TrainingSpec, JobContext], float]
-"""Trains once and returns the metric; `context` reports progress and can stop the training."""
+"""A function that trains once and returns the metric. `context` reports progress and can stop the
+training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +52,11 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialContext(JobContext):
-    """A context that asks after each epoch whether to continue. Parallel trials have separate folders and
-    divide the threads; `side_by_side` is their number."""
+    """A context that asks after each epoch whether to continue.
+
+    Parallel trials have separate folders and divide the threads; `side_by_side` is the number of parallel
+    trials.
+    """
 
     side_by_side: int = 1
     ask: Callable[[float, float], bool] = field(default=lambda step, value: False)
@@ -62,7 +67,7 @@ class TrialContext(JobContext):
             raise PrunedError
 
     def progress(self, done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
-        """Does nothing: the search reports the progress."""
+        """Do nothing: the search reports the progress."""
 
     @property
     def threads(self) -> int:
@@ -71,19 +76,19 @@ class TrialContext(JobContext):
 
     @property
     def checkpoints(self) -> Path | None:
-        """None: the training of a killed trial starts from the beginning."""
+        """None: if a trial is killed, its training starts from the beginning."""
         return None
 
     @property
     def output(self) -> Path:
-        """The folder for a trial's output, which is measured but is not part of the model."""
+        """The folder for a trial's output. The output is measured but is not part of the model."""
         path = self.work / "output"
         path.mkdir(parents=True, exist_ok=True)
         return path
 
 
 def with_parameters(spec: TrainingSpec, values: Mapping[str, Value]) -> TrainingSpec:
-    """The training with these settings, and without a search."""
+    """Return the training with these settings, and without a search."""
     if spec.model == ModelKind.CUSTOM:
         return replace(spec, search=None, options={**spec.options, **values})
     return replace(spec, search=None, **values)  # type: ignore[arg-type]
@@ -92,8 +97,11 @@ def with_parameters(spec: TrainingSpec, values: Mapping[str, Value]) -> Training
 def find_best(
     spec: TrainingSpec, search: Search, context: JobContext, make: Callable[[], tuple[Objective, TryOut]]
 ) -> TuningResult:
-    """Run the search. `make` reads the dataset (in a child) and returns its objective and the function that
-    tries settings. Raises the errors of `make`; JobError if every trial failed."""
+    """Run the search.
+
+    `make` reads the dataset (in a child). It returns the objective of the training and the function that
+    tries settings. Raises the errors of `make`; JobError if every trial failed.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     crew = _TrialPool(spec, search, context, make)
@@ -160,8 +168,10 @@ class _TrialPool(Crew):
         return min(self._search.parallel or self._context.order.workers, self._search.trials)
 
     def _left(self) -> int:
-        """The number of trials to start; trials of a killed attempt do not count, but their
-        repetitions do."""
+        """Return the number of trials to start.
+
+        Trials of a killed attempt do not count, but the trials that repeat them count.
+        """
         if self._study is None:
             return self._search.trials
         trials = self._study.trials
@@ -218,7 +228,7 @@ class _TrialPool(Crew):
             self._start()
 
     def result(self) -> TuningResult:
-        """The result of the search. Raises JobError if every trial failed."""
+        """Return the result of the search. Raises JobError if every trial failed."""
         trials = self._study.trials if self._study else []
         if self._study is None or not any(trial.state == TrialState.COMPLETE for trial in trials):
             why = next(
@@ -253,16 +263,16 @@ class _TrialPool(Crew):
                 report({"value": attempt(with_parameters(self._spec, json.loads(order)), context)})
             except PrunedError:
                 report({"pruned": True})
-            except UndefinedMetricError:  # it is undefined for all settings
+            except UndefinedMetricError:  # the metric is undefined for all settings
                 raise
-            except (InputError, JobError) as error:  # these settings fail; others may work
+            except (InputError, JobError) as error:  # these settings fail, but others may work
                 report({"failed": str(error)})
             shutil.rmtree(context.output)
         sys.stdout.flush()
 
 
 def _own_folder(work: Path) -> Path:
-    """A context for this process, with its own copy of the code, if there is any."""
+    """Return a context for this process. If there is code, the context has its own copy of it."""
     folder = work / "trials" / str(os.getpid())
     folder.mkdir(parents=True)
     if (work / CODE).is_dir():

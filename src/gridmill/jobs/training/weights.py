@@ -1,4 +1,4 @@
-"""The weight of each row in training: from a column of the dataset, and from its class."""
+"""The weight of each row in training, from a column of the dataset and from the row's class."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -36,8 +36,11 @@ def check_column(name: str, schema: pa.Schema, chosen: tuple[str, ...]) -> None:
 def class_factors(
     spec: TrainingSpec, classes: tuple[str, ...], target: Floats, weights: Floats
 ) -> Floats | None:
-    """The weight of each class, from the class numbers and weights of the training rows; None if all are
-    equal. With `balanced`, the sums of weights of all classes are equal. Raises InputError."""
+    """Return the weight of each class, from the class numbers and weights of the training rows; None if all
+    are equal.
+
+    With `balanced`, the sums of weights of all classes are equal. Raises InputError.
+    """
     if spec.class_weight is None and not spec.class_weights:
         return None
     if not classes:
@@ -67,7 +70,7 @@ def row_weights(
     classes: tuple[str, ...],
     rows: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]],
 ) -> Floats | None:
-    """The weight of each row: 1 on average over the training rows; None if all weights are equal.
+    """Return the weight of each row; None if all weights are equal. The mean over the training rows is 1.
 
     `rows` are the numbers of the labelled rows of each split. Raises DataError for weights of train and
     validation rows that are missing or negative, InputError for classes that the label does not have.
@@ -86,7 +89,7 @@ def row_weights(
     factors = class_factors(spec, classes, target[train], row_weight[train])
     if factors is not None:
         number = target.copy()
-        number[~(number >= 0)] = len(factors)  # an unseen class has weight 1
+        number[~(number >= 0)] = len(factors)  # a class that is not in training has weight 1
         row_weight = row_weight * np.append(factors, 1.0)[number.astype(int)]
     elif column is None:
         return None
