@@ -277,7 +277,7 @@ def _weights(
 
 
 def _measure(number: int, card: ModelCard, frame: SortedFrame, context: JobContext) -> dict[str, float]:
-    """Return a function for the prediction of a single member from the ensemble's inputs."""
+    """Return the metrics of a single member, which predicts from the ensemble's inputs."""
     member = load_model(member_folder(context.output, number), context.threads)
     alone = replace(card, encodings=frame.encodings, weights=(1.0,))
     return evaluate(EnsemblePredictor(card=alone, members=(member,)), frame, ("validation",))

@@ -166,8 +166,8 @@ def _pairs(values: Mapping[str, object]) -> list[dict[str, str]]:
 
 
 EVERY_SECONDS, AGAIN_SECONDS, REST = 5.0, 60.0, 20
-"""The interval in seconds between sending metrics, and the pause before a failed server is tried again. The
-pause is at least this number of times as long as the last request."""
+"""The interval in seconds between sending metrics, and the pause in seconds before a failed server is tried
+again. The pause is at least REST times as long as the last request."""
 MOST_WAITING = 100_000
 """The largest number of metrics that wait for an unreachable server. Beyond it, the oldest metrics are
 dropped."""
