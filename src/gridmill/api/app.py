@@ -1,7 +1,7 @@
 """The ASGI application of the REST API: authentication, Host check, body limits and error responses.
 
 It serves routes under /v1 and documentation pages that work offline. `TokenMiddleware` runs before every
-route. Every error has the same typed body, also an unexpected one.
+route. All errors have the same typed body, including unexpected errors.
 """
 
 import hmac
@@ -89,11 +89,10 @@ def _same(header: str, token: str) -> bool:
 
 
 def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
-    """The application. With `token`, every /v1 request needs the token as a bearer, and a loopback Host
-    header.
+    """Make the application.
 
-    Without a token, every client that can connect is allowed, as on a Unix socket that only its owner can
-    open.
+    With `token`, every /v1 request needs the token as a bearer, and a loopback Host header. Without a token,
+    every client that can connect is allowed, as on a Unix socket that only its owner can open.
     """
     app = FastAPI(
         title="Gridmill", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None
@@ -112,7 +111,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
 
 
 def _openapi(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The OpenAPI document of FastAPI, completed with the rule that bodies with unknown fields are
+    """Return the OpenAPI document of FastAPI, with the additional rule that bodies with unknown fields are
     refused."""
     document = make()
     schemas: dict[str, Any] = document["components"]["schemas"]
@@ -131,7 +130,7 @@ def _openapi(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _named(part: object) -> set[str]:
-    """The names of schemas to which a part of the document refers."""
+    """Return the names of schemas to which a part of the document refers."""
     if isinstance(part, dict):
         own = {str(part["$ref"]).rpartition("/")[2]} if "$ref" in part else set[str]()
         return own.union(*map(_named, part.values()))
@@ -143,7 +142,7 @@ def _health() -> dict[str, str]:
 
 
 def _docs(request: Request) -> HTMLResponse:
-    """The API as one page, without scripts and without external resources."""
+    """Return the API documentation as one page, without scripts and without external resources."""
     source = files("gridmill.api").joinpath("docs.html.j2").read_text()
     template = Environment(autoescape=True).from_string(source)
     return page(template.render(api=request.app.openapi()))

@@ -20,7 +20,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 from gridmill.ports.grid import Grid
 
-Hint: TypeAlias = Any  # a type expression, for which typing has no type
+Hint: TypeAlias = Any  # a type expression: typing has no type for it
 Unknown: TypeAlias = tuple[tuple[str | int, ...], tuple[str, ...]]
 """The place of an unknown field, and the names that are known at that place."""
 
@@ -97,7 +97,7 @@ def _of_fields(value: Mapping[str, object], known: Mapping[str, Hint]) -> Iterat
 
 
 def _fewest(value: Mapping[str, object], alternatives: Iterable[Hint]) -> list[Unknown]:
-    """The unknown fields for a union: those for the alternative that knows most of the fields."""
+    """Return the unknown fields of a union: those of the alternative that knows most of the fields."""
     objects = [one for one in alternatives if is_dataclass(one) or get_args(one)]
     return min((list(_in_object(value, one)) for one in objects), key=len, default=[])
 

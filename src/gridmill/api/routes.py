@@ -150,7 +150,7 @@ async def _over(request: Request) -> bool:
 def _backfill_pipeline(
     grid: TheGrid, name: Name, backfill: Backfill, values: Annotated[dict[str, str] | None, Body()] = None
 ) -> Response:
-    """Take the pipeline's name from the path and ignore the name in the body."""
+    """Take the pipeline's name from the path, and ignore the name in the body."""
     return reply(grid.backfill_pipeline(replace(backfill, name=name), values or {}))
 
 

@@ -35,7 +35,7 @@ class NameLookup(Protocol):
     """A source of names for the completion."""
 
     def listed(self, noun: Noun) -> Iterable[Any]:
-        """The names of all records of a noun; of runs the newest first."""
+        """Return the names of all records of a noun; runs are sorted newest first."""
 
     def jobs(self, run: str) -> Iterable[str]:
         """Names of the jobs of a run."""
@@ -48,11 +48,11 @@ class GridNames:
         self._grid = grid
 
     def listed(self, noun: Noun) -> Iterable[Any]:
-        """See Known."""
+        """See NameLookup."""
         return list_nouns(self._grid, noun, limit=_RECENT if noun == Noun.RUN else None)
 
     def jobs(self, run: str) -> Iterable[str]:
-        """See Known."""
+        """See NameLookup."""
         return [view.job.job.name for view in self._grid.run(run).jobs]
 
 
@@ -64,7 +64,7 @@ class StoreNames:
         self._store = store
 
     def listed(self, noun: Noun) -> Iterable[Any]:
-        """See Known."""
+        """See NameLookup."""
         kind = Artifact if noun in ARTIFACTS else _CLASSES[noun.value]
         limit = _RECENT if noun == Noun.RUN else None
         for record in self._store.list(kind, limit=limit, newest_first=noun == Noun.RUN):
@@ -72,7 +72,7 @@ class StoreNames:
                 yield record.noun
 
     def jobs(self, run: str) -> Iterable[str]:
-        """See Known."""
+        """See NameLookup."""
         for record in self._store.list(JobRun, parent=run):
             if isinstance(record.noun, JobRun) and record.noun.part is None:
                 yield record.noun.job.name
@@ -163,7 +163,10 @@ def _pipelines(known: NameLookup) -> list[str]:
 
 
 def _versions(known: NameLookup, noun: Noun, incomplete: str) -> Iterable[str]:
-    """Names; versions only after the complete name and an `@`, as there may be thousands of versions."""
+    """Return names.
+
+    Versions are returned only after the complete name and an `@`, because there may be thousands of versions.
+    """
     listings = known.listed(noun)
     return (one.id for one in listings) if "@" in incomplete else dict.fromkeys(one.name for one in listings)
 

@@ -53,7 +53,7 @@ def export(
         loaded.write(sys.stdout.buffer, format=format or "csv", columns=names, split=split or None)
         return
     rows = loaded.write(Path(to), format=format or None, columns=names, split=split or None, replace=force)
-    size = Path(to).stat().st_size  # of a pipe 0
+    size = Path(to).stat().st_size  # the size of a pipe is 0
     if json:
         return emit(
             {"version": loaded.id, "path": str(Path(to).absolute()), "rows": rows, "size_bytes": size}
@@ -67,7 +67,8 @@ def export(
 
 
 def _one(versions: list[str], to: str, output: str) -> str:
-    """The version to write. Raises InputError for the former usage of `export`, which is now `backup`."""
+    """Return the version to write. Raises InputError for the former usage of `export`, which is now
+    `backup`."""
     if output:
         again = f"gridmill backup {' '.join(versions)} -o {output}"
         raise InputError(

@@ -42,7 +42,8 @@ class StateChangeLines:
                 print_error(f"{time.strftime('%H:%M:%S')} {job.job.job.name}: {note}")
 
     def show(self, tick: Tick) -> None:
-        """Print the change of state. A wait without a reason that has ended already gets no line."""
+        """Print the change of state. If a job waited without a reason and does not wait any more, nothing is
+        printed."""
         jobs = {view.job.id: view for view in tick.view.jobs}
         for event in (event for event in tick.events if event.type == "state"):
             job, state = jobs.get(str(event.body.get("id"))), str(event.body.get("state"))

@@ -47,7 +47,7 @@ def scalar(value: object) -> str:
 
 
 def whose(run: Run) -> str:
-    """`project vision`; empty for the default project."""
+    """Return `project vision`; empty for the default project."""
     return "" if run.project == DEFAULT else f"project {run.project}"
 
 
@@ -108,7 +108,7 @@ def place(view: JobView) -> str:
 
 
 def remark(view: JobView) -> str:
-    """The reason for which the job waits, or the message with which it ended."""
+    """Return the reason why the job waits, or the message with which it ended."""
     message = "" if view.job.message == view.job.state else view.job.message
     return message if view.job.state in FINISHED_JOBS else view.why or message
 

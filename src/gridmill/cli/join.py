@@ -119,8 +119,10 @@ class Membership:
         return self._node is not None and self._node.up
 
     def enter(self, beat: Callable[[], None]) -> None:
-        """`beat` is called meanwhile and may raise. Raises this, and what Provider.join raises; nothing runs
-        then."""
+        """Join the grid. `beat` is called during the join and may raise an error.
+
+        Raises the errors of `beat` and of Provider.join; after an error nothing runs.
+        """
         self.leave()
         self._node = self.machine.join(
             self._folder,
@@ -190,8 +192,8 @@ class OwnerWatch:
         self._lent_at: float | None = None
 
     def why_blind(self) -> str:
-        """The reason why signs of the owner may be missed; empty if all can be seen, or if there are no
-        rules."""
+        """Return the reason why some signs of the owner may be missed; empty if all signs can be detected, or
+        if there are no rules."""
         if self._rules is None:
             return ""
         self._machine.seconds_since_input()
@@ -203,8 +205,10 @@ class OwnerWatch:
         return "" if self._rules is None else self.look(is_lent=True)[1]
 
     def look(self, *, is_lent: bool) -> tuple[bool, str]:
-        """Whether to lend the machine, and the reason if not. Takes a second, unless there are no rules and
-        `is_lent` is False."""
+        """Return whether to lend the machine, and the reason if not.
+
+        This takes a second, unless there are no rules and `is_lent` is False.
+        """
         if self._rules is None:
             if is_lent:
                 time.sleep(_LOOK_SECONDS)

@@ -41,8 +41,10 @@ def failure(error: GridmillError, status: int) -> Response:
 async def pass_on(
     app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, who: str, log: logging.Logger
 ) -> None:
-    """Call the application. Log an unexpected error of it, and answer that `who` failed if no answer was
-    begun."""
+    """Call the application.
+
+    Log an unexpected error of the application. If no answer was begun, answer that `who` failed.
+    """
     started = False
 
     async def watched(message: Message) -> None:
@@ -68,7 +70,10 @@ async def pass_on(
 
 
 def _is_short_of_threads(error: Exception) -> bool:
-    """Python raises a RuntimeError without a class of its own if no thread can be started."""
+    """Return whether no thread could be started.
+
+    In this case Python raises a RuntimeError without a class of its own.
+    """
     return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 

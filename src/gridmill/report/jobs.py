@@ -31,7 +31,7 @@ from gridmill.report.transfers import in_fact
 MOST_LINES = 60
 _UNITS = {"_seconds": lambda value: show_period(float(value)), "_bytes": show_bytes}
 _SECRET = ("env",)
-"""Fields with possibly secret values, of which only the names are shown."""
+"""Fields whose values may be secret. Only the names of these fields are shown."""
 
 
 def declared(job: Job) -> str:
@@ -183,7 +183,7 @@ def headline_of(version: Artifact | None) -> str:
 
 
 def message_of(job: JobView) -> str:
-    """The text beside the state in the table."""
+    """Return the text beside the state in the table."""
     if job.job.state == JobState.FAILED:
         return reason(job, at_fault(job))
     return job.why or job.job.message or WHEN[job.job.job.when]

@@ -91,7 +91,7 @@ def _earlier(before: RunView | None) -> Mapping[str, Artifact]:
 
 
 def _since(models: Sequence[Artifact], earlier: Mapping[str, Artifact]) -> Iterator[str]:
-    """Notes on models that cannot be compared, and on models with the same version."""
+    """Yield notes on models that cannot be compared, and on models with the same version."""
     if not earlier:
         return
     for model in models:
@@ -142,7 +142,10 @@ def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPage:
-    """The section of one model. Charts are HTML; `facts` are names and texts; `tables` are breakdowns."""
+    """The section of one model.
+
+    Charts are HTML; `facts` are names and texts; `tables` are breakdowns.
+    """
 
     name: str
     id: str

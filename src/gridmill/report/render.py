@@ -1,12 +1,10 @@
 """Renders a run as one self-contained HTML page: error or result, then jobs, data, models and advice.
 
-The page has no script and loads nothing. Its size is bounded: each list has a maximum number of entries and
+The page has no script and loads nothing. Its size is limited: each list has a maximum number of entries and
 shows how many it leaves out. The advice on workers shows the measured points, the fitted law and its
-confidence.
-
-The beginning of a report: what failed, why and what to do, or what the run made.
-
-Predictions in a report: the chosen model with the reason, and a sample of true and predicted values.
+confidence. The page begins with the errors (the failed jobs, the reasons and the remedies) or with the
+results of the run. For a prediction, the page shows the chosen model with the reason, and a sample of true
+and predicted values.
 """
 
 import os

@@ -43,7 +43,8 @@ def transfers_of(job: JobView) -> AttemptTransfers | None:
 
 
 def in_fact(job: JobView) -> tuple[str, ...]:
-    """For a job that ran at another site, or could have run there: its time, in the form of a forecast."""
+    """Return the measured time of a job in the form of a forecast, if it ran at another site or could have
+    run there."""
     carried, last = transfers_of(job), job.attempts[-1] if job.attempts else None
     if last is None or last.use is None or not (carried or job.job.job.resources):
         return ()

@@ -44,8 +44,8 @@ _END_SECONDS = 30.0
 _END_MILLISECONDS = 1000
 """The time within which all connections of an ended process are closed, in seconds."""
 GIVE_WAY = "give_way"
-"""The name of a call that is not a use case: the control node ends for a permanent one, which takes over its
-runs and pods."""
+"""The name of a call that is not a use case: a permanent control node asks this control node to end, and
+takes over its runs and pods."""
 
 
 def connect_to(path: Path, hello: Hello, warn: Callable[[str], None]) -> "ClientLink":

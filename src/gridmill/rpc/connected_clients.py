@@ -205,7 +205,7 @@ class Attendance:
                 if not self._attended.is_over(run):
                     self._attended.stop(run)
                     continue
-            except GridmillError as error:  # the store cannot record the stop now
+            except GridmillError as error:  # the store cannot record the stop at the moment
                 self._warn(f"run {run} is not stopped yet, although its client has ended: {explained(error)}")
                 continue
             with self._changed:

@@ -49,12 +49,13 @@ def look_at(pid: int) -> ProcessLook | None:
 def wait_for_answer(
     sock: socket.socket, pid: int, where: str, *, answers: Callable[[], bool] = lambda: False
 ) -> None:
-    """Wait until the socket can be read. `pid` is the control node's process (0: unknown). `answers` checks
-    whether it answers another request.
+    """Wait until the socket can be read.
 
-    If the process is unknown, this looks for the process of this machine that listens at the other end.
-    Raises HungNodeError about 4 s after a control node was stopped, or some 30 s if its process is not found:
-    then only answers tell whether it is busy. Raises TimeoutError after the socket's timeout.
+    `pid` is the control node's process (0: unknown). `answers` checks whether the control node answers
+    another request. If the process is unknown, this function looks for the process of this machine that
+    listens at the other end. Raises HungNodeError about 4 s after a control node was stopped. If its process
+    is not found, this takes about 30 s, because then only answers show whether the control node is busy.
+    Raises TimeoutError after the socket's timeout.
     """
     seconds = sock.gettimeout()
     until = None if seconds is None else time.monotonic() + seconds
@@ -66,7 +67,7 @@ def wait_for_answer(
     while sock.fileno() not in readable(sock, milliseconds=int(1000 * LOOK_SECONDS)):
         now = look_at(pid)
         if now is None and pid:
-            return  # the process has ended: the socket reports that
+            return  # the process has ended, and the socket reports that
         if now is not None:
             still = still + 1 if _stands_still(before, now) else 0
             is_hung = still >= _LOOKS and (now.stopped or not answers())

@@ -116,7 +116,7 @@ class CallServer:
             return self._be_with(sock, hello, pid, ended)
 
     def _be_with(self, sock: socket.socket, hello: Hello, pid: int, ended: int | None) -> None:
-        """Serve the first connection of a client, from its welcome to its end."""
+        """Serve the first connection of a client, from the welcome to the end of the client."""
         client = self._attendance.enter(pid, hello.command, hello.environment)
         stays = partial(_send_message, sock, SessionMessage(stays=True))
         try:
@@ -198,7 +198,10 @@ def _word(sock: socket.socket) -> SessionMessage | None:
 
 
 def _send_message(sock: socket.socket, word: SessionMessage) -> None:
-    """Send a message without waiting. A client that does not read misses it; the log has all messages."""
+    """Send a message without waiting.
+
+    If a client does not read, it misses the message; the log has all messages.
+    """
     with contextlib.suppress(OSError):
         sock.send(frame([encode(word)]), socket.MSG_DONTWAIT)
 

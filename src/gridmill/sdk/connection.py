@@ -64,8 +64,11 @@ class Connections:
     def _request(
         self, ask: Callable[[HTTPConnection], HttpAnswer], *, repeatable: bool
     ) -> tuple[HTTPConnection, HttpAnswer]:
-        """The answer and its connection. The other end may close a persistent connection just when it is used
-        again: then a request that can be repeated is sent once more."""
+        """Return the answer and its connection.
+
+        The other end may close a persistent connection at the moment when it is used again. In this case a
+        request that can be repeated is sent a second time.
+        """
         kept = self._kept()
         if kept is not None:
             try:

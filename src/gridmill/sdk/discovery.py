@@ -24,7 +24,7 @@ from gridmill.version import __version__
 _TURN_SECONDS = 120.0
 """The time for which this process waits for another one that starts a control node, in seconds."""
 _STARTS = 3
-"""The number of times that a control node is started if it does not answer, or is killed at once."""
+"""The number of attempts to start a control node, if it does not answer or is killed at once."""
 _LOOK_SECONDS = 0.02
 _COMMAND_CHARACTERS = 200
 
@@ -67,11 +67,12 @@ def home_settings(home: str | Path | None) -> Settings:
 def open_home(
     settings: Settings, *, embed: bool, reading: bool = False, attends: Collection[str] = ()
 ) -> OpenGrid:
-    """The running control node of the home; if there is none, a new one that ends with its last client, or
-    with `reading` only the records. `attends` are runs for which this client waits.
+    """Open the running control node of the home.
 
-    A control node that owns the home and does not answer may be starting or ending, so it gets time. Raises
-    UnavailableError if none is running and `embed` is false, HomeInUseError if one neither ends nor answers.
+    If there is none, start a control node that ends with its last client; with `reading`, open only the
+    records. `attends` are runs for which this client waits. If a control node owns the home and does not
+    answer, it may be starting or ending, so this function waits for it. Raises UnavailableError if none is
+    running and `embed` is false, HomeInUseError if a control node neither ends nor answers.
     """
     link = _answering(settings, attends)
     if link is not None:
@@ -130,7 +131,8 @@ def _warn(message: str) -> None:
 
 
 def _started(settings: Settings, attends: Collection[str]) -> ClientLink:
-    """A link to a control node, which this process starts, unless another process is starting it."""
+    """Return a link to a control node that this process starts. If another process is starting one, wait for
+    it."""
     if not settings.store:
         check_home(settings.home)
     make_home(settings.home)
