@@ -49,7 +49,7 @@ _SOON_SECONDS = 30 * _DAY_SECONDS
 
 
 def look_at_clusters(settings: Settings) -> Iterator[Check]:
-    """The checks of the farms that this home joined, one line for each."""
+    """The checks of the farms that this home joined: one line for each farm."""
     folder = settings.home / "clusters"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in names:
@@ -163,7 +163,8 @@ def _packages() -> tuple[bool, str]:
 
 
 def _dates(certificate: Path) -> tuple[bool, str]:
-    """The check of the farm's own certificate. A clock that was set back would refuse all tenants."""
+    """The check of the farm's own certificate. If the clock was set back, all tenants would refuse the
+    certificate."""
     try:
         amiss = look_at_dates(
             certificate, time.time(), "move it and control.key away; all tenants must join again"

@@ -1,4 +1,4 @@
-"""Connects a control node to the record of its clients, and their runs to them."""
+"""Connects a control node with its clients, and connects their runs with the clients."""
 
 import sys
 import threading
@@ -9,15 +9,16 @@ from gridmill.control.client_runs import AttendedRuns
 from gridmill.rpc.connected_clients import Attendance
 
 RETURN_SECONDS = 3.0
-"""The time that clients have to reconnect to runs of another control node before the runs continue without
-them, in seconds."""
+"""If another control node started the runs, the clients have this time to reconnect before the runs
+continue without them, in seconds."""
 _SWITCH_SECONDS = 0.0005
-"""Threads that import modules must not delay the control node in the same process (Python's default is
-0.005)."""
+"""The thread switch interval in seconds. It is short so that threads that import modules do not delay the
+control node in the same process. Python's default is 0.005."""
 
 
 def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> Attendance:
-    """The clients of a control node in this process. Where it `stays`, jobs have its own environment."""
+    """The clients of a control node in this process. If the control node `stays` after their end, jobs get
+    its own environment."""
     runs = AttendedRuns(
         node.node,
         look=node.grid.run,
@@ -30,14 +31,14 @@ def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> A
 
 
 class _PreloadedReport:
-    """What writes reports is imported and compiled while the jobs of the first run are under way: at its end
-    it would be waited for."""
+    """Imports and compiles the modules that write reports while the jobs of the first run are running.
+    Otherwise the user would wait for this at the end of the run."""
 
     def __init__(self) -> None:
         self._begun = False
 
     def prepare(self) -> None:
-        """Import the modules, at the first call only."""
+        """Import the modules. Only the first call has an effect."""
         if not self._begun:
             self._begun = True
             sys.setswitchinterval(_SWITCH_SECONDS)

@@ -61,10 +61,10 @@ def serve_farm(
     retain_seconds: float,
     limits: tuple[int | None, int | None] = (None, None),
 ) -> Iterator[ServedFarm]:
-    """A farm that runs until the end of the block; pods go on. Raises InputError, UnavailableError,
-    HomeInUseError, StorageError."""
+    """Run a farm until the end of the block. Its pods continue to run. Raises InputError,
+    UnavailableError, HomeInUseError, StorageError."""
     _want_tls()
-    from gridmill.farm.main import start  # and with it `cryptography`
+    from gridmill.farm.main import start  # this import also loads `cryptography`
 
     size_bytes, files = limits
     with lock_home(settings.home):
@@ -111,14 +111,14 @@ class _TenantRecords:
         return _invite(self.records, name)
 
     def revoke(self, name: str) -> None:
-        from gridmill.farm.join import revoke  # and with it `cryptography`
+        from gridmill.farm.join import revoke  # this import also loads `cryptography`
 
         revoke(self.records, name)
 
 
 @contextmanager
 def open_desk(settings: Settings) -> Iterator[TenantRecords]:
-    """The records of the home's farm until the end of the block. Raises NotFoundError, StorageError."""
+    """The records of the home's farm, open until the end of the block. Raises NotFoundError, StorageError."""
     address = listening(settings)
     _want_tls()
     records = open_records(settings)
@@ -129,13 +129,13 @@ def open_desk(settings: Settings) -> Iterator[TenantRecords]:
 
 
 def _invite(records: RecordStore, name: str = "") -> str:
-    from gridmill.farm.join import invite  # and with it `cryptography`
+    from gridmill.farm.join import invite  # this import also loads `cryptography`
 
     return invite(records, time.time(), name)
 
 
 def _want_tls() -> None:
-    """Raises UnavailableError if no certificate can be created."""
+    """Raise UnavailableError if no certificate can be created."""
     if find_spec("cryptography") is None:
         raise UnavailableError(
             "a farm needs certificates, and the package `cryptography` is not here",

@@ -24,7 +24,7 @@ _KEY_BYTES = 32
 
 
 def lock_home(home: Path) -> IO[str]:
-    """Lock the home until the returned file is closed. Raises HomeInUseError if another process has the
+    """Lock the home until the returned file is closed. Raises HomeInUseError if another process holds the
     lock."""
     make_home(home)
     file = (home / "control.lock").open("a+")
@@ -37,7 +37,7 @@ def lock_home(home: Path) -> IO[str]:
         if is_farm(home):
             raise HomeInUseError(f"a farm (process {owner}) already owns {home}", hint=_OF_A_FARM) from error
         raise HomeInUseError(f"a control node (process {owner}) already owns {home}") from error
-    # the record of a killed process, which may have had the number of this process
+    # a killed process left this record; another process may have its number now
     (home / "control.json").unlink(missing_ok=True)
     file.truncate(0)
     file.write(str(os.getpid()))
@@ -46,7 +46,8 @@ def lock_home(home: Path) -> IO[str]:
 
 
 def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
-    """Lock the home, and wait for another owner as long as `waits()` is true. Raises HomeInUseError."""
+    """Lock the home. While another process owns it, wait as long as `waits()` is true. Raises
+    HomeInUseError."""
     while True:
         try:
             return lock_home(home)
@@ -57,9 +58,10 @@ def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
 
 
 def home_secret(home: Path) -> bytes:
-    """The key that pod secrets are derived from; made once, by who owns the home, for this user only.
+    """The key from which pod secrets are derived. The owner of the home creates it once, in a file that only
+    this user can read.
 
-    Raises StorageError for a file that has none.
+    Raises StorageError if the file has no valid key.
     """
     path = home / "secret"
     if not path.exists():
@@ -83,9 +85,10 @@ def _no_key(path: Path, why: str) -> StorageError:
 
 
 def open_store(settings: Settings) -> Store:
-    """The home's own (SQLite), or the database that the settings name. Raises InputError, StorageError, also
-    for a store that is empty or of another home while the storage root has results of this one: they would
-    be forgotten, and their names given again."""
+    """The store of the home: its SQLite file, or the database that the settings name. Raises InputError
+    and StorageError. StorageError is also raised if the store is empty or belongs to another home while
+    the storage root has results of this home. Otherwise these results would be lost, and their names would
+    be used again."""
     path = settings.home / "store.db"
     if not settings.store and not (path.exists() and path.stat().st_size):
         if marks_of(settings.root, settings.home):
@@ -103,7 +106,7 @@ def open_store(settings: Settings) -> Store:
 
 
 def _why_not_ours(settings: Settings, store: Store) -> str:
-    """The reason why the store does not have the results of this home in the storage root; empty if it has
+    """The reason why the store does not have the results of this home in the storage root. Empty if it has
     them, or if there are none."""
     site = store.get(Site, LOCAL)
     mark = site.noun.settings.get("store", "") if site and isinstance(site.noun, Site) else ""
@@ -113,7 +116,8 @@ def _why_not_ours(settings: Settings, store: Store) -> str:
             if claim.mark == mark:
                 return ""
             others = True
-    if not others or (not mark and store.damage()):  # the record that says it is what was damaged
+    # the damaged record may be the one with the mark of this home
+    if not others or (not mark and store.damage()):
         return ""
     return "of another home" if mark else "empty"
 
@@ -128,7 +132,7 @@ def _lost(settings: Settings, what: str) -> StorageError:
 
 
 def open_store_as_it_is(settings: Settings) -> Store:
-    """The same, whatever is in it. Raises InputError, StorageError."""
+    """The store of the home, whatever it contains. Raises InputError, StorageError."""
     if not settings.store:
         check_home(settings.home)
         own: Store = find("stores", "sqlite")(settings.home / "store.db")

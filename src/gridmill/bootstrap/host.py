@@ -1,7 +1,5 @@
-"""The factories that commands use. Each imports what it builds only when it is called.
-
-Most commands need none of them.
-"""
+"""The factories that commands use. Each factory imports its modules only when it is called, because most
+commands need none of them."""
 
 from typing import TYPE_CHECKING
 

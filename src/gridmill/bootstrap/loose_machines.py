@@ -1,4 +1,5 @@
-"""A grid of loose machines: starts its head on this machine, or joins this machine to it as a node."""
+"""A grid of loose machines. This module starts the head of the grid on this machine, or joins this machine
+to the grid as a node."""
 
 import socket
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ def check_head(host: str) -> None:
 
 
 def gather(grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
-    """Start the head and add its site. Raises UnavailableError."""
+    """Start the head of the grid and add its site. Raises UnavailableError."""
     folder = settings.home / "ray"
     start_head(folder, host, port)
     token = token_file(folder)
@@ -33,7 +34,7 @@ def gather(grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
 
 
 class LocalProvider:
-    """This machine as one that a grid may use: see `ports.host.Provider`."""
+    """This machine as a machine that a grid may use: see `ports.host.Provider`."""
 
     def __init__(self, watch: IdleWatch | None = None) -> None:
         self._watch = watch or IdleWatch()

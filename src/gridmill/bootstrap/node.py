@@ -1,4 +1,4 @@
-"""Builds a control node from the settings: a running one, or one that only reads."""
+"""Builds a control node from the settings: a running node, or a node that only reads."""
 
 import hashlib
 import os
@@ -59,8 +59,8 @@ from gridmill.transport.server import PodLinkServer
 from gridmill.version import __version__
 
 LOCAL_CPU_SHARE = 16.0
-"""How many times deployments on this machine may claim each CPU: idle ones use none, and the operating system
-shares fairly. Memory is never claimed twice."""
+"""How many times deployments on this machine may claim each CPU. Idle deployments use no CPU, and the
+operating system divides the CPUs fairly. Memory is never claimed twice."""
 
 
 class SystemClock:
@@ -77,14 +77,15 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedNode:
-    """A control node in this process. `close` ends it: with `tear_down`, its idle deployments too."""
+    """A control node in this process. `close` stops it; with `tear_down`, it also tears down its idle
+    deployments."""
 
     grid: Service
     node: ControlNode
     finish: Callable[[bool], None]
 
     def close(self, *, tear_down: bool = True) -> None:
-        """Stop the control node. Can be repeated."""
+        """Stop the control node. The call can be repeated."""
         self.finish(tear_down)
 
 
@@ -92,7 +93,8 @@ _COPIES = "copies of declarations"
 
 
 def _with_fault(store: Store, fault: str) -> Store:
-    """The store, or for tests one that fails as `fault` says. Raises InputError for an unknown fault."""
+    """The store. For tests, a store that fails as `fault` specifies. Raises InputError for an unknown
+    fault."""
     if not fault:
         return store
     faulty: Store = find("faults", "store")(store, fault)
@@ -118,14 +120,14 @@ def embed(
 ) -> EmbeddedNode:
     """A running control node for the home in `settings`.
 
-    Runs whose clients lost another control node stand still until these are back, for `await_seconds` at
-    most. `end` is called when it is asked to shut down; without it, it closes, idle
-    deployments too.
+    If the clients of a run lost another control node, the run waits until these clients reconnect, but at
+    most for `await_seconds`. `end` is called when a client asks the node to shut down. Without `end`, the
+    node closes and tears down its idle deployments.
 
-    `site` is the local one, prepared; it is closed with the rest, and when this fails.
-    While another process owns the home and `waits()`, this waits for it to end.
-    With `take_over` also on a store that another home left while its pods ran: they are taken for gone.
-    Raises HomeInUseError, StoreInUseError, StorageError.
+    `site` is the prepared local site. It is closed with the node, and also if this function fails. While
+    another process owns the home, the function waits for its end as long as `waits()` is true. With
+    `take_over`, the node also uses a store that another home left while its pods were running; these pods
+    count as lost. Raises HomeInUseError, StoreInUseError, StorageError.
     """
     local: SitePort = site or find("sites", "local")(settings)
     with ExitStack() as undone:
@@ -194,17 +196,19 @@ def _local_site(control: Control) -> Site:
 
 
 def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping[str, int]) -> Site:
-    """With the mark of the store, which goes with it from home to home, and as how many a GPU here counts."""
+    """The local site with two more settings: the mark of the store, which stays the same if the store
+    moves to another home, and the number of shares of each GPU."""
     site = control.ledger.find(Site, here.name)
     mark = site.settings.get("store") if site else None
-    mark = mark or max(marks, key=marks.__getitem__, default=None)  # for a damaged record
+    # used if the record with the mark is damaged
+    mark = mark or max(marks, key=marks.__getitem__, default=None)
     shares = {GPU_SHARES: str(gpu_shares)} if gpu_shares > 1 else {}
     return replace(here, settings={**here.settings, **shares, "store": mark or secrets.token_hex(8)})
 
 
 def open_site(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The port of a declared site. Raises InputError for settings that its kind does not have, NotFoundError
-    for a kind that nobody brings, UnavailableError when it does not answer."""
+    """The port of a declared site. Raises InputError for settings that its kind does not support,
+    NotFoundError for a kind that no plug-in provides, and UnavailableError if the site does not answer."""
     port: SitePort = find("sites", site.kind.value)(settings, site, doors)
     return port
 
@@ -251,7 +255,7 @@ def _wire(
             part.close()
         raise
     _keep_copies(control, DeclaredCopies(settings.root, here.settings["store"]), anew=not embedded)
-    control.ledger.doubtful = True  # the first tick checks everything that a crash may have left unfinished
+    control.ledger.doubtful = True  # the first tick checks all work that a crash may have interrupted
     surveyor = SiteMonitor(node)
     closed: list[bool] = []
     over = threading.Event()
@@ -288,7 +292,7 @@ def _wire(
     watch = partial(_watch_disk, service, over, warn)
     threading.Thread(target=watch, name="disk", daemon=True).start()
     node.wake()
-    if embedded:  # one for a single run ends as soon as it can
+    if embedded:  # an embedded control node ends as soon as it can
         check = partial(_check_daily, service, settings.home / "store.checked", warn)
         threading.Thread(target=check, name="check", daemon=True).start()
     else:
@@ -298,7 +302,7 @@ def _wire(
 
 
 def _sweep(service: Service, days: float, over: threading.Event, warn: Callable[[str], None]) -> None:
-    """At the start and once a day, in the background: check the whole store, and delete unused data."""
+    """Check the whole store and delete unused data, at the start and once a day, in the background."""
     while not over.is_set():
         try:
             service.check_store()
@@ -309,8 +313,8 @@ def _sweep(service: Service, days: float, over: threading.Event, warn: Callable[
 
 
 def _keep_copies(control: Control, copies: DeclaredCopies, *, anew: bool) -> None:
-    """Keep copies of what users declare below the storage root, from which `gridmill recover` restores it.
-    All are compared `anew`, and where there are none yet."""
+    """Keep copies of users' declarations below the storage root, from which `gridmill recover` restores
+    them. With `anew`, or if there are no copies yet, all declarations are compared with the copies first."""
 
     def keep(nouns: Iterable[object], deleted: Iterable[tuple[type[object], str]]) -> None:
         try:
@@ -327,7 +331,8 @@ def _keep_copies(control: Control, copies: DeclaredCopies, *, anew: bool) -> Non
 
 
 def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> None:
-    """Read the whole store, unless this was done less than a day ago, as the time of the file `mark` says."""
+    """Read the whole store, unless this was done less than a day ago. The modification time of the file
+    `mark` is the time of the last check."""
     try:
         if abs(time.time() - mark.stat().st_mtime) < DAY_SECONDS:
             return
@@ -343,7 +348,7 @@ def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> N
 
 
 def _watch_disk(service: Service, over: threading.Event, warn: Callable[[str], None]) -> None:
-    """Measure the free space until the control node ends."""
+    """Measure the free space until the control node stops."""
     last = ""
     while not over.wait(DISK_SECONDS):
         try:
@@ -361,29 +366,29 @@ def _all(acts: Iterable[Callable[[], None]]) -> None:
 
 
 DISK_SECONDS = 0.5
-"""The interval at which the free space of home and storage root is measured, in seconds."""
+"""The interval in seconds at which the free space of home and storage root is measured."""
 
 
 class NullLinkServer:
-    """The links of a reading control node: no pod can connect."""
+    """The link server of a control node that only reads: no pod can connect."""
 
     def receive(self) -> tuple[ReceivedMessage, ...]:
         """Receive nothing."""
         return ()
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Nobody is there."""
+        """Do nothing: no pod is connected."""
 
     def drop(self, channel: int) -> None:
-        """Nobody is there."""
+        """Do nothing: no pod is connected."""
 
     def close(self) -> None:
-        """Close nothing."""
+        """Do nothing: there is no connection."""
 
 
 def read(settings: Settings) -> EmbeddedNode:
-    """A control node without its loop, beside the one that owns the home. It answers calls and changes
-    nothing.
+    """A control node without its loop, which can run beside the control node that owns the home. It answers
+    calls and changes nothing.
 
     Raises StorageError.
     """
@@ -407,8 +412,8 @@ def read(settings: Settings) -> EmbeddedNode:
 
 
 def _refuse_others_pods(control: Control, here: Site) -> None:
-    """Check that the store has no running pods of another home, which only that home can see and stop. Raises
-    StoreInUseError."""
+    """Check that the store has no running pods of another home, because only that home can see and stop
+    them. Raises StoreInUseError."""
     site = control.ledger.find(Site, here.name)
     if site is None or site.settings.get("home") in (None, here.settings["home"]):
         return
@@ -436,7 +441,7 @@ def _refuse_other_shares(control: Control, here: Site) -> None:
 
 
 def _declare_site(control: Control, site: Site) -> None:
-    """The local site with the current capacity of this machine."""
+    """Store the local site with the current capacity of this machine, if it has changed."""
     if control.ledger.find(Site, site.name) != site:
         transaction = control.begin()
         transaction.put(site)
@@ -450,6 +455,7 @@ def _render(
     before: RunView | None,
     logs: LogEnds,
 ) -> str:
-    """The report, by name: templates load only when one is asked for."""
+    """The rendered report. The plug-in is loaded by name, so that its templates load only when a report is
+    requested."""
     render: Render = find("reports", "html")
     return render(view, events, advice, before, logs)

@@ -1,6 +1,6 @@
-"""Recovers a home: the records that its store lost are made again from what lies in the storage root.
+"""Recovers a home: it restores the records that the store lost from the files in the storage root.
 
-Nothing is deleted: a store that cannot be used is kept beside the one that takes its place.
+Nothing is deleted: a store that cannot be used is kept beside its replacement.
 """
 
 import os
@@ -26,14 +26,14 @@ from gridmill.stores.salvage import Salvage, salvage
 
 _AT_ONCE = 500
 _BESIDE = ("", "-wal", "-shm")
-"""What belongs to a SQLite database, by the ends of its files' names."""
+"""The endings of the names of the files that belong to a SQLite database."""
 _NOTHING = Salvage(nouns=(), counters={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Condition:
-    """How the store was found. `usable`: it stays, and gets what it lacks. `read`: records of it are those of
-    this home. `forgotten`: it does not know all numbers that were given."""
+    """The condition of the store. `usable`: the store is kept, and the missing records are added. `read`:
+    its readable records belong to this home. `forgotten`: it does not know all numbers that were given."""
 
     words: str
     usable: bool
@@ -42,8 +42,8 @@ class _Condition:
 
 
 def recover(settings: Settings, *, dry_run: bool) -> RecoveryReport:
-    """Restore what the store lacks. Raises HomeInUseError while a control node is up, StorageError,
-    InputError on the machine of a farm."""
+    """Restore the records that the store lacks. Raises HomeInUseError while a control node is running,
+    StorageError, and InputError on the machine of a farm."""
     if is_farm(settings.home):
         raise InputError(f"{settings.home} is the home of a farm, which keeps no versions")
     try:
@@ -61,7 +61,7 @@ def recover(settings: Settings, *, dry_run: bool) -> RecoveryReport:
 
 
 def _look(settings: Settings, marks: Mapping[str, int]) -> tuple[_Condition, str]:
-    """How the store is, and its own mark where that is of this home."""
+    """The condition of the store, and its mark if the store belongs to this home."""
     path = settings.home / "store.db"
     if not settings.store and not path.exists():
         return _Condition(words="the store is missing", usable=False, read=False), ""
@@ -95,7 +95,8 @@ def _look(settings: Settings, marks: Mapping[str, int]) -> tuple[_Condition, str
 def _replace(
     settings: Settings, found: RootRecords, condition: _Condition, *, dry_run: bool
 ) -> RecoveryReport:
-    """A new store in place of one that cannot be used, with what can be read of that one."""
+    """Replace a store that cannot be used by a new store, with all records that can be read from the old
+    one."""
     path = settings.home / "store.db"
     with _workplace(settings.home) as folder:
         salvaged = _salvaged(path, folder) if condition.read else _NOTHING
@@ -122,7 +123,7 @@ def _replace(
 
 @contextmanager
 def _workplace(home: Path) -> Iterator[Path]:
-    """A folder in the home that is gone at the end."""
+    """A temporary folder in the home, which is deleted at the end of the block."""
     folder = Path(tempfile.mkdtemp(prefix=".recover-", dir=home))
     try:
         yield folder
@@ -140,7 +141,8 @@ def _salvaged(path: Path, folder: Path) -> Salvage:
 
 
 def _keep_aside(path: Path) -> Path | None:
-    """Give the store's files other names. One that is there under no other name yet is never without one."""
+    """Rename the files of the store. The main file is renamed last, so that an interrupted call leaves it
+    in place."""
     number = 1
     while any(path.with_name(f"{path.name}.lost-{number}{end}").exists() for end in _BESIDE):
         number += 1
@@ -161,7 +163,7 @@ def _fill(
     *,
     dry_run: bool,
 ) -> RecoveryReport:
-    """Put what the store lacks, then have the pipelines belong to it."""
+    """Add the records that the store lacks, and then make this store the owner of the home's pipelines."""
     missing = restoration(found, store, time.time())
     if not dry_run:
         _put(store, missing.nouns)

@@ -33,7 +33,7 @@ from gridmill.storage.home import make_home
 
 _LOOK_SECONDS = 0.2
 _GIVE_WAY_SECONDS = 30.0
-"""How long `gridmill up` waits for an embedded control node to end."""
+"""How long `gridmill up` waits for an embedded control node to end, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +61,17 @@ class _RunningNode:
 def serve_node(
     settings: Settings, address: tuple[str, int] | None, *, take_over: bool, say: Callable[[str], None]
 ) -> Iterator[ServedNode]:
-    """A control node that serves until the end of the block. Raises HomeInUseError, StoreInUseError,
-    StorageError, UnavailableError, InputError."""
+    """Run a control node until the end of the block. Raises HomeInUseError, StoreInUseError, StorageError,
+    UnavailableError, InputError."""
     raise_open_files()
     share_memory_areas()
     with ExitStack() as ending:
-        listener = _listen(settings.home, *address) if address else None  # before anybody gives way to us
+        # before another control node ends to make way for this one
+        listener = _listen(settings.home, *address) if address else None
         ending.callback(listener.close) if listener else None
         make_home(settings.home)
-        with asking(settings.home):  # until we have announced ourselves: who asks next is to see that
+        # until the announcement is written, so that the next process that asks sees it
+        with asking(settings.home):
             node = _own(settings, take_over, say)
             ending.callback(node.close, tear_down=False)
             ending.enter_context(_with_clients(node, settings))
@@ -87,9 +89,10 @@ def serve_node(
 
 
 class _Apps:
-    """The HTTP application, made when the first request comes.
+    """The HTTP application, which is created at the first request.
 
-    Commands of this machine do not use HTTP, and FastAPI and the routes take half of an idle node's memory.
+    Commands on this machine do not use HTTP, and FastAPI with the routes takes half of the memory of an
+    idle node.
     """
 
     def __init__(self, grid: Grid, token: str) -> None:
@@ -123,7 +126,7 @@ class _Apps:
 
 @contextmanager
 def _with_clients(node: EmbeddedNode, settings: Settings) -> Iterator[None]:
-    """Answers calls of clients on this machine, and stops the runs of those that go."""
+    """Answer calls of clients on this machine, and stop the runs of clients that disconnect."""
     attendance = attend(node, stays=True, warn=warn)
     server = CallServer(
         settings.home / SOCKET,
@@ -149,12 +152,14 @@ def _raise_home_in_use() -> None:
 
 
 def _listen(home: Path, host: str, port: int) -> socket.socket:
-    """Raises UnavailableError; HomeInUseError where it is another control node of the home that listens."""
+    """Listen at the address. Raises UnavailableError, or HomeInUseError if another control node of this
+    home already listens there."""
     try:
         return listen_at(host, port)
     except UnavailableError:
         if (home / "control.lock").exists():
-            with asking(home):  # who starts now is to have announced itself
+            # a control node that is starting writes its announcement before this block begins
+            with asking(home):
                 _want_unowned(home)
         raise
 
@@ -168,8 +173,9 @@ def _want_unowned(home: Path) -> None:
 
 
 def _own(settings: Settings, take_over: bool, say: Callable[[str], None]) -> EmbeddedNode:
-    """The control node, in this process. One that was started for its clients ends meanwhile, and leaves its
-    runs. Raises HomeInUseError, also where that takes too long."""
+    """The control node in this process. If an embedded control node owns the home, it is asked to end and
+    leaves its runs to this one. Raises HomeInUseError if the owner does not end, or if this takes too
+    long."""
     until, warned = time.monotonic() + _GIVE_WAY_SECONDS, False
     while True:
         try:
@@ -188,10 +194,10 @@ def _own(settings: Settings, take_over: bool, say: Callable[[str], None]) -> Emb
 
 
 def _ask_owner_to_end(settings: Settings) -> None:
-    """Of the control node that owns the home, and wait for its end."""
+    """Ask the control node that owns the home to end, and wait for its end."""
     link = answers(settings)
     if link is not None:
-        with suppress(UnavailableError):  # it ends
+        with suppress(UnavailableError):  # the connection breaks because the control node ends
             ask_to_end(link)
         link.close()
 
@@ -201,7 +207,8 @@ def _ends_for_server(home: Path) -> bool:
 
 
 def is_permanent(home: Path) -> bool:
-    """Whether who owns the home is a `gridmill up`: those announce themselves."""
+    """Whether the owner of the home is a `gridmill up`. Only a control node of `gridmill up` writes an
+    announcement."""
     try:
         announced = json.loads((home / "control.json").read_text())["pid"]
         return bool(str(announced) == (home / "control.lock").read_text().strip())
@@ -210,7 +217,7 @@ def is_permanent(home: Path) -> bool:
 
 
 def _announce(home: Path, body: dict[str, object]) -> None:
-    """Write control.json, whole or not at all, for this user only: it carries the token."""
+    """Write control.json atomically, and readable only for this user, because it contains the token."""
     draft = home / "control.json.draft"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -1,6 +1,6 @@
-"""Runs slow observations and slow actions beside the ticks, so that no tick waits for them.
+"""Runs slow observations and slow actions in threads beside the ticks, so that no tick waits for them.
 
-A later tick takes in the result, under the lock, against the records as they are then.
+A later tick processes their results under the node's lock, with the records of that time.
 """
 
 import threading
@@ -13,29 +13,29 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 THREADS = 16
-"""How many slow actions run at once. One that hangs (on a folder of an unreachable file server) occupies one
-thread."""
+"""The number of slow actions that run at once. An action that hangs (on a folder of an unreachable file
+server) occupies one thread."""
 
 
 class BackgroundRunner(Protocol):
     """The interface of background work: it runs slow functions outside the ticks. `act` must not use
-    records; `then` is called with its result under the node's lock."""
+    records. `then` is called with its result under the node's lock."""
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
-        """Start `act`, unless work with the same key is running or its result was not taken yet."""
+        """Start `act`, unless work with the same key is running or its result was not processed yet."""
 
     def is_running(self, key: str) -> bool:
-        """Whether work with that key is running, or its result was not taken yet."""
+        """Whether work with that key is running, or its result was not processed yet."""
 
     def apply_results(self) -> bool:
-        """Call `then` for the work that has finished; whether there was any. Needs the lock."""
+        """Call `then` for all finished work. Returns whether there was any. The caller holds the lock."""
 
     def has_more(self) -> bool:
         """Whether work has finished since the last tick."""
 
     def stop(self, seconds: float) -> None:
-        """Wait until all submitted work has finished, at most for that time. Call it without the
-        lock."""
+        """Wait until all submitted work has finished, but at most for that time. The caller must not hold
+        the lock."""
 
 
 class ImmediateRunner:
@@ -133,10 +133,10 @@ class ThreadRunner:
 
 
 def completed(act: Callable[[], T]) -> Future[T]:
-    """The result of `act`, or the error that it raised."""
+    """A finished future with the result of `act`, or with the error that it raised."""
     future: Future[T] = Future()
     try:
         future.set_result(act())
-    except Exception as error:  # noqa: BLE001  raised again where it is taken in
+    except Exception as error:  # noqa: BLE001  raised again when the result is read
         future.set_exception(error)
     return future

@@ -1,4 +1,5 @@
-"""Runs that a client waits for: the environment of their jobs, and their stop when the client disconnects."""
+"""Runs for which a client waits: the environment of their jobs, and their stop when the client
+disconnects."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,13 +11,13 @@ from gridmill.domain.states import RunState
 from gridmill.domain.views import RunView
 
 _NEWEST = 1000
-"""How many of the newest runs are searched for one whose client does not know whether it was started seconds
-ago."""
+"""How many of the newest runs are searched for a run that was started seconds ago, if its client does not
+know whether it was started."""
 
 
 class AttendedRuns:
-    """The runs of clients on one node. With `own_environment`, jobs have the environment of the control
-    node, whichever client starts them.
+    """The runs of clients on one node. With `own_environment`, jobs get the environment of the control node,
+    whichever client starts them.
 
     Environments can contain secrets. They are kept only in memory and are deleted with their run.
     """
@@ -40,8 +41,8 @@ class AttendedRuns:
         *,
         again: bool = False,
     ) -> RunView:
-        """Start a run whose jobs have that environment. `again`: the client repeats a request and
-        does not know whether the run was started."""
+        """Start a run whose jobs have that environment. With `again`, the client repeats a request because
+        it does not know whether the run was started."""
         control = self._node.control
         with self._node.lock:
             existing = self._run_of_request(request.request) if again else None
@@ -61,14 +62,14 @@ class AttendedRuns:
         return next((run.id for run in runs if request and run.request == request), None)
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
-        """Attach a client that has reconnected to its run, which another control node started."""
+        """Attach a client to its run, which another control node started. The client has reconnected."""
         with self._node.lock:
             self._set_environment(run, environment)
             self._mark(run)
         self._node.client_is_back(run)
 
     def stop(self, run: str) -> None:
-        """Stop the run of a client that has disconnected. May be repeated."""
+        """Stop the run of a client that has disconnected. The call may be repeated."""
         with self._node.changing() as transaction:
             active_run = self._node.control.ledger.snapshot.runs.get(run)
             if active_run is not None and active_run.state == RunState.ACTIVE:
@@ -87,7 +88,7 @@ class AttendedRuns:
             return run not in self._node.control.ledger.snapshot.runs
 
     def end_waits(self) -> None:
-        """End all waits for news, because the control node ends."""
+        """End all waits for news, because the control node stops."""
         self._node.begin_end()
 
     def _set_environment(self, run: str, environment: Mapping[str, str]) -> None:

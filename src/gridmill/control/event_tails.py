@@ -1,8 +1,8 @@
-"""The newest events of runs that somebody follows, encoded once for all followers.
+"""The newest events of followed runs, encoded once for all followers.
 
 A run with thousands of jobs has many events each second. Reading them from the store and encoding them for
-each follower would take more time than the run itself. Each committed event of a followed run is therefore
-kept here as well. What is older, and what is asked of one job only, is read from the store.
+each follower would take more time than the run itself. Therefore each committed event of a followed run is
+also kept in memory. Older events, and the events of a single job, are read from the store.
 """
 
 import threading
@@ -15,9 +15,10 @@ from gridmill.domain.pod_protocol import Event, event_id
 
 _RUNS = 16
 _EVENTS, _BYTES = 4000, 256 * 1024
-"""The most events of one run, and their most bytes."""
+"""The largest number of kept events of one run, and their largest total size in bytes."""
 _PAGES_BYTES = 8 * 1024 * 1024
-"""The most bytes of pages of earlier events, which followers read that begin with the first event."""
+"""The largest total size in bytes of kept pages of earlier events. Followers that begin with the first
+event read these pages."""
 
 
 class _Tail:
@@ -42,7 +43,8 @@ class _Tail:
 
 
 class EventTails:
-    """Events are added by the thread that commits, and read by any thread."""
+    """The kept events of all followed runs. The thread that commits adds events, and any thread reads
+    them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,7 +53,7 @@ class EventTails:
         self._page_bytes = 0
 
     def add(self, events: Sequence[Event], sequences: Sequence[int]) -> None:
-        """Keep committed events of followed runs. An event with the sequence 0 had been kept before."""
+        """Keep committed events of followed runs. An event with the sequence 0 is already kept."""
         with self._lock:
             for event, sequence in zip(events, sequences, strict=True):
                 tail = self._tails.get(event.run_id)
@@ -59,8 +61,8 @@ class EventTails:
                     tail.add(sequence, encode(replace(event, id=event_id(sequence))))
 
     def follow(self, run_id: str, read_last: Callable[[], int]) -> None:
-        """Keep the events of a run from the next commit on, unless it is followed already. `read_last` reads
-        the sequence of the run's last event from the store: the kept events are complete from there on."""
+        """Keep the events of a run, beginning with the next commit, unless the run is already followed.
+        `read_last` reads the sequence of the run's last event from the store. All later events are kept."""
         with self._lock:
             if run_id in self._tails:
                 return
@@ -78,14 +80,14 @@ class EventTails:
             tail.begin = max(tail.begin, last)
 
     def clear(self) -> None:
-        """Keep nothing: what the store has is not known for certain."""
+        """Delete all kept events, because the content of the store is not known for certain."""
         with self._lock:
             self._tails.clear()
             self._pages.clear()
             self._page_bytes = 0
 
     def keep_page(self, run_id: str, sequence: int, limit: int, page: bytes) -> None:
-        """Keep a full page that was read from the store: no event can come into it any more."""
+        """Keep a full page that was read from the store. No later event can belong to this page."""
         with self._lock:
             self._drop_page((run_id, sequence, limit))
             self._pages[run_id, sequence, limit] = page
@@ -97,7 +99,7 @@ class EventTails:
         self._page_bytes -= len(self._pages.pop(key, b""))
 
     def after(self, run_id: str, sequence: int, limit: int) -> bytes | None:
-        """The events after that one as a JSON array; None if the store has to be read."""
+        """The events after that sequence as a JSON array. None if the store has to be read."""
         with self._lock:
             tail = self._tails.get(run_id)
             if tail is None or tail.begin < 0 or sequence < tail.begin:

@@ -27,13 +27,15 @@ Key: TypeAlias = tuple[type[Any], str]
 """The class and the key of a record."""
 
 REMEMBERED = 4096
-"""Records that were written last, of kinds that each job looks up: they are not read from the store again."""
+"""How many of the records written last are kept, for the kinds that each job looks up. These records are
+not read from the store again."""
 HISTORY_PER_START = 5000
-"""Measurements read when the control node starts; older ones hardly change a size."""
+"""The number of measurements that are read when the control node starts. Older measurements hardly change
+a size."""
 
 
 class Transaction:
-    """Changes and events that will be committed together. Reads return what was put before."""
+    """Changes and events that will be committed together. Reads return the changes of the transaction."""
 
     def __init__(self, ledger: "Ledger | Transaction", now: float) -> None:
         self._ledger = ledger
@@ -46,12 +48,12 @@ class Transaction:
         self.after: list[Callable[[], None]] = []
 
     def get(self, kind: type[N], key: str) -> N | None:
-        """The record as this transaction will leave it; None if it is not live."""
+        """The record as this transaction will store it. None if it is not live."""
         pending = self.nouns.get((kind, key))
         return cast(N, pending) if pending is not None else self._ledger.find(kind, key)
 
     def put(self, *nouns: Noun) -> None:
-        """Write records. A change of the state of a run or job also adds an event."""
+        """Write records. A change in the state of a run or job also adds an event."""
         for noun in nouns:
             key = (type(noun), key_of(noun))
             self._add_state_event(noun, self.get(*key))
@@ -62,15 +64,15 @@ class Transaction:
         self.deletes[(kind, key)] = Delete(noun=kind, key=key, expected=self._ledger.version(kind, key))
 
     def find(self, kind: type[N], key: str) -> N | None:
-        """See get: what a transaction within this one starts from."""
+        """The record as this transaction will store it; see `get`. Nested transactions use this method."""
         return self.get(kind, key)
 
     def version(self, kind: type[Any], key: str) -> int:
-        """The version of a record in memory; 0 if it is not there."""
+        """The version of a record in memory. 0 if the record is not in memory."""
         return self._ledger.version(kind, key)
 
     def within(self) -> "Transaction":
-        """A nested transaction: `join` adds its changes to this one; without `join` it has no effect."""
+        """A nested transaction. `join` adds its changes to this one. Without `join`, it has no effect."""
         return Transaction(self, self.now)
 
     def join(self, inner: "Transaction") -> None:
@@ -83,11 +85,11 @@ class Transaction:
         self.after.extend(inner.after)
 
     def first(self, act: Callable[[], None]) -> None:
-        """Call `act` once before the commit, even if it is registered several times."""
+        """Call `act` once before the commit, even if it was registered several times."""
         self.before[act] = None
 
     def then(self, act: Callable[[], None]) -> None:
-        """Call `act` after the commit: no effect outside the store happens before its record is
+        """Call `act` after the commit. This way, no effect outside the store happens before its record is
         written."""
         self.after.append(act)
 
@@ -105,17 +107,18 @@ class Transaction:
 
 
 class Ledger:
-    """The store and its copy in memory. It is the only writer: if the versions in the store differ from
-    its own, a commit fails and the ledger loads the store again.
+    """The store and its copy in memory. The ledger is the only writer of the store. If the versions in the
+    store differ from its own, a commit fails and the ledger loads the store again.
 
-    A tick stages the transactions of its steps. The memory has each of them at once, so that the next step
-    decides on them; one commit writes all of them. Only after this commit are their effects executed. If the
-    commit fails, the memory returns to its state before. The thread that stages holds the node's lock until
-    it has flushed.
+    A tick stages the transactions of its steps. Staging changes the memory at once, so that the next step
+    sees the changes. One commit then writes all staged transactions. Only after this commit are their
+    effects executed. If the commit fails, the memory returns to its earlier state. The thread that stages
+    holds the node's lock until it has flushed.
     """
 
     def __init__(self, store: Store, logs: LogStore, owner: str = "") -> None:
-        """`owner` is the control node that will write; without an owner, the store is only read."""
+        """`owner` is the control node that will write to the store. Without an owner, the store is only
+        read."""
         self.store = store
         self.logs = logs
         self.tails = EventTails()
@@ -123,7 +126,7 @@ class Ledger:
         self.snapshot = Snapshot()
         self.doubtful = True
         self.text_size = 0
-        """Characters of logs in the last commit."""
+        """The number of characters of logs in the last commit."""
         self._versions: dict[Key, int] = {}
         self._written: dict[Key, tuple[Noun, int]] = {}
         self._staged: Transaction | None = None
@@ -134,7 +137,7 @@ class Ledger:
         self.followers: list[Callable[[Collection[Noun], Collection[Key]], None]] = []
 
     def load(self) -> None:
-        """Read all live records. Called at the start, and after a commit whose success is unknown.
+        """Read all live records. This is called at the start, and after a commit whose success is unknown.
 
         Raises StoreInUseError if another control node owns the store.
         """
@@ -154,8 +157,8 @@ class Ledger:
         self.tails.clear()
 
     def look_for_provenances(self, names: Sequence[str]) -> None:
-        """Find with one query which of these names have no Provenance, and forget the result for all
-        others."""
+        """Find with one query which of these names have no Provenance. The results of earlier calls are
+        replaced."""
         staged = {noun.name for noun in self._own_staged().values() if isinstance(noun, Provenance)}
         self._without_provenance = {*names} - self.store.parents(Provenance, names) - staged
 
@@ -168,7 +171,7 @@ class Ledger:
         return cast("N | None", self.snapshot.find(kind, key))
 
     def version(self, kind: type[Any], key: str) -> int:
-        """The version of a record in memory; 0 when it is not."""
+        """The version of a record in memory. 0 if the record is not in memory."""
         return self._versions.get((kind, key), 0)
 
     def fetch(self, kind: type[N], key: str) -> N:
@@ -192,7 +195,7 @@ class Ledger:
         return cast(N, noun)
 
     def read(self, kind: type[N], key: str) -> N | None:
-        """A record, live or not: the staged one, otherwise the one in the store."""
+        """A live or finished record: the staged record, otherwise the record in the store."""
         if (staged := self._own_staged().get((kind, key))) is not None:
             return cast(N, staged)
         record = self.store.get(kind, key)
@@ -206,7 +209,7 @@ class Ledger:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> tuple[N, ...]:
-        """Records from the store. Staged records are written first."""
+        """Records from the store, after all staged records were written."""
         staged = self._own_staged().values()
         if any(isinstance(noun, kind) and parent in (None, parent_of(noun)) for noun in staged):
             self.flush()
@@ -214,7 +217,7 @@ class Ledger:
         return tuple(record.noun for record in records if isinstance(record.noun, kind))
 
     def _own_staged(self) -> Mapping[Key, Noun]:
-        """The staged transaction. None for a thread that reads without the lock: it sees only
+        """The staged records of this thread. Empty for a thread that reads without the lock: it sees only
         committed records."""
         return self._staged.nouns if self._staged is not None and self._stager == get_ident() else {}
 
@@ -223,15 +226,15 @@ class Ledger:
         return Transaction(self, now)
 
     def commit(self, transaction: Transaction) -> None:
-        """Commit, update the memory, then execute the effects. Raises the errors of the store; then
-        no effect was executed."""
+        """Commit, update the memory, then execute the effects. Raises the errors of the store; in this
+        case no effect was executed."""
         self.stage(transaction)
         self.flush()
 
     def stage(self, transaction: Transaction) -> None:
-        """Update the memory with a transaction that the next `flush` writes."""
+        """Apply a transaction to the memory. The next `flush` writes it to the store."""
         if transaction.deletes and self._staged is not None:
-            self.flush()  # they expect what is on disk
+            self.flush()  # deletes compare with the versions in the store
         if self._staged is None:
             self._staged, self._stager = Transaction(self, transaction.now), get_ident()
         self._staged.join(transaction)
@@ -242,7 +245,8 @@ class Ledger:
             over = self._ended_with(*key) if _is_over(noun) else ()
             if isinstance(noun, Latest | Provenance):
                 self._remember(key, noun)
-            if not isinstance(noun, Measurement):  # committed history cannot be undone
+            # a committed measurement cannot be removed from the history
+            if not isinstance(noun, Measurement):
                 self.snapshot.put(noun)
             for old in over:
                 self._versions.pop(old, None)
@@ -253,8 +257,8 @@ class Ledger:
             self.snapshot.remove(*key)
 
     def flush(self) -> None:
-        """Write all staged transactions in one commit, then execute their effects. Raises the errors
-        of the store; then no effect was executed, and the memory is in its state before."""
+        """Write all staged transactions in one commit, then execute their effects. Raises the errors of
+        the store; in this case no effect was executed, and the memory is in its earlier state."""
         while self._staged is not None:
             staged, self._staged = self._staged, None
             if staged.nouns or staged.events or staged.deletes or staged.logs:
@@ -264,8 +268,8 @@ class Ledger:
 
     @contextmanager
     def staging(self) -> Iterator[None]:
-        """Flush at the end, also if a step failed: the transactions of the steps before it are
-        complete."""
+        """A context that flushes at its end, even if a step failed, because the transactions of the steps
+        before it are complete."""
         try:
             yield
         finally:
@@ -279,7 +283,7 @@ class Ledger:
             for act in staged.before:
                 act()
             self.text_size = sum(record.packed_size or len(record.text) for record in staged.logs)
-            if staged.logs:  # before the commit; a text that is sent again is stored once
+            if staged.logs:  # before the commit: if a text is sent again, it is stored only once
                 self.logs.append(staged.logs)
             sequences = self.store.commit([*puts, *staged.deletes.values()], staged.events)
         except BaseException:
@@ -315,7 +319,8 @@ class Ledger:
             self._before[key] = (self.snapshot.find(*key), self._versions.get(key, 0))
 
     def _ended_with(self, kind: type[Any], key: str) -> Sequence[Key]:
-        """What is not live any more with that noun: itself, and the jobs of a run."""
+        """The keys of the records that are no longer live when this record ends: the record itself, and
+        for a run also its jobs."""
         if kind is not Run:
             return [(kind, key)]
         over: list[Key] = [(kind, key), *((JobRun, job.id) for job in self.snapshot.job_runs_of(key))]
@@ -324,8 +329,8 @@ class Ledger:
         return over
 
     def _remember(self, key: Key, noun: Noun) -> None:
-        """What is looked up soon, when the job ends or runs next. What cleaning deletes beside the ledger is
-        not among it."""
+        """Keep a record that will be looked up soon, when the job ends or runs next. Records that garbage
+        collection deletes without the ledger are not kept."""
         if isinstance(noun, Provenance):
             self._without_provenance.discard(noun.name)
         if isinstance(noun, Latest) or (isinstance(noun, Provenance) and not noun.artifact):

@@ -25,19 +25,19 @@ LONGEST_WAIT_SECONDS = 60.0
 BACK_OFF_SECONDS = 1.0
 GATHER_SECONDS = 0.02
 CROWD = 16
-"""If at least this many attempts are live, messages of pods are gathered for a moment after a tick: one
-commit, and one wait for the disk, for all of them. Use cases do not wait for this; with fewer attempts
-nothing does."""
+"""If at least this many attempts are live, the node waits for a moment after a tick and collects messages
+of pods. All of them then need only one commit and one disk write. Use cases do not wait. With fewer live
+attempts, nothing waits."""
 LOUD_CHARACTERS = 16_000
-"""The same if the last commit had this much text of logs."""
+"""The node also collects messages if the last commit contained at least this many characters of logs."""
 LONGEST_END_SECONDS = 10.0
-"""How long an ending control node waits for background actions."""
+"""How long a control node that stops waits for background actions."""
 LATEST_NOT_BEFORE_SECONDS = 60.0
-"""The longest backoff. A later time was written before the clock was set back."""
+"""The longest backoff in seconds. A later time was written before the clock was set back."""
 
 
 class ControlNode:
-    """Runs the ticks over one Control. Tests and the simulator call `tick` directly."""
+    """The control node: it runs the ticks with one Control. Tests and the simulator call `tick` directly."""
 
     def __init__(self, control: Control) -> None:
         self.control = control
@@ -58,7 +58,7 @@ class ControlNode:
         control.ledger.listeners.append(self._notify_waiters)
 
     def tick(self) -> float:
-        """Do all work that is possible now. Returns the seconds until more may be possible."""
+        """Do all work that is possible now. Returns the seconds until more work may be possible."""
         with self.lock:
             control = self.control
             if (left := self._left_to_await()) > 0:
@@ -68,7 +68,7 @@ class ControlNode:
             report_new(control.problems, control.ledger.store)
             with (
                 control.ledger.staging()
-            ):  # one commit for all of these ticks; their effects are executed after it
+            ):  # all these ticks share one commit; their effects are executed after it
                 control.background.apply_results()
                 receive(control.starting, control.bring_ups)
                 observe(control)
@@ -88,8 +88,8 @@ class ControlNode:
             return max(0.0, min(waits))
 
     def await_clients(self, seconds: float) -> None:
-        """Hold runs that lost their clients with the previous control node until these clients
-        reconnect, or for that time: their jobs need the clients' environments."""
+        """Hold runs whose clients lost the previous control node until these clients reconnect, but at
+        most for that time. The jobs of these runs need the clients' environments."""
         with self.lock:
             self._awaited = {run.id for run in self.control.ledger.snapshot.runs.values() if run.attended}
             self._await_until = self.control.clock.monotonic() + seconds
@@ -113,7 +113,7 @@ class ControlNode:
         return left
 
     def _load(self) -> None:
-        """Read the store, and check again everything that a crash may have left incomplete."""
+        """Read the store, and check again all work that a crash may have interrupted."""
         control = self.control
         control.ledger.load()
         control.counters.raise_to(control.ledger.store.counters())
@@ -137,7 +137,7 @@ class ControlNode:
         summarize(control.problems, control.ledger.store)
 
     def check_store(self) -> None:
-        """Read the whole store; load all records again if any of them is damaged. It runs beside the
+        """Read the whole store. If a record is damaged, load all records again. This runs beside the
         ticks, because it can take long."""
         known = len(self.control.ledger.store.damage())
         if len(self.control.ledger.store.check()) > known:
@@ -146,8 +146,8 @@ class ControlNode:
             self.wake_now()
 
     def _greet_again(self) -> None:
-        """Let every pod send a new Hello: messages may be lost, and the exchange after a Hello makes
-        each pod and the store agree again."""
+        """Make every pod send a new Hello. Messages may have been lost, and the exchange after a Hello
+        makes each pod and the store consistent again."""
         control = self.control
         control.channels.drop_all()
 
@@ -159,15 +159,15 @@ class ControlNode:
             watcher()
 
     def wait_for_commit(self, seen: int, seconds: float) -> None:
-        """Wait until `commits` differs from `seen`, or the time is over."""
+        """Wait until `commits` differs from `seen`, or until the time is over."""
         with self.changed:
             self.changed.wait_for(lambda: self.commits != seen, timeout=seconds)
 
     @contextmanager
     def changing(self) -> Iterator[Transaction]:
-        """A transaction of a use case: begun on the records of the store, committed at the end,
-        followed by a tick. The tick follows a failed commit too, because it finds out whether the
-        commit reached the store."""
+        """A context with the transaction of a use case. It begins with the records of the store, is
+        committed at the end, and a tick follows. The tick also follows a failed commit, because it finds
+        out whether the commit reached the store."""
         try:
             with self.lock:
                 if self.control.ledger.doubtful:
@@ -180,16 +180,16 @@ class ControlNode:
             self.wake_now()
 
     def wake(self) -> None:
-        """Tick soon. Safe to call from any thread."""
+        """Start a tick soon. This is safe in any thread."""
         self._wake.set()
 
     def wake_now(self) -> None:
-        """Tick at once, without gathering messages first."""
+        """Start a tick at once, without waiting for further messages."""
         self._wake_immediately.set()
         self._wake.set()
 
     def start(self) -> None:
-        """Run the loop in a thread of its own."""
+        """Run the loop in its own thread."""
         self._thread = threading.Thread(target=self._loop, name="control", daemon=True)
         self._thread.start()
 
@@ -200,7 +200,7 @@ class ControlNode:
         self._notify_waiters()
 
     def stop(self) -> None:
-        """End the loop. Jobs and pods go on."""
+        """End the loop. Jobs and pods continue to run."""
         self.begin_end()
         if self._thread is not None:
             self._thread.join()
@@ -208,7 +208,7 @@ class ControlNode:
 
     @property
     def ending(self) -> bool:
-        """True once stop was called."""
+        """Whether `stop` was called."""
         return self._ending
 
     def _loop(self) -> None:
@@ -230,15 +230,15 @@ class ControlNode:
             self._wake_immediately.wait(left)
 
     def _guarded(self, tick: Callable[[], float]) -> float:
-        """Run one tick in the outermost loop: an error is logged, and the next tick starts from the
-        store."""
+        """Run one tick in the outermost loop. An error is logged, and the next tick begins with a fresh
+        read of the store."""
         try:
             wait = tick()
             self._last_error = ""
             return wait
         except (
             StoreInUseError
-        ) as error:  # the store was unreachable for a while, and another control node took it
+        ) as error:  # the store was unreachable for a while, and another control node became its owner
             self.control.problems.warn(f"{error}: this control node ends")
             self.taken_over, self._ending = error, True
             self._notify_waiters()
@@ -251,14 +251,14 @@ class ControlNode:
         return BACK_OFF_SECONDS
 
     def _log_error(self, complaint: str) -> None:
-        """Log an error once until it ends or changes: a full disk causes the same error several times
-        a second for hours."""
+        """Log an error once until it ends or changes. A full disk, for example, causes the same error
+        several times a second for hours."""
         if complaint != self._last_error:
             self.control.problems.warn(complaint)
         self._last_error = complaint
 
     def release_idle(self) -> None:
-        """Tear down every deployment without a live attempt, now."""
+        """Tear down every deployment without a live attempt now."""
         with self.lock:
             control = self.control
             if control.ledger.doubtful:
@@ -269,8 +269,8 @@ class ControlNode:
             control.ledger.flush()
 
     def begin_release(self) -> None:
-        """Start the same beside the ticks, so that a caller without work need not wait until the pods
-        end. The end of the control node repeats what the store refuses now."""
+        """Start to tear down idle deployments beside the ticks, so that a caller without work need not
+        wait until the pods end. If the store refuses this now, it is repeated when the control node stops."""
         with self.lock, suppress(StorageError):
             if not self.control.ledger.doubtful:
                 self._release_idle()
@@ -292,7 +292,7 @@ class ControlNode:
             return tuple(self.control.ledger.snapshot.runs.values())
 
     def counts(self) -> tuple[int, int]:
-        """Jobs waiting (or blocked), and jobs running."""
+        """The number of jobs that wait or are blocked, and the number of jobs that run."""
         with self.lock:
             states = [job.state for job in self.control.ledger.snapshot.job_runs.values()]
         waiting = sum(state in (JobState.BLOCKED, JobState.WAITING) for state in states)

@@ -1,8 +1,9 @@
-"""Garbage collection: decides from the records and the disk what can be deleted. Deletes nothing itself.
+"""Garbage collection: decides from the records and the disk which records and files can be deleted. It
+deletes nothing itself, except with `delete_records`.
 
-`plan_removal` lists what the removal of versions would delete, and what prevents it. `unused_files` finds
-what no record needs. `old_history` finds records of runs, deployments and removed versions that are old
-enough to be deleted, which happens in small steps.
+`plan_removal` lists what the removal of versions would delete, and what prevents the removal.
+`unused_files` finds files that no record needs. `old_history` finds records of runs, deployments and
+removed versions that are old enough to be deleted. They are deleted in small steps.
 """
 
 from collections import Counter
@@ -33,11 +34,12 @@ from gridmill.scheduler.history import PER_JOB
 def plan_removal(
     catalog: Catalog, reference: str, *, of_table: bool = False
 ) -> tuple[RemovalPreview, tuple[Artifact, ...]]:
-    """The versions a reference names for removal (`pipeline/job`: all) and what stands against it.
+    """The versions that a reference names for removal, and the obstacles. `pipeline/job` names all versions
+    of the job.
 
-    With `of_table` also one of several versions of a sink: the table stays, and what only that version had
-    in it goes with a later load. Raises InputError for an alias, NotFoundError, and without it ConflictError
-    for one of several versions of a sink.
+    With `of_table`, a single version of a sink is accepted, too. The table is kept, and a later load
+    deletes the files that only this version needed. Without `of_table`, such a version raises
+    ConflictError. Raises InputError for an alias, and NotFoundError.
     """
     name, version = split_reference(reference)
     if version and not version.isdecimal():
@@ -68,7 +70,8 @@ def plan_removal(
 
 
 def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
-    """Those that are there; where none is, those that were: a crash may have left their files."""
+    """The existing versions of a name. If there are none, the removed versions, because a crash may have
+    left their files."""
     versions = versions_of(ledger, name)
     if versions:
         return versions
@@ -80,13 +83,14 @@ def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
 
 
 def _size(versions: Sequence[Artifact]) -> int:
-    """The size of the content. Versions of one sink share a table: the newest has the size of all."""
+    """The size of the content in bytes. All versions of a sink share one table, so the newest version has
+    the size of all."""
     tables = versions[:1] if versions and versions[0].kind == ArtifactKind.SINK else versions
     return sum(table.output.size_bytes for table in tables)
 
 
 def running(ledger: Ledger, name: str) -> Iterator[str]:
-    """Active runs of its pipeline, or of one whose jobs read it."""
+    """The ids of active runs of the version's pipeline, and of runs whose jobs read the version."""
     for job_run in ledger.snapshot.job_runs.values():
         read = {split_reference(reference)[0] for reference in job_run.job.external_names}
         if job_run.pipeline == name.partition("/")[0] or name in read:
@@ -94,7 +98,8 @@ def running(ledger: Ledger, name: str) -> Iterator[str]:
 
 
 def check_removal(plan: RemovalPreview, *, force: bool) -> None:
-    """Raise ConflictError where a run may be using it; without `force` also where anything refers to it."""
+    """Raise ConflictError if a run may be using the version. Without `force`, also if an alias or another
+    version refers to it."""
     what = plan.versions[0] if len(plan.versions) == 1 else f"{plan.versions[-1]} ... {plan.versions[0]}"
     if plan.running:
         raise ConflictError(
@@ -126,7 +131,7 @@ def removed_uris(ledger: Ledger, versions: Sequence[Artifact]) -> Iterator[str]:
 
 
 _SETTLED_SECONDS = DAY_SECONDS
-"""Folders of ended pods and attempts are kept for a day, so that users can find out why they ended."""
+"""Folders of ended pods and attempts are kept for this time, so that users can find out why they ended."""
 
 Rubbish = tuple[ReclaimableItem, DiskItem]
 
@@ -145,7 +150,7 @@ class GarbageSnapshot:
 
 
 def read_records(ledger: Ledger) -> GarbageSnapshot:
-    """All versions and runs."""
+    """Read all versions and runs."""
     store = ledger.store
     artifacts = (record.noun for record in store.list(Artifact, newest_first=True))
     runs = (record.noun for record in store.list(Run))
@@ -190,8 +195,8 @@ def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterato
 
 
 def unused_logs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[tuple[str, int]]:
-    """Runs whose logs are not kept any more, and the sizes of these logs: the run ended before that time,
-    or has no record."""
+    """The runs whose logs are no longer kept, with the sizes of these logs. Such a run ended before that
+    time, or has no record."""
     runs = {run.id: run for run in records.runs}
     for run_id, size in ledger.logs.sizes().items():
         run = runs.get(run_id)
@@ -202,7 +207,7 @@ def unused_logs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iter
 def unused_files(
     catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float, before: float
 ) -> Iterator[Rubbish]:
-    """The files on the disk that can be deleted. `before` is the time up to which history is not kept."""
+    """The files on the disk that can be deleted. Records that ended before the time `before` are not kept."""
     idle = not catalog.ledger.snapshot.runs
     lost = may_have_lost_versions(catalog.ledger)
     pods = catalog.ledger.snapshot.places.owners  # their journals may still be read
@@ -249,14 +254,15 @@ def unused_files(
 EVICTABLE = frozenset(
     {DiskArea.OUTPUT, DiskArea.HANDED, DiskArea.IMPORT, DiskArea.REPORT, DiskArea.CODE, DiskArea.ENVIRONMENT}
 )
-"""Where items are that are evicted if a disk is short: nobody needs them, or they are made again."""
+"""The areas of the disk from which items are evicted if a disk is nearly full. No record needs these
+items, or they can be made again."""
 
 
 def evictable(
     catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float
 ) -> Iterator[Rubbish]:
     """The items that can be deleted at once if their disk is nearly full, whatever their age. Code and
-    environments stay while a pod is up, because it may be about to use them."""
+    environments are kept while a pod is up, because the pod may need them."""
     snapshot = catalog.ledger.snapshot
     in_use = bool(snapshot.deployments) or bool(snapshot.attempts)
     caches = frozenset({DiskArea.CODE, DiskArea.ENVIRONMENT})
@@ -274,9 +280,9 @@ def evictable(
 
 
 def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[DiskItem]:
-    """The oldest unused items, as many as restore the reserve of each disk that is nearly full (plus a
-    quarter, so that it is not nearly full again at once). `spaces` are those of home and root, or one of
-    both together."""
+    """The oldest unused items, as many as are needed to restore the reserve of each disk that is nearly
+    full, plus a quarter of the reserve. The extra quarter prevents that the disk is nearly full again at
+    once. `spaces` are the disks of home and root, or the one disk that has both."""
     chosen: list[DiskItem] = []
     in_order = sorted(unused, key=lambda thing: thing.changed)
     for at, space in enumerate(spaces):
@@ -290,28 +296,28 @@ def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[
 
 
 def _is_going(thing: DiskItem) -> bool:
-    """Whether the item or its folder is deleted: the folder of a sink is deleted as a whole."""
+    """Whether the item or its folder is being deleted. The folder of a sink is deleted as a whole."""
     return any(part.startswith(GOING) for part in thing.name.split("/"))
 
 
 def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
-    """Why no record needs this output; empty if this is not known. Files that no record mentions stay:
-    another home may share the root."""
+    """The reason why no record needs this output. Empty if this is unknown. Files that no record mentions
+    are kept, because another home may share the root."""
     if uri in removed and not any(running(ledger, "/".join(uri.split("/")[1:3]))):
         return "its version was removed"
     attempt_id = uri.rpartition("/")[2].removeprefix(".").removesuffix(".draft")
     record = ledger.store.get(Attempt, attempt_id)
     attempt = record.noun if record is not None else None
     if isinstance(attempt, Attempt) and attempt.run_id in ledger.snapshot.runs:
-        return ""  # outputs of parts may still be combined
+        return ""  # the outputs of parts may still be combined
     if isinstance(attempt, Attempt) and attempt.state not in LIVE_ATTEMPTS and attempt.ended is not None:
         return f"its attempt {attempt.state}"
     return ""
 
 
 def _why_manifest(ledger: Ledger, thing: DiskItem, *, settled: bool) -> str:
-    """Why a version's manifest, or the list that an attempt made for one, is of no use; empty where it is,
-    and where no record of this home knows it."""
+    """The reason why no record needs a version's manifest, or the list from which an attempt makes a
+    manifest. Empty if a record needs it, or if no record of this home knows it."""
     _, pipeline, job, name = thing.name.split("/")
     if name.startswith("."):
         return _why_output(ledger, thing.name, set()) if settled else ""
@@ -321,8 +327,8 @@ def _why_manifest(ledger: Ledger, thing: DiskItem, *, settled: bool) -> str:
 
 
 def _why_checkpoints(catalog: Catalog, thing: DiskItem, *, old: bool) -> str:
-    """Why no attempt resumes from these checkpoints; empty if one may. A job that succeeded since needs
-    none."""
+    """The reason why no attempt resumes from these checkpoints. Empty if an attempt may resume from them.
+    If the job has succeeded since, the checkpoints are not needed."""
     if any(job_run.checkpoints == thing.name for job_run in catalog.ledger.snapshot.job_runs.values()):
         return ""
     newest = catalog.newest_artifact("/".join(thing.name.split("/")[1:3]))
@@ -345,7 +351,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedRecords:
-    """Records that are not needed, as they were when they were read."""
+    """Records that are no longer needed, with the versions at which they were read."""
 
     runs: tuple[Record, ...] = ()
     deployments: tuple[Record, ...] = ()
@@ -354,7 +360,7 @@ class UnusedRecords:
     provenances: tuple[Record, ...] = ()
 
     def reclaimable_items(self, days: float) -> Iterator[ReclaimableItem]:
-        """The items that can be deleted, and why."""
+        """The items that can be deleted, with the reason for each."""
         for one in self.runs:
             why = f"it ended over {days:g} days ago, and no existing version depends on its results"
             yield ReclaimableItem(kind="run", name=key_of(one.noun), why=why)
@@ -376,8 +382,9 @@ class UnusedRecords:
 def old_history(
     store: Store, records: GarbageSnapshot, before: float, lying: frozenset[str]
 ) -> UnusedRecords:
-    """Records that ended before that time. Runs that a version refers to stay, with all that they used;
-    so do removed versions that runs refer to, or that may still have files (`lying`: URIs)."""
+    """The records that ended before that time and can be deleted. A run to which a version refers is kept,
+    with all versions that it used. A removed version is kept if a run refers to it, or if it may still
+    have files (`lying`: URIs of these files)."""
     runs = {run.id: run for run in records.runs}
     needed = lineage(records.artifacts)
     makers = frozenset(artifact.run_id for artifact in records.artifacts if artifact.id in needed)
@@ -394,7 +401,8 @@ def old_history(
 
 
 def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Iterator[Record]:
-    """What no version that is there was made from, and files of code that nothing refers to then."""
+    """The provenances from which no existing version was made, and the lists of code files to which no
+    other provenance refers."""
     existing = {f"{one.name}#{one.fingerprint}" for one in artifacts if not one.removed}
     ids = {one.id for one in artifacts if not one.removed}
     lists = set[str]()
@@ -417,8 +425,9 @@ def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Itera
 def deletable_versions(
     records: GarbageSnapshot, needed: frozenset[str], before: float, lying: frozenset[str]
 ) -> frozenset[str]:
-    """Removed versions made before that time that have no files and are no input of an existing version
-    (`needed`). The newest of each name stays, because the next number follows from it."""
+    """The ids of removed versions that were made before that time, have no files, and are no input of an
+    existing version (`needed`). The newest version of each name is kept, because the next version number
+    follows from it."""
     newest: dict[str, Artifact] = {}
     for artifact in records.artifacts:
         newest.setdefault(artifact.name, artifact)
@@ -434,7 +443,7 @@ def deletable_versions(
 
 
 def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator[Record]:
-    """The records that no run refers to after these are deleted."""
+    """The records of these versions to which no run refers once the runs `going` are deleted."""
     if versions:
         jobs = (record.noun for record in store.list(JobRun))
         kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
@@ -445,7 +454,8 @@ def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator
 
 
 def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record]:
-    """Measurements of attempts before that time, except those of each job that sizes are estimated from."""
+    """The measurements of attempts before that time. For each job, the newest measurements, from which
+    sizes are estimated, are kept."""
     places: Counter[str] = Counter()
     for record in newest_first:
         if isinstance(record.noun, Measurement):
@@ -455,10 +465,10 @@ def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record
 
 
 def deletable_runs(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
-    """Runs that are not needed, of all runs (oldest first of each pipeline).
+    """The runs that are not needed, from all runs (the oldest first for each pipeline).
 
-    They ended before that time. The newest of each pipeline, those of a backfill (which refers to them), and
-    those in `needed` stay.
+    These runs ended before that time. The newest runs of each pipeline, the runs of a backfill (the
+    backfill refers to them), and the runs in `needed` are kept.
     """
     places: dict[str, int] = {}
     old: list[Run] = []
@@ -489,9 +499,11 @@ def _is_gone(noun: object, before: float) -> bool:
 def delete_records(
     store: Store, history: UnusedRecords, *, goes_on: Callable[[], bool] = lambda: True
 ) -> None:
-    """Delete the records: a run with its jobs and attempts in one commit, whole or not at all. What changed
-    since it was looked at (a run was resumed) stays, and with it, this time, all removed versions: it may
-    tell of them. Needs no lock: nothing of it is in anybody's memory but what may be there too long."""
+    """Delete the records. A run is deleted with its jobs and attempts in one commit, all or nothing. A
+    record that changed after it was read is kept (a run was resumed, for example). In this case all
+    removed versions are kept this time, because the changed run may refer to them. The caller does not
+    need the lock: the memory of the control node contains none of these records, except records that
+    should not be in it any more."""
     further = (*history.deployments, *history.measurements, *history.versions, *history.provenances)
     for run in history.runs:
         if not goes_on():
@@ -505,7 +517,7 @@ def delete_records(
 
 
 def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> bool:
-    """Delete the records if they are unchanged since they were read; whether they were."""
+    """Delete the records if they are unchanged since they were read. Returns whether they were deleted."""
     try:
         store.commit(
             [

@@ -1,8 +1,9 @@
-"""Opens sites on other machines when they are declared, and polls them for their nodes.
+"""Opens the ports of sites on other machines when the sites are declared, and polls the sites for their
+nodes.
 
-A site can take seconds to answer, or not answer at all. Each poll is a thread of its own, so that no site
-delays another. A thread takes the node's lock only to record its result. (The local site is opened with the
-node and does not change.)
+A site can take seconds to answer, or not answer at all. Each poll has its own thread, so that no site
+delays another. A thread takes the node's lock only to record its result. (The local site is opened with
+the node and does not change.)
 """
 
 import threading
@@ -20,7 +21,8 @@ from gridmill.ports.site import ExternalCleanup, QueueSite, SitePort, TransferSi
 
 SURVEY_SECONDS = 5.0
 PROBE_SECONDS = 600.0
-"""How often a site elsewhere is probed again if too little is known of its transfer rate."""
+"""The time between two probes of a site on other machines, in seconds, while its transfer rates are
+unknown."""
 
 
 class SiteMonitor:
@@ -35,11 +37,11 @@ class SiteMonitor:
         self._thread = threading.Thread(target=self._loop, name="survey", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that polls the sites."""
         self._thread.start()
 
     def close(self) -> None:
-        """End it; a site that does not answer is not waited for."""
+        """End the threads. Sites that do not answer are not waited for."""
         self._ending.set()
         self._thread.join(1.0)
 
@@ -49,7 +51,7 @@ class SiteMonitor:
             self._ending.wait(self._seconds)
 
     def start_checks(self) -> None:
-        """Start to poll every site whose last poll has ended. Waits for none of them."""
+        """Start a poll of every site whose last poll has ended. The function does not wait for the polls."""
         self._futures = {name: look for name, look in self._futures.items() if look.is_alive()}
         for site in self._declared():
             if site.name not in self._futures:
@@ -72,12 +74,12 @@ class SiteMonitor:
             self._note(site, "")
         except GridmillError as error:
             self._note(site, f"site {site.name}: {explained(error)}")
-        except Exception as error:  # noqa: BLE001  the outermost loop of this thread: other sites go on
+        except Exception as error:  # noqa: BLE001  outermost loop of this thread: other sites continue
             self._note(site, f"the state of site {site.name} cannot be read: {error!r}")
 
     def _note(self, site: Site, trouble: str) -> None:
-        """Record a problem, unless the site was removed or changed meanwhile: then its port was
-        closed, which causes errors."""
+        """Record a problem of a site. If the site was removed or changed meanwhile, its port was closed,
+        which causes errors that are not recorded."""
         with self._node.lock:
             stands = self._is_unchanged(site)
             if self._ending.is_set():
@@ -95,13 +97,13 @@ class SiteMonitor:
                 self._node.control.site_states.unreachable.discard(site.name)
 
     def _is_unchanged(self, site: Site) -> bool:
-        """Whether the declaration of the site is the same as at the start of the poll. Needs the
-        lock."""
+        """Whether the declaration of the site is the same as at the start of the poll. The caller holds
+        the lock."""
         now = self._node.control.ledger.snapshot.sites.get(site.name)
         return now is not None and describe_farm(now) == describe_farm(site)
 
     def survey(self, site: Site) -> None:
-        """Poll one site. Raises its errors."""
+        """Poll one site. Raises the errors of the site."""
         known = self._node.control.sites.get(site.name)
         port = known or self._node.control.open_site(site)
         adopted = False
@@ -122,8 +124,8 @@ class SiteMonitor:
         configured: ConfiguredNodes | None,
         way: Route | None,
     ) -> bool:
-        """Whether the port belongs to the site from now on: not if the site was removed, or has
-        another port meanwhile."""
+        """Record the result of a poll, and make the port the port of the site. Returns False if the site
+        was removed or got another port meanwhile."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
             if now is None or not self._is_unchanged(site) or self._node.ending:
@@ -146,7 +148,8 @@ class SiteMonitor:
                 self._node.control.site_states.farm_statuses[site.name] = look
 
     def _route_of(self, site: Site, port: SitePort) -> Route | None:
-        """Probed now and then as long as that tells more: a farm may not know probes yet."""
+        """The transfer rates of a site. While they are unknown, the site is probed now and then, because a
+        farm with an older version may not support probes yet."""
         now = self._node.control.clock.monotonic()
         if is_measured(site.route) or now < self._next_probes.get(site.name, 0.0):
             return site.route
@@ -155,13 +158,14 @@ class SiteMonitor:
 
 
 def configured_of(port: SitePort) -> ConfiguredNodes | None:
-    """The nodes that the site reports as configured but not available; None for a site that reports none."""
+    """The nodes that the site reports as configured but not available. None for a site that does not
+    report such nodes."""
     return port.configured_nodes() if isinstance(port, QueueSite) else None
 
 
 def route_of(site: Site, port: SitePort) -> Route | None:
-    """The known transfer rates of a site, otherwise the result of a probe if it succeeds. Takes about a
-    second."""
+    """The known transfer rates of a site, otherwise the result of a probe if it succeeds. A probe takes
+    about a second."""
     if is_measured(site.route) or not isinstance(port, TransferSite):
         return site.route
     try:
@@ -171,12 +175,12 @@ def route_of(site: Site, port: SitePort) -> Route | None:
 
 
 def is_measured(way: Route | None) -> bool:
-    """Whether the rates are known in both directions."""
+    """Whether the rates of both directions are known."""
     return way is not None and way.upload is not None and way.download is not None
 
 
 def completed(route: Route | None, probed: Route | None) -> Route | None:
-    """The known rates, completed by those of a probe."""
+    """The known rates, completed by the rates of a probe."""
     if route is None or probed is None:
         return route or probed
     trip = route.round_trip_seconds
@@ -189,12 +193,13 @@ def completed(route: Route | None, probed: Route | None) -> Route | None:
 
 
 def describe_farm(site: Site) -> Site:
-    """The site as declared, without what was observed of it."""
+    """The site as declared, without the observed values."""
     return replace(site, nodes=(), past=(), away=(), partitions=(), route=None)
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:
-    """Make this the port of the site and close the previous one. Its pods continue."""
+    """Make this port the port of the site and close the previous port. The pods of the site continue to
+    run."""
     if node.control.sites.get(name) is port:
         return
     retire(node, name)
@@ -204,8 +209,8 @@ def adopt(node: ControlNode, name: str, port: SitePort) -> None:
 
 
 def retire(node: ControlNode, name: str) -> None:
-    """Close the port of a site beside the ticks, because a pending request can take long. What was
-    observed through the port is forgotten."""
+    """Close the port of a site beside the ticks, because a pending request can take long. The values
+    observed through the port are deleted."""
     port = _remove_site(node, name)
     if port is not None:
         node.control.background.submit(
@@ -214,8 +219,8 @@ def retire(node: ControlNode, name: str) -> None:
 
 
 def leave(node: ControlNode, site: Site) -> None:
-    """Close the port of a removed site, and delete its files on other machines, also if it has not
-    answered since this control node started."""
+    """Close the port of a removed site, and delete its files on other machines. This also works for a site
+    that has not answered since this control node started."""
     act = partial(_leave, node, site, _remove_site(node, site.name))
     node.control.background.submit(f"leave site {site.name}", act, partial(_left, node, site))
 

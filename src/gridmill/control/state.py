@@ -29,17 +29,19 @@ from gridmill.ports.storage import FileStat, Storage
 T = TypeVar("T")
 
 VERSIONS_KEPT = 4096
-"""Artifact records kept in memory: enough for the jobs that are active."""
+"""The number of artifact records in memory: enough for the active jobs."""
 PROVENANCES_KEPT = 512
 LISTS_KEPT = 64
 BUNDLES_KEPT = 8
-"""Code bundles whose lists of files are kept in memory."""
+"""The number of code bundles whose lists of files are kept in memory."""
 BRING_UPS = 3
-"""If the pods of a resource fail to start this often in a row, its waiting jobs fail."""
+"""If the pods of a resource fail to start this many times in a row, its waiting jobs fail."""
 STARTS_PER_TICK = 200
-"""The most starts in one plan: a tick stays short, so that a new job does not wait behind many others."""
+"""The largest number of starts in one plan. The limit keeps a tick short, so that a new job does not wait
+for many others."""
 CANDIDATES_PER_TICK = 200
-"""Jobs whose fingerprints are computed in one tick, taken from all runs in turn."""
+"""The number of jobs whose fingerprints are computed in one tick. The jobs are taken from all runs in
+turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +75,18 @@ class BoundedCache(Generic[T]):
 
 
 FLOOR = "*floor"
-"""The name of the number up to which none is given in a store that was recovered: nobody knows any more which
-of them are used up. No name of a user contains `*`."""
+"""The counter with the lower bound of all numbers in a recovered store. It is unknown which numbers up to
+this bound are used. The name contains `*`, which no name of a user contains."""
 
 
 class Counters:
-    """Numbers for ids: each name counts by itself and never gives a number twice."""
+    """The numbers for ids. Each name has its own sequence, and no number is given twice."""
 
     def __init__(self, used: Mapping[str, int]) -> None:
         self._used = dict(used)
 
     def raise_to(self, used: Mapping[str, int]) -> None:
-        """Give no number up to these: another control node may have used the store meanwhile."""
+        """Give no number up to these. Another control node may have used the store meanwhile."""
         self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
 
     def used(self, name: str, number: int) -> None:
@@ -96,15 +98,16 @@ class Counters:
         return self._used.get(name, 0) > 0
 
     def next(self, name: str) -> int:
-        """The next number of `name`, from 1, or from the floor of a store that was recovered."""
+        """The next number of `name`. Numbers start at 1, or above the lower bound of a recovered store."""
         self._used[name] = max(self._used.get(name, 0), self._used.get(FLOOR, 0)) + 1
         return self._used[name]
 
 
 @dataclass(slots=True)
 class SourceWatch:
-    """What is known of a continuous schedule's sources: the files its runs were started for (none since a
-    restart), since when new ones wait, when to look again (both monotonic), and what is in the way."""
+    """The state of the sources of a continuous schedule. `seen` are the files for which runs were started
+    (none after a restart). `waiting_since` is the time since which new files wait, and `look_at` is the
+    time of the next check; both are monotonic. `message` is the reason why no run starts."""
 
     seen: frozenset[FileStat] = frozenset()
     waiting_since: float | None = None
@@ -114,11 +117,12 @@ class SourceWatch:
 
 @dataclass(slots=True)
 class ScheduleTimers:
-    """When to check each schedule again: its record at that time, and a Unix time of the wall clock.
+    """The times at which schedules are checked again. `times` contains, for each schedule, its record at that
+    time and the time of the next check (Unix time of the wall clock).
 
-    `awake_since` is when the control node started, or its machine woke from sleep; `offset` is the distance
-    of the wall clock from the monotonic clock: a change of it shows a sleep or a set clock. `watches` are
-    those of continuous schedules.
+    `awake_since` is the time at which the control node started, or at which its machine woke from sleep.
+    `offset` is the difference between the wall clock and the monotonic clock. If it changes, the machine
+    slept or its clock was set. `watches` contains the state of continuous schedules.
     """
 
     awake_since: float = 0.0
@@ -128,7 +132,8 @@ class ScheduleTimers:
 
 
 class Candidates:
-    """Jobs whose needs may be met now. Runs take turns, so that a large run does not delay a small one."""
+    """The jobs whose needs may be met now. Runs take turns, so that a large run does not delay a small
+    one."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, deque[str]] = {}
@@ -156,13 +161,13 @@ class Candidates:
 
 
 def no_site(site: Site) -> SitePort:
-    """Stands for the ports of a control node that starts no pods."""
+    """Raise UnavailableError: a control node that starts no pods has no ports of sites."""
     raise UnavailableError(f"site {site.name} is not open in this control node")
 
 
 @dataclass(slots=True, kw_only=True)
 class Catalog:
-    """Versions and what they were made from: the ledger, with what was read of it last."""
+    """The versions and their provenances: the ledger, with a cache of the records that were read last."""
 
     ledger: Ledger
     newest_artifacts: dict[str, Artifact | None] = field(default_factory=dict)
@@ -174,22 +179,22 @@ class Catalog:
     code_lists: BoundedCache[CodeList] = field(default_factory=lambda: BoundedCache(LISTS_KEPT))
 
     def newest_artifact(self, name: str) -> Artifact | None:
-        """The newest version of that name, removed or not."""
+        """The newest version of that name, including removed versions."""
         if name not in self.newest_artifacts:
             newest = self.ledger.read_all(Artifact, parent=name, limit=1, newest_first=True)
             self.newest_artifacts[name] = newest[0] if newest else None
         return self.newest_artifacts[name]
 
     def look_up_names(self, names: Sequence[str]) -> None:
-        """Find with two queries which of these names have no version and no provenance: otherwise
-        each job that never ran needs two queries."""
+        """Find with two queries which of these names have no version and no provenance. Otherwise, each
+        job that never ran needs two queries."""
         unknown = [*({*names} - self.newest_artifacts.keys())]
         made = self.ledger.store.parents(Artifact, unknown)
         self.newest_artifacts |= {name: None for name in unknown if name not in made}
         self.ledger.look_for_provenances(names)
 
     def clear(self) -> None:
-        """Read everything again that may have changed in the store."""
+        """Clear the caches, because the store may have changed."""
         self.newest_artifacts.clear()
         self.versions.clear()
         self.provenances.clear()
@@ -198,14 +203,14 @@ class Catalog:
 
 @dataclass(slots=True, kw_only=True)
 class Timeline:
-    """The time that records get: the wall clock is read once, then the monotonic clock advances it, so it
+    """The time for records. The wall clock is read once, and the monotonic clock advances this time, so it
     never jumps."""
 
     clock: Clock
     offset: float | None = None
 
     def now(self) -> float:
-        """Unix time."""
+        """Unix time in seconds."""
         if self.offset is None:
             self.offset = self.clock.now() - self.clock.monotonic()
         return self.offset + self.clock.monotonic()
@@ -213,7 +218,7 @@ class Timeline:
 
 @dataclass(slots=True, kw_only=True)
 class CodeFiles:
-    """The files of code bundles in the storage, and by reader those that it reads."""
+    """The files of code bundles in the storage, and the lists of the files that each job reads."""
 
     storage: Storage
     timeline: Timeline
@@ -223,7 +228,7 @@ class CodeFiles:
 
 @dataclass(slots=True, kw_only=True)
 class Channels:
-    """The connected pods. `open` are all channels, also those whose pod has not sent a Hello."""
+    """The connected pods. `open` contains all channels, including channels whose pod has not sent a Hello."""
 
     links: LinkServer
     secret: bytes
@@ -237,7 +242,7 @@ class Channels:
         return hmac.new(self.secret, pod_id.encode(), hashlib.sha256).hexdigest()
 
     def drop_all(self) -> None:
-        """Make every pod connect and send a Hello again."""
+        """Close all channels, so that every pod connects and sends a Hello again."""
         for channel in self.open:
             self.links.drop(channel)
         self.open.clear()
@@ -247,7 +252,7 @@ class Channels:
 
 @dataclass(slots=True, kw_only=True)
 class Problems:
-    """Where warnings go, and the last warning about each thing that has a lasting problem."""
+    """The function that prints warnings, and the last warning about each subject with a lasting problem."""
 
     warn: Callable[[str], None] = lambda message: None
     lasting: dict[str, str] = field(default_factory=dict)
@@ -255,26 +260,27 @@ class Problems:
 
 @dataclass(slots=True, kw_only=True)
 class DiskState:
-    """The free space of home and root at the last check, and what was evicted since the start."""
+    """The free space of home and root at the last check, and the evicted amounts since the start."""
 
     spaces: tuple[DiskSpace, ...] = ()
     evicted_bytes: int = 0
     evicted_items: int = 0
-    next_eviction: float = 0.0  # monotonic
+    next_eviction: float = 0.0  # monotonic seconds
 
     @property
     def shortage(self) -> str:
-        """The disk that is nearly full, in words; empty if there is none."""
+        """A sentence about the disk that is nearly full. Empty if no disk is."""
         return next((space.shortage for space in self.spaces if space.is_short), "")
 
 
 @dataclass(slots=True, kw_only=True)
 class BringUps:
-    """What became of asking sites for pods; found out again after a restart.
+    """The results of requests for pods. They are collected anew after a restart.
 
-    `failed` counts failures in a row by resource, `problems` has the last one. `refusing_nodes` are nodes by
-    resource, until a pod came up there; `unfit`, by resource and node: when, and what, a node said that it
-    lacks. `not_before` is when tearing down a deployment is tried again (monotonic).
+    `failed` is the number of failures in a row, by resource. `problems` contains the last failure.
+    `refusing_nodes` contains, by resource, the nodes on which pods failed to start; a successful start
+    clears them. `unfit` contains, by resource and node, the time and the text of the node's report about
+    missing properties. `not_before` is the time at which tearing down a deployment is retried (monotonic).
     """
 
     brought_up: set[str] = field(default_factory=set)
@@ -288,21 +294,21 @@ class BringUps:
 
 @dataclass(slots=True, kw_only=True)
 class ReportedProgress:
-    """Values of running jobs that are not stored: progress, metrics, the last line on each node."""
+    """The values of running jobs that are not stored: progress, metrics, the last line of each node."""
 
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     last_lines: dict[str, str] = field(default_factory=dict)
 
     def keep_only(self, job_runs: Mapping[str, JobRun]) -> None:
-        """Drop the values of all other jobs."""
+        """Delete the values of all other jobs."""
         self.progress = {j: body for j, body in self.progress.items() if j in job_runs}
         self.metrics = {j: metrics for j, metrics in self.metrics.items() if j in job_runs}
         running = {job.id for job in job_runs.values() if job.state is JobState.RUNNING}
         self.last_lines = {j: line for j, line in self.last_lines.items() if j in running}
 
     def drop(self, job_run_id: str) -> None:
-        """Drop what is of that job."""
+        """Delete the values of that job."""
         self.progress.pop(job_run_id, None)
         self.metrics.pop(job_run_id, None)
         self.last_lines.pop(job_run_id, None)
@@ -310,8 +316,8 @@ class ReportedProgress:
 
 @dataclass(slots=True, kw_only=True)
 class SiteChoices:
-    """Jobs that may use several resources; `to_recheck` are those that look for another resource, in
-    turn."""
+    """The jobs that may use several resources. `to_recheck` are the jobs that will check for a better
+    resource, in turn."""
 
     choosing: set[str] = field(default_factory=set)
     to_recheck: list[str] = field(default_factory=list)
@@ -320,7 +326,7 @@ class SiteChoices:
 
 @dataclass(slots=True, kw_only=True)
 class SiteStates:
-    """Farms as they were last observed, by site, and the sites that did not answer."""
+    """The last observed state of each farm, by site, and the sites that did not answer."""
 
     farm_statuses: dict[str, FarmStatus] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
@@ -328,7 +334,7 @@ class SiteStates:
 
 @dataclass(slots=True, kw_only=True)
 class PendingReads:
-    """Results of background reads that were not used yet: of sources, and of the files of versions."""
+    """The results of background reads that were not used yet: of sources, and of the files of versions."""
 
     listings: dict[str, Future[Any]] = field(default_factory=dict)
     files: dict[str, Future[Any]] = field(default_factory=dict)
@@ -344,8 +350,8 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endings:
-    """What the end of an attempt needs: records, reported values of the job, and the parts that the end
-    affects."""
+    """The parts of the state that ending an attempt needs: the records, the reported values of the job,
+    and the state that the end changes."""
 
     catalog: Catalog
     channels: Channels
@@ -357,13 +363,13 @@ class Endings:
 
     @property
     def ledger(self) -> Ledger:
-        """The catalog's."""
+        """The ledger of the catalog."""
         return self.catalog.ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
-    """What it takes to start an attempt, or to end it where it cannot be started."""
+    """The parts of the state that starting an attempt needs, or ending an attempt that cannot be started."""
 
     endings: Endings
     timeline: Timeline
@@ -372,21 +378,22 @@ class Starting:
 
     @property
     def ledger(self) -> Ledger:
-        """The catalog's."""
+        """The ledger of the catalog."""
         return self.endings.catalog.ledger
 
     @property
     def channels(self) -> Channels:
-        """Those to which starts are sent, and stops."""
+        """The channels through which Start and Stop messages are sent."""
         return self.endings.channels
 
 
 @dataclass(slots=True, kw_only=True)
 class Control:
-    """The whole state of a control node: its ports, and the values that are lost at a restart, in parts.
-    Steps get only the parts that they need. Only the holder of the node's lock may use it.
+    """The whole state of a control node: its ports, and values that are lost at a restart, divided into
+    parts. Steps get only the parts that they need. Only the holder of the node's lock may use this object.
 
-    `alarms` is None if schedules do not run: embedded in a command, and for readers.
+    `alarms` is None if schedules do not run: in a control node that is embedded in a command, and in a
+    node that only reads.
     """
 
     ledger: Ledger
@@ -419,7 +426,7 @@ class Control:
 
     @property
     def endings(self) -> Endings:
-        """What it takes to end an attempt."""
+        """The parts of the state that ending an attempt needs."""
         return Endings(
             catalog=self.catalog,
             channels=self.channels,
@@ -432,7 +439,7 @@ class Control:
 
     @property
     def starting(self) -> Starting:
-        """What it takes to start an attempt."""
+        """The parts of the state that starting an attempt needs."""
         return Starting(
             endings=self.endings, timeline=self.timeline, aside=self.background, clients=self.clients
         )
@@ -446,7 +453,7 @@ class Control:
         return self.ledger.begin(self.now())
 
     def clear_caches(self) -> None:
-        """Drop everything that a newly loaded store may contradict."""
+        """Clear all caches that a newly loaded store may contradict."""
         snapshot = self.ledger.snapshot
         self.catalog.clear()
         self.pending_reads.listings.clear()

@@ -1,4 +1,4 @@
-"""Asks sites for the pods of deployments, beside the ticks."""
+"""Requests the pods of deployments from sites, beside the ticks."""
 
 from concurrent.futures import Future
 from functools import partial
@@ -18,9 +18,10 @@ def _is_missing(bring_ups: BringUps, pod: Pod) -> bool:
 
 
 def bring_up(control: Control, deployment: Deployment) -> None:
-    """Ask the site for the deployment's pods, beside the ticks; it starts each pod id at most once."""
+    """Request the pods of the deployment from its site, beside the ticks. The site starts each pod id at
+    most once."""
     site = control.sites.get(deployment.site)
-    if site is None:  # not open yet; the next observation asks again
+    if site is None:  # the site is not open yet; the next observation requests the pods again
         return
     then = partial(_brought_up, control.problems, control.bring_ups, deployment.id)
     control.background.submit(
@@ -31,7 +32,8 @@ def bring_up(control: Control, deployment: Deployment) -> None:
 def being_brought_up(
     background_runner: BackgroundRunner, bring_ups: BringUps, deployment: Deployment
 ) -> bool:
-    """Whether its site is just asked for its pods: for these alone, or with a look, for those it may lack."""
+    """Whether a request for the deployment's pods is running: a request for this deployment, or an
+    observation of its site while some of its pods are missing."""
     looked_at = background_runner.is_running(f"observe {deployment.site}")
     missing = looked_at and any(_is_missing(bring_ups, pod) for pod in deployment.pods)
     return missing or background_runner.is_running(_bringing(deployment))
@@ -59,7 +61,7 @@ def _not_now(deployment_id: str, error: UnavailableError) -> str:
 def _bring_up(
     channels: Channels, limits: ControlTimeouts, site: SitePort, deployment: Deployment
 ) -> tuple[str, ...]:
-    """Start the pods and return them. Uses nothing but the site. Raises UnavailableError."""
+    """Start the pods and return their ids. Uses only the port of the site. Raises UnavailableError."""
     orders = [
         PodOrder(
             pod_id=pod.id,

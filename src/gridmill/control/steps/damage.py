@@ -1,7 +1,7 @@
 """Reports damaged records of the store, and repairs records that refer to lost ones.
 
-A run whose own record or a job's record is lost ends as failed, with the reason; the next run reuses its
-versions. Pods are told to end attempts without a record.
+If the record of a run or of one of its jobs is lost, the run ends as failed, with the reason. The next run
+reuses its versions. Pods are told to end attempts that have no record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,15 @@ from gridmill.ports.store import DamagedRecord, Store
 from gridmill.scheduler.snapshot import Snapshot
 
 SUBJECT = "damaged records"
-"""The lasting problem that `gridmill status` shows."""
+"""The subject of the lasting problem that `gridmill status` shows."""
 _NAMED = 3
 _WITHOUT_FILES = frozenset({"Event", "Counter", Measurement.__name__})
-"""Records that do not decide which files are needed."""
+"""The kinds of records that do not decide which files are needed."""
 _BLOCKED = (JobState.BLOCKED, JobState.WAITING)
 
 
 def report_new(problems: Problems, store: Store) -> bool:
-    """Warn once of each damage that was found since the last call; whether there was any."""
+    """Warn once of each damage that was found since the last call. Returns whether there was any."""
     noticed = store.take_new_damage()
     for one in noticed:
         problems.warn(f"the record of {one.name} in the store is damaged and lost: {one.problem}")
@@ -36,7 +36,7 @@ def report_new(problems: Problems, store: Store) -> bool:
 
 
 def summarize(problems: Problems, store: Store) -> None:
-    """Have `gridmill status` show the damage that `gridmill recover` has not reported yet."""
+    """Make `gridmill status` show the damage that `gridmill recover` has not reported yet."""
     lost = [one for one in store.damage() if not one.told]
     if not lost:
         problems.lasting.pop(SUBJECT, None)
@@ -51,7 +51,8 @@ def summarize(problems: Problems, store: Store) -> None:
 
 
 def may_have_lost_versions(ledger: Ledger) -> bool:
-    """Whether damage may have cost records of versions, so that it is not known which files they need."""
+    """Whether damage may have destroyed records of versions. In this case it is unknown which files these
+    versions need."""
     serious = (one for one in ledger.store.damage() if one.noun not in _WITHOUT_FILES)
     return any(
         not one.told or (one.noun == Artifact.__name__ and ledger.read(Artifact, one.key) is None)
@@ -60,7 +61,8 @@ def may_have_lost_versions(ledger: Ledger) -> bool:
 
 
 def set_right(ledger: Ledger, transaction: Transaction) -> None:
-    """Make the runs consistent of which the store has lost records. Called after the ledger was loaded."""
+    """Make the runs consistent whose records the store has partly lost. Called after the ledger was
+    loaded."""
     snapshot = ledger.snapshot
     damaged = ledger.store.damage()
     for job_run in tuple(snapshot.job_runs.values()):
@@ -90,7 +92,7 @@ def _set_job_right(snapshot: Snapshot, transaction: Transaction, job_run: JobRun
 
 
 def _what_it_lost(snapshot: Snapshot, transaction: Transaction, job_run: JobRun) -> str:
-    """Why a job cannot continue; empty if it can."""
+    """The reason why a job cannot continue. Empty if it can."""
     if job_run.attempt_id is None:
         left = sum(1 for _ in parts_of(transaction, job_run))
         return "the record of one of its parts was damaged" if left < job_run.parts else ""
@@ -103,7 +105,8 @@ def _what_it_lost(snapshot: Snapshot, transaction: Transaction, job_run: JobRun)
 
 
 def _end_orphans(snapshot: Snapshot, transaction: Transaction, run_id: str) -> None:
-    """Jobs whose run is lost: they are stopped, and a run of that id tells why."""
+    """Stop the jobs of a run whose record is lost, and add a failed run with this id that contains the
+    reason."""
     jobs = snapshot.job_runs_of(run_id)
     damage = "its own record was damaged, and its jobs that had not ended were stopped"
     for job_run in jobs:
@@ -127,7 +130,7 @@ def _end_orphans(snapshot: Snapshot, transaction: Transaction, run_id: str) -> N
 
 
 def _is_stray(snapshot: Snapshot, transaction: Transaction, attempt: Attempt) -> bool:
-    """Whether the attempt belongs to no job, because its own record or that of its pod is lost."""
+    """Whether the attempt belongs to no job, because its own record or the record of its pod is lost."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
     return (
         job_run is None
@@ -148,7 +151,7 @@ def _lost(attempt: Attempt, now: float) -> Attempt:
 
 
 def _lost_jobs(snapshot: Snapshot, run: Run, damaged: Sequence[DamagedRecord]) -> Iterator[str]:
-    """The names of its jobs that are lost, as far as they are known."""
+    """The names of the run's lost jobs, as far as they are known. `?` stands for an unknown job."""
     jobs = {job.id: job for job in snapshot.job_runs_of(run.id)}
     names = {need for job in jobs.values() for need in job.needs if need not in jobs}
     for one in damaged:
@@ -163,7 +166,7 @@ def _lost_jobs(snapshot: Snapshot, run: Run, damaged: Sequence[DamagedRecord]) -
 
 
 def _is_part(jobs: dict[str, JobRun], run: Run, name: str) -> bool:
-    """Whether it is a part of a job whose record exists: then that job fails."""
+    """Whether the name is a part of a job whose record exists. In this case, the whole job fails."""
     whole, sign, number = name.rpartition(".p")
     return bool(sign) and number.isdecimal() and f"{run.id}/{whole}" in jobs
 

@@ -10,8 +10,9 @@ from gridmill.domain.views import ScheduleView
 
 
 def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
-    """Active runs of what the schedule runs: a job's where that job has not ended yet; a pipeline's where
-    not just some of its jobs were asked for."""
+    """The active runs that a schedule must not overlap. For a schedule of a single job: the runs in which
+    this job has not ended. For a schedule of a pipeline: the runs that are not limited to some of its
+    jobs."""
     snapshot = ledger.snapshot
     runs = [run for run in snapshot.runs.values() if run.pipeline == schedule.pipeline]
     if not schedule.only:
@@ -21,13 +22,14 @@ def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
 
 
 def _active(ledger: Ledger, schedule: Schedule) -> str:
-    """The id of the oldest run that the next one would overlap with, backfills aside; empty without one."""
+    """The id of the oldest active run that the next run would overlap. Runs of backfills do not count.
+    Empty if there is none."""
     active = [run for run in active_runs(ledger, schedule) if not run.chunk]
     return min(active, key=lambda run: run.order).id if active else ""
 
 
 UPCOMING = 3
-"""Future due times that are shown."""
+"""The number of future due times that are shown."""
 
 
 def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:

@@ -1,7 +1,7 @@
-"""Ends an attempt: its record, its job's next state, the versions it made, and its measured use.
+"""Ends an attempt: its record, the next state of its job, the versions that it made, and its measured use.
 
-An unexpected error at one job (a defect of Gridmill itself) fails that job with a message; the others
-continue.
+If an unexpected error (a defect of Gridmill itself) occurs at one job, this job fails with a message, and
+the other jobs continue.
 """
 
 import traceback
@@ -52,7 +52,7 @@ from gridmill.scheduler.sizing import declared_as, model_bytes, subject_of
 
 
 def defect(problems: Problems, job: str, error: Exception) -> InternalError:
-    """The message for an unexpected error; the log of the control node gets the traceback."""
+    """The message for an unexpected error. The log of the control node gets the traceback."""
     problems.warn(f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}")
     return InternalError(
         f"a defect of Gridmill: {type(error).__name__}: {error}".rstrip(": "),
@@ -68,18 +68,18 @@ class ManifestWriteError(Exception):
 
 
 def runs(attempt: Attempt) -> bool:
-    """Whether the attempt can still send events: it has not ended, and is not a rank that waits for the
-    others to end."""
+    """Whether the attempt can still send events. It cannot if it has ended, or if it is a rank that has
+    ended and waits for the other ranks."""
     return attempt.state in LIVE_ATTEMPTS and attempt.outcome is None
 
 
 def settle_attempt(
     endings: Endings, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
 ) -> None:
-    """Record everything that follows from the end of an attempt, in one transaction.
+    """Record all consequences of the end of an attempt, in one transaction.
 
-    If a defect of Gridmill prevents this, only that attempt fails; likewise if the manifests of its versions
-    cannot be written.
+    If a defect of Gridmill prevents this, only that attempt fails. The same applies if the manifests of
+    its versions cannot be written.
     """
     inner = transaction.within()
     try:
@@ -91,7 +91,7 @@ def settle_attempt(
         endings.catalog.newest_artifacts.clear()
         failed = AttemptOutcome(state=AttemptState.FAILED, cause=Cause.STORAGE, message=str(error))
         _settle(endings, inner, attempt, failed)
-    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+    except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         inner = transaction.within()
         endings.catalog.newest_artifacts.clear()
         error_text = defect(endings.problems, attempt.id, error)
@@ -154,8 +154,9 @@ def _part_report(ended: Attempt) -> PartReport | None:
 
 
 def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -> AttemptOutcome | None:
-    """What the attempt tells of the job: with its parts, where it put these together. None: nothing; a part
-    does not, but that there is a node on which `each` needs more memory."""
+    """The outcome from which the whole job is measured. If the job ran in parts, the outcome of the
+    attempt that combined them, with the use of all parts. None if the job cannot be measured from it. The
+    outcome of a part measures nothing, except that a node needed more memory for an `each` job."""
     if job_run.part is not None:
         return outcome if job_run.part.node and outcome.cause == Cause.MEMORY else None
     if not job_run.parts:
@@ -170,7 +171,8 @@ def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -
 def _parallel(
     job_run: JobRun, outcome: AttemptOutcome, part_reports: Sequence[PartReport]
 ) -> ParallelTiming | None:
-    """Of a swarm its workers have told; the parts of another job are its workers themselves."""
+    """The parallel timing of a job in parts. The workers of a prediction have reported a timing. For any
+    other job, its parts count as its workers."""
     if outcome.parallel is not None:
         return parallel_of_swarm(outcome.parallel, part_reports)
     if has_workers(job_run.job):
@@ -180,7 +182,7 @@ def _parallel(
 
 
 def _extent(job_run: JobRun) -> tuple[int, str]:
-    """How much it had to do, and in what that is counted."""
+    """The amount of work of the job, and the unit in which it is counted."""
     size = job_run.size or JobSize()
     if job_run.job.sink is not None and size.input_bytes:
         return size.input_bytes, "bytes"
@@ -188,7 +190,8 @@ def _extent(job_run: JobRun) -> tuple[int, str]:
 
 
 def _update_route(ledger: Ledger, transaction: Transaction, job_run: JobRun, ended: Attempt) -> None:
-    """Update the route with the attempt's transfers: its rates, and the versions that the site now has."""
+    """Update the route of the site with the attempt's transfers: the rates, and the versions that the site
+    has now."""
     deployment = ledger.snapshot.deployments.get(ended.deployment_id)
     site = transaction.get(Site, deployment.site) if deployment is not None else None
     if site is None or ended.transfers is None:
@@ -201,7 +204,7 @@ def _update_route(ledger: Ledger, transaction: Transaction, job_run: JobRun, end
 
 
 def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
-    """Add the use of the attempt to the share of its project, if several projects share the grid."""
+    """Add the use of the attempt to the past use of its project, if several projects share the grid."""
     if ledger.snapshot.projects:
         project = transaction.get(Project, ended.project) or Project(name=ended.project)
         places = max(1, ended.given.gpus) * max(1, ended.ranks)
@@ -210,7 +213,7 @@ def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
 
 
 def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction, job_run: JobRun) -> None:
-    """Check jobs of other runs that waited for this job: its result may be the one that they need."""
+    """Check jobs of other runs that waited for this job. They may need its result."""
     snapshot = ledger.snapshot
     for key in snapshot.lines.turns.behind(snapshot.lines.turn_of(job_run)):
         other = transaction.get(JobRun, key)
@@ -249,7 +252,8 @@ def _ended(reported: ReportedProgress, attempt: Attempt, outcome: AttemptOutcome
 
 
 def _most_memory(ledger: Ledger, job_run: JobRun) -> tuple[int, str]:
-    """What its resource is set to, or its site's largest node has; and which of the two."""
+    """The largest memory of an attempt in bytes, and the name of the resource or site that sets this
+    limit."""
     resource = ledger.snapshot.resources.get(job_run.resource)
     site = ledger.snapshot.sites.get(resource.site if resource else LOCAL)
     most = site.largest.memory_bytes if site else 0
@@ -267,8 +271,9 @@ def publish(
     attempt: Attempt | None,
     outputs: tuple[Output, ...],
 ) -> JobRun:
-    """Commit the versions the attempt made, whose manifests are on the disk before. A command without files
-    makes an empty one: it can be found unchanged too. Raises ManifestWriteError."""
+    """Commit the versions that the attempt made. Their manifests are written to the disk first. A command
+    without files makes an empty version, so that it can be found unchanged, too. Raises
+    ManifestWriteError."""
     outputs = outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
     listed = contents_uri(output_uri(job_run, attempt.gang or attempt.id)) if attempt is not None else ""
     if listed:
@@ -330,7 +335,7 @@ def _keep_manifest(
 
 
 def _unchanged_version(catalog: Catalog, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
-    """The newest version, where the job looked at its sources and the table is still the same."""
+    """The newest version, if the job checked its sources and the table is unchanged. None otherwise."""
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or newest.removed or len(outputs) != 1:
         return None
@@ -356,7 +361,7 @@ def _made_from(transaction: Transaction, job_run: JobRun) -> list[str]:
 def measure(
     ledger: Ledger, transaction: Transaction, job_run: JobRun, attempt: Attempt, outcome: AttemptOutcome
 ) -> None:
-    """Record the use of the attempt for the next sizing. Lost and stopped attempts measure nothing."""
+    """Record the use of the attempt for the next sizing. Lost and stopped attempts are not measured."""
     killed = outcome.cause == Cause.MEMORY
     if outcome.state != AttemptState.SUCCEEDED and not killed:
         return
@@ -387,7 +392,7 @@ def _site_of(ledger: Ledger, job_run: JobRun) -> str:
 
 
 def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:
-    """Record the use of a job that ran on every node: the memory of the node that used most."""
+    """Record the use of a job that ran on every node: the memory is that of the node that used most."""
     uses = [(part, part.part_report.use) for part in parts if part.part_report is not None]
     neediest, _ = max(uses, key=lambda one: one[1].peak_memory_bytes)
     transaction.put(
@@ -410,13 +415,14 @@ def _use_of_all(job_run: JobRun, use: MeasuredUse) -> MeasuredUse:
 
 
 def _waited(job_run: JobRun, attempt: Attempt) -> float:
-    """Seconds that the job waited for room or its turn. A retry counts none, because it also waits for
-    its backoff."""
+    """The seconds for which the job waited for room or its turn. 0 for a retry, because a retry also waits
+    for its backoff."""
     return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
 
 
 def _size(job_run: JobRun, outcome: AttemptOutcome) -> JobSize:
-    """What was known before, so that sizes compare with those of plans, and what only the job could tell; of
-    a probe what it did."""
+    """The size of the job for its measurement. Values that were known before the attempt come first, so
+    that measured sizes are comparable with the sizes of plans. Values that only the job could measure
+    complete them. For a probe, the measured values come first."""
     before, measured = job_run.size or JobSize(rows=job_run.job.rows), outcome.size or JobSize()
     return before.or_else(measured) if job_run.probe is None else measured.or_else(before)

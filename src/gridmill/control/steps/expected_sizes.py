@@ -1,8 +1,8 @@
-"""Predicts how much each job of a run will have to handle, before anything of the run is made.
+"""Predicts the amount of data that each job of a run will process, before the run begins.
 
-A job that would be restored leaves the version that exists. Of any other the newest version grows by the
-factor by which what the job reads has grown since that version was made. So growth of a source is carried
-through the pipeline. Where nothing was made before, nothing is known.
+A job that would be restored keeps its existing version. The version of any other job is expected to grow
+by the same factor as the job's inputs have grown since its newest version was made. This way, the growth
+of a source affects all later jobs of the pipeline. For a job without a version, nothing is predicted.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,9 +27,8 @@ def expected_sizes(
     listings: Mapping[str, SourceListing],
     unchanged: Collection[str],
 ) -> Mapping[str, JobSize]:
-    """What each job will have to handle, as far as it is known: by its sources, as far as they were listed,
-    and by the versions that it reads as they are expected to be. `unchanged` are the jobs that would be
-    restored."""
+    """The expected size of each job, as far as it is known: from the listed sources, and from the expected
+    sizes of the versions that the job reads. `unchanged` are the jobs that would be restored."""
     settled = settle_names(catalog, pipeline.jobs)
     expected: dict[str, Artifact] = {}
     sizes: dict[str, JobSize] = {}
@@ -55,7 +54,7 @@ def _grown(version: Artifact, factor: float) -> Artifact:
 def _growth(
     catalog: Catalog, job: Job, newest: Artifact, present: Sequence[Artifact], size: JobSize
 ) -> float:
-    """By how much the next version of a job is expected to be larger than its newest one."""
+    """The factor by which the next version of a job is expected to be larger than its newest version."""
     if job.sink is not None:
         return _growth_of_sink(catalog, job, newest, size)
     before = [one for key in newest.made_from if (one := _version(catalog, key)) is not None]
@@ -64,7 +63,8 @@ def _growth(
 
 
 def _growth_of_sink(catalog: Catalog, job: Job, newest: Artifact, size: JobSize) -> float:
-    """By the rows that it declares, else by the bytes of its sources, which it measured when it last ran."""
+    """The growth factor of a sink: from the rows that it declares, otherwise from the bytes of its
+    sources, which its last run measured."""
     if job.rows is not None and newest.output.rows:
         return job.rows / newest.output.rows
     pipeline = newest.name.partition("/")[0]
@@ -82,13 +82,14 @@ def _version(catalog: Catalog, key: str) -> Artifact | None:
 
 
 def _tables(versions: Sequence[Artifact], basis: str | None) -> Sequence[Artifact]:
-    """Of a dataset the table whose rows its own are, where that is known; else all data, and no models."""
+    """The versions whose growth decides. For a dataset with a known basis, the table of the basis.
+    Otherwise all versions except models."""
     own = [one for one in versions if basis is not None and one.name.rpartition("/")[2] == basis]
     return own or [one for one in versions if one.kind != ArtifactKind.MODEL]
 
 
 def _ratio(now: Sequence[Artifact], before: Sequence[Artifact]) -> float:
-    """Of their rows, else of their bytes; 1 where nothing is known."""
+    """The ratio of their rows, otherwise of their bytes. 1 if neither is known."""
     for count in (_rows, _bytes):
         if (then := sum(map(count, before))) and (later := sum(map(count, now))):
             return later / then

@@ -1,6 +1,7 @@
-"""Runs an attempt of a gang: tells its ranks each other's addresses and ends them together; sends to pods.
+"""Runs an attempt of a gang: gives its ranks each other's addresses and ends them together. It also sends
+messages to pods.
 
-Messages are sent to pods whose link is open; the other pods ask for them when they greet.
+Messages are sent to pods whose link is open. The other pods get them when they send their next Hello.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ def send_to_pod(channels: Channels, pod_id: str, message: ToPod) -> None:
 
 
 def rendezvous(ledger: Ledger, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
-    """The ranks of a new gang, in order, with where each is reached: a port that no other live rank has."""
+    """The ranks of a new gang in order, each with its address and with a port that no other live rank has."""
     taken = {attempt.port for attempt in ledger.snapshot.attempts.values() if attempt.port}
     taken |= {noun.port for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
     ports = choose_ports([member.token for member in members], taken)
@@ -57,12 +58,13 @@ def _address(transaction: Transaction, attempt: Attempt) -> str:
 
 
 def member_id(gang: str, rank: int) -> str:
-    """The attempt id of a rank: the gang's own for rank 0."""
+    """The attempt id of a rank. Rank 0 has the id of the gang."""
     return f"{gang}.{rank}" if rank else gang
 
 
 def members_of(transaction: Transaction, attempt: Attempt) -> tuple[Attempt, ...]:
-    """All ranks of its gang, in order, as the transaction leaves them; none ended before the others."""
+    """All ranks of the attempt's gang in order, with the changes of the transaction. No rank's record has
+    ended before the others."""
     return tuple(_members(transaction, attempt))
 
 
@@ -74,7 +76,7 @@ def _members(transaction: Transaction, attempt: Attempt) -> Iterator[Attempt]:
 
 
 def gang_for(ledger: Ledger, transaction: Transaction, attempt: Attempt, job_run: JobRun) -> Gang | None:
-    """What goes with its order; None where it is no rank of a gang."""
+    """The description of the gang in the order for a rank. None if the attempt is no rank of a gang."""
     if not attempt.ranks:
         return None
     deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
@@ -96,12 +98,12 @@ def _roles(job_run: JobRun) -> Mapping[str, int]:
 def note_end(
     channels: Channels, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
 ) -> tuple[Attempt, AttemptOutcome] | None:
-    """Record how a rank ended. If it failed, the others are told to end; so are ranks that only serve
-    others, after the last of those. Returns rank 0's attempt, for all, and the gang's outcome once all
-    ranks have ended; None until then.
+    """Record how a rank ended. If it failed, the other ranks are stopped. Ranks that only serve others are
+    stopped after the last of the other ranks. Returns rank 0's attempt and the outcome of the gang once all
+    ranks have ended. Returns None until then.
 
-    Ranks keep their places until then, so that no other job takes half of the room in which the gang may
-    start again.
+    Ranks keep their places until all have ended. Otherwise another job could take a part of the room in
+    which the gang may start again.
     """
     if attempt.outcome is not None:
         return None
@@ -138,7 +140,7 @@ def _dismiss(
 
 
 def _end(channels: Channels, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:
-    """The ranks that have not ended and were not asked to."""
+    """Ask the members to end that have not ended and were not asked before."""
     for member in members:
         if member.outcome is None and not member.stop_requested and member.interrupted is None:
             transaction.put(replace(member, stop_requested=True))

@@ -30,12 +30,13 @@ def leaves_checkpoints(job: Job) -> bool:
 
 
 def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact | None) -> str:
-    """The folder in which attempts of a training, a gang or a job that can resume leave checkpoints for
-    the next attempt; it is deleted when one succeeds. Empty for other jobs.
+    """The folder in which attempts of a training, a gang or a job that can resume leave checkpoints for the
+    next attempt. The folder is deleted when an attempt succeeds. Empty for other jobs.
 
-    Only attempts at the same work (the fingerprint) share it, and only if they take turns (`ExclusiveTurns`):
-    runs without parameters take turns with other jobs than runs with some. A repeated job of which a version
-    exists (`same`) has another folder, because the old one may still be being deleted.
+    Attempts share a folder only if they do the same work (the fingerprint) and take turns
+    (`ExclusiveTurns`). Runs without parameters take turns with other jobs than runs with parameters do, so
+    their folders differ. If the job is repeated although a version exists (`same`), it gets another
+    folder, because the old folder may still be in deletion.
     """
     if not leaves_checkpoints(job_run.job):
         return ""
@@ -49,10 +50,10 @@ def table_uri(job_run: JobRun) -> str:
 
 
 def inputs_of(catalog: Catalog, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
-    """The versions a job reads: those of the jobs it needs, and those of other pipelines that its run has
-    settled, whatever is made meanwhile.
+    """The versions that a job reads: the versions of the jobs that it needs, and versions of other pipelines.
+    The versions of other pipelines are fixed when the run begins.
 
-    Raises InputError when one does not exist, or not any more, or is of another kind.
+    Raises InputError if a version does not exist, was removed, or has another kind.
     """
     run = transaction.get(Run, job_run.run_id)
     inputs: list[Input] = []
@@ -78,7 +79,8 @@ def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
 
 
 def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> Artifact:
-    """The version that a name means in the run. Raises InputError if it meant none when the run began."""
+    """The version that a name means in the run. Raises InputError if the name had no version when the run
+    began."""
     artifact_id = run.settled.get(name) if run is not None else None
     if artifact_id is not None:
         return fetch_artifact(catalog, artifact_id)
@@ -89,8 +91,8 @@ def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> A
 
 
 def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
-    """What is known of the job's size from its declaration, its sources and its inputs; models
-    are no data."""
+    """The size of the job as far as it is known from its declaration, its sources and its inputs. Models
+    do not count as data."""
     tables = [entry.artifact.output for entry in inputs if entry.artifact.kind != ArtifactKind.MODEL]
     rows = sum(output.rows or 0 for output in tables)
     columns = max((len(output.columns) for output in tables), default=0)
@@ -103,8 +105,8 @@ def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
 def declared_sizes(
     catalog: Catalog, pipeline: Pipeline, listings: Mapping[str, SourceListing]
 ) -> Mapping[str, JobSize]:
-    """Sizes before a run: from sources, as far as they were listed, and from the newest versions of what
-    each job reads."""
+    """The sizes of jobs before a run: from the listed sources, and from the newest versions that each job
+    reads."""
     sizes: dict[str, JobSize] = {}
     for job in pipeline.jobs:
         inputs: list[Input] = []
@@ -117,8 +119,8 @@ def declared_sizes(
 
 
 def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
-    """The versions of a sink's table that an artifact refers to; none where the record of one may be lost, so
-    that the files of all stay."""
+    """The versions of a sink's table to which an artifact refers. Empty if the record of an artifact may
+    be lost; then the files of all versions are kept."""
     if may_have_lost_versions(ledger):
         return ()
     artifacts = ledger.read_all(Artifact, parent=job_run.name)
@@ -129,14 +131,15 @@ def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
 def _shared_bundle(
     ledger: Ledger, storage: Storage, job_run: JobRun, bundle: str | None, attempt: Attempt
 ) -> str:
-    """The place where the pod finds the code, if it needs code and runs on another machine."""
+    """The place where the pod finds the code, if the job needs code and the pod is on another machine.
+    Otherwise empty."""
     deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     elsewhere = deployment is not None and deployment.site != LOCAL
     return storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
 
 
 def _staging(ledger: Ledger, attempt: Attempt) -> Staging:
-    """As its resource has it now."""
+    """The way in which data is transferred to the attempt, as its resource declares it now."""
     snapshot = ledger.snapshot
     deployment = snapshot.deployments.get(attempt.deployment_id)
     resource = snapshot.resources.get(deployment.resource) if deployment is not None else None

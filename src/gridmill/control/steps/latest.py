@@ -57,7 +57,7 @@ def _note(
 
 
 def _append(storage: Storage, problems: Problems, move: AliasMove) -> None:
-    """Write a committed move to the log. An error here does not undo the move."""
+    """Append a committed move to the log in the storage root. An error does not undo the move."""
     try:
         storage.note_move(move)
     except StorageError as error:
@@ -80,10 +80,10 @@ def _user() -> str:
 def note_latest(
     ledger: Ledger, storage: Storage, problems: Problems, transaction: Transaction, job_run: JobRun
 ) -> None:
-    """Record what a job that is done has made, or found unchanged, as the latest version of its name.
+    """Record the version that a finished job made or found unchanged as the latest version of its name.
 
-    A later run's version stays. A run of a backfill makes no version the latest one, except of a sink: all
-    versions of a sink are states of one table.
+    If a later run has already recorded its version, that version is kept. A run of a backfill makes no
+    version the latest one, except for a sink: all versions of a sink are states of one table.
     """
     run = transaction.get(Run, job_run.run_id)
     if run is None or not job_run.artifacts or (run.chunk and job_run.job.sink is None):
@@ -96,13 +96,13 @@ def note_latest(
 
 
 def find_latest(ledger: Ledger, name: str) -> Latest | None:
-    """The record of a name, if any run has made one."""
+    """The record of the latest version of a name. None if no run has made one."""
     return ledger.read(Latest, name)
 
 
 def latest_of(catalog: Catalog, name: str) -> Artifact | None:
-    """The latest version of a name that is not removed; if its record is missing or its version was
-    removed, the newest created one. None if there is none."""
+    """The latest version of a name that is not removed. If its record is missing or its version was
+    removed, the version that was created last. None if there is none."""
     known = find_latest(catalog.ledger, name)
     latest = catalog.ledger.read(Artifact, known.artifact) if known is not None else None
     if latest is not None and not latest.removed:

@@ -1,4 +1,5 @@
-"""Starts attempts: makes the order and sends it to the pod; to another machine, the code is sent first."""
+"""Starts attempts: makes the order for the pod and sends it. If the pod is on another machine, the code is
+copied first."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -22,19 +23,20 @@ STOPPED_EARLY = AttemptOutcome(
 
 
 def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt) -> None:
-    """Send Start once the transaction is committed, if the pod's link is open; else its Hello asks for it."""
+    """Send a Start message after the commit of the transaction, if the pod's link is open. Otherwise the
+    pod gets it after its next Hello."""
     current = transaction.get(Attempt, attempt.id)
     if current is not None and current.stop_requested:  # another rank of its gang could not be started
         settle_attempt(starting.endings, transaction, current, STOPPED_EARLY)
         return
     try:
         order = order_for(starting.endings.catalog, starting.endings.storage, transaction, attempt)
-    except StorageError:  # the store failed, not the job: it is tried again
+    except StorageError:  # the store failed, not the job: the next tick tries again
         raise
     except GridmillError as error:
         settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INPUT, error))
         return
-    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+    except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         error_text = defect(starting.endings.problems, attempt.id, error)
         settle_attempt(starting.endings, transaction, attempt, _failed(Cause.INTERNAL, error_text))
         return
@@ -42,7 +44,7 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
 
 
 def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
-    """Send Start. If the pod is on another machine, the code is sent first, beside the ticks."""
+    """Send a Start message. If the pod is on another machine, the code is first copied beside the ticks."""
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)
         starting.aside.submit(f"share code for {attempt.id}", share, partial(_shared, starting, order))
@@ -52,14 +54,15 @@ def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
 
 
 def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mapping[str, str] | None:
-    """Pods of this machine give the jobs of a client's run that client's environment."""
+    """The environment of the client that started the run, for jobs in pods on this machine. Otherwise
+    None."""
     here = ledger.snapshot.deployments.get(attempt.deployment_id)
     is_local = here is not None and here.site == LOCAL
     return clients.environments.get(attempt.run_id) if is_local else None
 
 
 def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None:
-    """Start the attempt after its code was copied, if it is still wanted."""
+    """Start the attempt after its code was copied, if the attempt still has to start."""
     attempt = starting.ledger.snapshot.attempts.get(order.attempt_id)
     if attempt is None or attempt.state != AttemptState.PLACED or attempt.outcome is not None:
         return
@@ -68,7 +71,7 @@ def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None
         outcome = STOPPED_EARLY if attempt.stop_requested else None
     except (
         StorageError
-    ) as error:  # a full or unreachable file server: the attempt is retried as after a lost pod
+    ) as error:  # a full or unreachable file server: the attempt is retried as after the loss of a pod
         outcome = replace(LOST, message=f"its code could not be copied to the site: {error}")
     if outcome is None:
         environment = _environment_of(starting.ledger, starting.clients, attempt)

@@ -18,7 +18,7 @@ FOLDERS = {
 
 
 def output_uri(job_run: JobRun, attempt_id: str) -> str:
-    """The folder an attempt writes to, below the storage root."""
+    """The folder to which an attempt writes, below the storage root."""
     return f"{FOLDERS[job_run.job.kind]}/{job_run.name}/{attempt_id}"
 
 
@@ -49,7 +49,7 @@ def folders_of_parts(transaction: Transaction, job_run: JobRun) -> tuple[str, ..
 
 
 def discard_parts(discarded: list[str], transaction: Transaction, job_run: JobRun) -> None:
-    """Delete the outputs of the parts: they were combined, or are not needed."""
+    """Delete the outputs of the parts, because they were combined or are not needed."""
     for part in parts_of(transaction, job_run):
         if part.attempt_id is not None:
             transaction.then(partial(discarded.extend, left_behind(part, part.attempt_id)))

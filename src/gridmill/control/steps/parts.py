@@ -1,4 +1,5 @@
-"""Jobs that are done in parts: cut when they are ready, gathered when the parts have ended."""
+"""Jobs in parts: a ready job is divided into parts, and the results are combined when the parts have
+ended."""
 
 from functools import partial
 
@@ -24,8 +25,8 @@ _MOST_TOLD = 5
 
 
 def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
-    """A job that is ready: RUNNING, with its parts WAITING beside it, where it is worth cutting and nobody
-    makes the same just now; else as it is."""
+    """A ready job after its division: RUNNING, with its parts WAITING beside it. The job is unchanged if a
+    division is not useful, or if another job that makes the same artifact has the turn."""
     snapshot = ledger.snapshot
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
     site = snapshot.sites.get(resource.site) if resource else None
@@ -55,7 +56,8 @@ def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
 
 
 def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) -> JobRun:
-    """A part for every node that matches. An estimate is no reason to leave a small one out."""
+    """The job with a part for every node that matches. A node whose memory is smaller than an estimate
+    still gets a part."""
     nodes = sorted(filter(each.matches, site.nodes), key=lambda node: node.name)
     if not nodes:
         names = ", ".join(node.name for node in site.nodes) or "none"
@@ -78,7 +80,7 @@ def _has_turn(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> bool
 
 
 def _part(transaction: Transaction, job_run: JobRun, part: JobPart, sizing: Sizing) -> JobRun:
-    """A part that is ready. One of a run that was resumed goes on counting its attempts."""
+    """A part that is ready. If the run was resumed, the part continues to count its attempts."""
     before = transaction.get(JobRun, part_id(job_run.id, part.number))
     return replace(
         job_run,
@@ -101,8 +103,9 @@ def gather(
     run: Run,
     job_run: JobRun,
 ) -> JobRun:
-    """A job whose parts are done or have ended: WAITING for the attempt that puts them together, FAILED or
-    STOPPED. As it is while some go on; where one has failed these are stopped."""
+    """The job after its parts have ended: WAITING for the attempt that combines the parts, SUCCEEDED
+    without such an attempt, FAILED or STOPPED. While a part is still running, the job is unchanged. If a
+    part has failed, the other parts are stopped, except for an `each` job."""
     parts = tuple(parts_of(transaction, job_run))
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
     each = job_run.job.each is not None
@@ -138,7 +141,7 @@ def _called(part_run: JobRun) -> str:
 
 
 def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> JobRun:
-    """The part, asked to end if it goes on."""
+    """The part after it was asked to end, if it has not ended."""
     if part_run.state in (JobState.BLOCKED, JobState.WAITING):
         part_run = replace(part_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
         transaction.put(part_run)
@@ -148,7 +151,7 @@ def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> 
 
 
 def stop_attempt(channels: Channels, transaction: Transaction, job_run: JobRun) -> None:
-    """Ask the attempt of the job, if there is one, to end: all ranks of a gang."""
+    """Ask the attempt of the job to end, if there is one. For a gang, all ranks."""
     attempt = transaction.get(Attempt, job_run.attempt_id or "")
     if attempt is None:
         return

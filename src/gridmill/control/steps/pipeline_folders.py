@@ -1,4 +1,5 @@
-"""The folder that owns a pipeline's name: that of its first submission, until the name is moved."""
+"""The folder to which a pipeline's name belongs: the folder of its first submission, until the name is
+moved."""
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.domain.pipeline import Origin, Pipeline
@@ -10,10 +11,12 @@ from gridmill.ports.storage import Storage
 def note_origin(
     ledger: Ledger, storage: Storage, transaction: Transaction, pipeline: Pipeline, *, adopt: bool
 ) -> None:
-    """Record the pipeline's folder for its name, or check that it is that one; `adopt` moves the name.
+    """Record the pipeline's folder for its name, or check that the name belongs to this folder. `adopt` moves
+    the name to this folder.
 
-    A folder that does not exist any more was moved: the name follows. What is declared without a folder (in
-    Python, or over REST) has nothing that could be compared. Raises ConflictError.
+    If the recorded folder does not exist any more, it was moved, and the name moves to the new folder. A
+    pipeline that is declared without a folder (in Python, or over REST) is not checked. Raises
+    ConflictError.
     """
     if not pipeline.folder:
         return
@@ -26,8 +29,8 @@ def note_origin(
 
 
 def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
-    """Why a run of the pipeline would be refused, because its name belongs to another folder; otherwise
-    empty."""
+    """The reason why a run of the pipeline would be refused because its name belongs to another folder.
+    Otherwise empty."""
     here = _origin(pipeline)
     try:
         if here.folder:
@@ -38,8 +41,8 @@ def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
 
 
 def check_run_origin(ledger: Ledger, storage: Storage, transaction: Transaction, run: Run) -> None:
-    """Raise ConflictError for a run of a folder that the pipeline's name does not belong to any more: it
-    is not resumed."""
+    """Raise ConflictError if the pipeline's name no longer belongs to the folder of the run. Such a run is
+    not resumed."""
     here = Origin(name=run.pipeline, folder=run.folder)
     recorded = _recorded_origin(ledger, transaction, here)
     if recorded is None or recorded.folder == here.folder or storage.has_left(here.folder, recorded.host):

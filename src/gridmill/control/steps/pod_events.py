@@ -16,8 +16,8 @@ from gridmill.domain.states import AttemptState, Cause, DeploymentState, PodStat
 from gridmill.errors import GridmillError
 
 KEPT = (EventType.STARTED, EventType.METRIC, EventType.ENDED)
-"""Events that are stored. Progress is not: the newest value is enough, and pods send it again. Texts of logs
-are kept in files beside the store."""
+"""The events that are stored. Progress is not stored: only its newest value is needed, and pods send it
+again. The texts of logs are kept in files beside the store."""
 
 
 _LINE_LENGTH = 200
@@ -29,17 +29,18 @@ def deployment_of(transaction: Transaction, pod_id: str) -> Deployment | None:
 
 
 def with_pod(deployment: Deployment, pod: Pod) -> Deployment:
-    """The deployment with that pod replaced; UP as soon as any pod is."""
+    """The deployment with that pod replaced. The deployment is UP as soon as one pod is up."""
     pods = tuple(pod if old.id == pod.id else old for old in deployment.pods)
     up = deployment.state == DeploymentState.STARTING and any(p.state == PodState.UP for p in pods)
     return replace(deployment, pods=pods, state=DeploymentState.UP if up else deployment.state)
 
 
 def apply_event(endings: Endings, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
-    """Apply one event. Events of attempts that have ended, or of another token (fencing), have no effect."""
+    """Apply one event. Events of attempts that have ended, or with another token (fencing), have no
+    effect."""
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
-        return  # fenced off: acknowledged and dropped
+        return  # fencing: the event is acknowledged and ignored
     job_run = transaction.get(JobRun, attempt.job_run_id)
     if event.type in KEPT and (event.type != EventType.METRIC or attempt.rank == 0):
         transaction.events.append(_stored(attempt, job_run, pod_id, event, event.type.value))
@@ -104,15 +105,15 @@ def _metric(reported: ReportedProgress, attempt: Attempt, body: Mapping[str, obj
 
 
 def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
-    """The beginning of each line of the log: the rank for a gang, `[1] `; the node's name for a command
-    on every node, `[alpha] `."""
+    """The prefix of each line of the log. For a gang, the rank: `[1] `. For a command on every node, the
+    name of the node: `[alpha] `."""
     if attempt.ranks > 1:
         return f"[{attempt.rank}] "
     return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""
 
 
 def outcome_of(event: PodEvent) -> AttemptOutcome:
-    """The outcome of an attempt that the event of its pod reports."""
+    """The outcome of an attempt from the event of its pod."""
     try:
         return from_builtins(event.body.get("outcome"), AttemptOutcome)
     except GridmillError as error:

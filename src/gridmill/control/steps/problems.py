@@ -1,6 +1,8 @@
-"""Lasting problems, which are reported once until they change or end; and nodes unfit for a resource.
+"""Lasting problems, which are reported once until they change or end; and nodes that are unfit for a
+resource.
 
-A node is unfit if it lacks what it promised for a resource's pods. It is not used while other nodes suffice.
+A node is unfit if it lacks properties that the pods of a resource need. It is not used while other nodes
+suffice.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +17,7 @@ from gridmill.scheduler.feasibility import will_do_without
 
 
 def set_problem(problems: Problems, what: str, trouble: str) -> None:
-    """Set the problem of `what` and warn of it if it is new; an empty text ends the problem."""
+    """Set the problem of the subject `what`, and warn of it if it is new. An empty text ends the problem."""
     if not trouble:
         problems.lasting.pop(what, None)
     elif problems.lasting.get(what) != trouble:
@@ -24,7 +26,7 @@ def set_problem(problems: Problems, what: str, trouble: str) -> None:
 
 
 def set_problems(problems: Problems, kind: str, troubles: Mapping[str, str]) -> None:
-    """Those of that kind, by what they are with; of anything else of that kind it is over."""
+    """Set the problems of that kind, by subject. All other problems of the kind end."""
     now = {f"{kind} {what}": trouble for what, trouble in troubles.items()}
     for known in [key for key in problems.lasting if key.startswith(f"{kind} ")]:
         if known not in now:
@@ -36,8 +38,9 @@ def set_problems(problems: Problems, kind: str, troubles: Mapping[str, str]) -> 
 def surveyed(
     ledger: Ledger, problems: Problems, background_runner: BackgroundRunner, site: str, trouble: str
 ) -> None:
-    """What came of a look at a site. That it does not answer is told once, whoever asked it; who asks for its
-    pods tells when that is over, unless there are none, or what they said last is still coming."""
+    """Record the result of a poll of a site. If a site does not answer, this is reported once, by the poll
+    or by the observation of its pods. The observation ends the problem. The poll ends it only if the site
+    has no pods, or while an observation is running."""
     subject = f"site {site}"
     pods = any(deployment.site == site for deployment in ledger.snapshot.deployments.values())
     if not trouble and (not pods or background_runner.is_running(f"observe {site}")):
@@ -56,28 +59,29 @@ def clear_ended(ledger: Ledger, problems: Problems) -> None:
 
 
 def problem_of_site(problems: Problems, site: str) -> str:
-    """Why a site does not answer; empty if it does."""
+    """The reason why a site does not answer. Empty if it answers."""
     return problems.lasting.get(f"site {site}") or problems.lasting.get(f"look {site}") or ""
 
 
 DISK = "disk"
-"""The key of a disk that is short, among the problems that last."""
+"""The subject of the lasting problem of a disk that is nearly full."""
 
 
 def problems(problems: Problems) -> tuple[str, ...]:
-    """Those that last."""
-    return tuple(dict.fromkeys(tuple(problems.lasting.values())))  # a tick may add to it meanwhile
+    """All lasting problems."""
+    # a copy, because a tick may add a problem meanwhile
+    return tuple(dict.fromkeys(tuple(problems.lasting.values())))
 
 
 UNFIT_SECONDS = 600.0
-"""How long an unfit node is not examined again. After that it may have been repaired, or other pods have left
-it."""
+"""How long an unfit node is not used again, in seconds. After that, it may have been repaired, or other
+pods may have ended on it."""
 
 
 def note_unfit(
     ledger: Ledger, bring_ups: BringUps, timeline: Timeline, deployment: Deployment, pod: Pod, message: str
 ) -> bool:
-    """Note that the node of a pod is unfit for its resource; whether other nodes suffice."""
+    """Record that the node of a pod is unfit for its resource. Returns whether other nodes suffice."""
     nodes = bring_ups.unfit.setdefault(deployment.resource, {})
     nodes[pod.node] = (timeline.now(), message)
     snapshot = ledger.snapshot
@@ -88,7 +92,7 @@ def note_unfit(
 
 
 def unfit_of(bring_ups: BringUps, timeline: Timeline, resource: str) -> tuple[str, ...]:
-    """The nodes that a resource does not use. Old notes expire."""
+    """The nodes that a resource does not use. Old records expire."""
     nodes = bring_ups.unfit.get(resource, {})
     for node in [node for node, (at, _) in nodes.items() if at <= timeline.now() - UNFIT_SECONDS]:
         del nodes[node]
@@ -96,14 +100,15 @@ def unfit_of(bring_ups: BringUps, timeline: Timeline, resource: str) -> tuple[st
 
 
 def unfit_nodes(bring_ups: BringUps, timeline: Timeline) -> Mapping[str, Collection[str]]:
-    """By resource, where there are any."""
+    """The unfit nodes by resource. Resources without unfit nodes are left out."""
     return {
         resource: nodes for resource in bring_ups.unfit if (nodes := unfit_of(bring_ups, timeline, resource))
     }
 
 
 def why_excluded(bring_ups: BringUps, timeline: Timeline, job_run: JobRun) -> str:
-    """For a waiting job: the nodes that its resource does not use, with the last reason; or empty."""
+    """For a waiting job: a text about the nodes that its resource does not use, with the last reason.
+    Otherwise empty."""
     nodes = unfit_of(bring_ups, timeline, job_run.resource) if job_run.state is JobState.WAITING else ()
     if not nodes:
         return ""

@@ -1,6 +1,6 @@
 """Computes the provenance of a job's result, and finds an earlier version with the same provenance.
 
-If there is none, it reports why the job executes.
+If there is no such version, it reports why the job executes.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -35,13 +35,14 @@ from gridmill.scheduler.why_changed import (
 )
 
 FORMAT = 4
-"""Part of every fingerprint; increased when built-in kinds begin to compute something else."""
+"""The format number, which is part of every fingerprint. It is increased when the results of built-in
+kinds change."""
 _WITHOUT_EFFECT: Mapping[type, frozenset[str]] = {
     SinkSpec: frozenset({"parts"}),
     Source: frozenset({"headers", "endpoint", "settled_seconds"}),
     TrainingSpec: frozenset({"checkpoint_seconds"}),
 }
-"""Fields that change how a job is executed but not what it makes."""
+"""The fields that change how a job is executed, but not its result."""
 _SECRET = "env."
 _SCANNED = 100
 _LATER_VERSIONS = 50
@@ -51,10 +52,11 @@ _SHORT = 16
 def provenance_of(
     code: CodeFiles, run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: Sequence[FileStat]
 ) -> Provenance:
-    """What the job is made from in this run; `source` are the files that a sink loads from.
+    """The provenance of a job's result in this run. `source` are the files from which a sink loads.
 
-    Nothing else counts: no times, no absolute paths, no host, no order of keys, no defaults of fields. Raises
-    InputError for a declared input that names no file, StorageError where the code bundle is gone.
+    Nothing else counts: no times, no absolute paths, no host, no order of keys, no defaults of fields.
+    Raises InputError for a declared input that names no file, and StorageError if the code bundle does not
+    exist.
     """
     job = job_run.job
     kind = job.kind
@@ -82,8 +84,8 @@ def _look_of(stat: FileStat) -> str:
 
 
 def code_of(code: CodeFiles, run: Run, job: Job) -> CodeList:
-    """The files of the code bundle that the job's code reads; those of jobs that read the same are found
-    once."""
+    """The files of the code bundle that the job's code reads. Jobs that read the same files share the
+    result."""
     if not job.runs_code or run.bundle is None:
         return CodeList(hash="")
     reader = fingerprint(run.bundle, run.file, run.data, run.folder, job.reads_files, files_named(job))
@@ -99,8 +101,8 @@ def code_of(code: CodeFiles, run: Run, job: Job) -> CodeList:
 
 
 def _declared(noun: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  any part of a declaration
-    """Each field that is not its default, by its path: `command.run`. A field that a later Gridmill adds
-    changes nothing as long as it has its default."""
+    """Each field whose value differs from its default, by its path: `command.run`. If a later version of
+    Gridmill adds a field, nothing changes as long as the field has its default."""
     empty = True
     for name, default in _defaults(cast(Hashable, type(noun))):
         value = getattr(noun, name)
@@ -131,7 +133,7 @@ def _as_meant(value: object) -> object:
 
 @cache
 def _defaults(made: Hashable) -> Sequence[tuple[str, object]]:
-    """The fields of a class that have an effect, with their defaults."""
+    """The fields of a class that affect results, with their defaults."""
     kind = cast(type, made)
     without_effect = _WITHOUT_EFFECT.get(kind, frozenset())
     return [(one.name, _default(one)) for one in fields(kind) if one.name not in without_effect]
@@ -144,8 +146,8 @@ def _default(one: Field[Any]) -> object:
 
 
 def _text(name: str, value: object) -> str:
-    """The value as it is shown; a hash for long texts and for environment variables, which may be
-    secrets."""
+    """The value as it is shown. Long texts and environment variables, which may be secrets, are shown as a
+    hash."""
     result = value if isinstance(value, str) else encode(value).decode()
     if len(result) > TEXT_BYTES or _SECRET in name:
         return HASHED + sha256(result.encode("utf-8", "surrogateescape")).hexdigest()[:_SHORT]
@@ -153,8 +155,8 @@ def _text(name: str, value: object) -> str:
 
 
 def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
-    """At most that many entries: for more files, one entry for each folder at the top (`src/`), with
-    their number."""
+    """The files by name, with a limited number of entries. If there are more files, each top folder
+    (`src/`) is one entry, with the number of its files."""
     if len(files) <= MOST_FILES:
         return {name: digest[:_SHORT] + digest[64:] for name, digest in files.items()}
     folders: dict[str, list[str]] = {}
@@ -167,7 +169,7 @@ def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def find_provenance(catalog: Catalog, name: str, whole: str) -> Provenance | None:
-    """The record of the inputs of a fingerprint of that name."""
+    """The provenance record of that name with this fingerprint."""
     if catalog.ledger.has_no_provenance(name):
         return None
     key = f"{name}#{whole}"
@@ -181,7 +183,7 @@ def find_provenance(catalog: Catalog, name: str, whole: str) -> Provenance | Non
 
 
 def find_code(catalog: Catalog, whole: str) -> CodeList | None:
-    """A list of code files by its hash (an empty hash: no code); None if it is not known."""
+    """The list of code files with this hash (an empty hash: no code). None if it is unknown."""
     code_list = catalog.code_lists.get(whole)
     if code_list is None and whole:
         code_list = catalog.ledger.read(CodeList, whole)
@@ -192,7 +194,7 @@ def find_code(catalog: Catalog, whole: str) -> CodeList | None:
 
 
 def note_provenance(catalog: Catalog, transaction: Transaction, now: Provenance, code: CodeList) -> None:
-    """Record it and the files of its code, unless they are known."""
+    """Record the provenance and the files of its code, unless they are already recorded."""
     provenance = find_provenance(catalog, now.name, now.fingerprint) or transaction.get(Provenance, now.id)
     if provenance is None:
         transaction.put(now)
@@ -201,7 +203,7 @@ def note_provenance(catalog: Catalog, transaction: Transaction, now: Provenance,
 
 
 def note_made(catalog: Catalog, transaction: Transaction, job_run: JobRun, artifact_id: str) -> None:
-    """Record the version with this provenance, made or found unchanged."""
+    """Record the version with this provenance, whether it was made or found unchanged."""
     key = f"{job_run.name}#{job_run.fingerprint}"
     provenance = transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
     if provenance is not None and provenance.artifact != artifact_id:
@@ -248,8 +250,8 @@ def _fetched(catalog: Catalog, artifact_id: str) -> Artifact | None:
 
 
 def _may_go_back(catalog: Catalog, job: Job, now: Provenance, artifact: Artifact, newest: Artifact) -> bool:
-    """Whether a sink's table as it was at `artifact` is what a load would give: rows of files that are gone
-    stay in the table, so none may have been loaded since that is not there now."""
+    """Whether a load would make a sink's table as it was at `artifact`. Rows of deleted files remain in
+    the table. Therefore no later version may have loaded a file that does not exist now."""
     if job.sink is None or job.sink.source.format == Format.FILES or job.sink.retain is not None:
         return artifact.id == newest.id
     if newest.number - artifact.number > _LATER_VERSIONS:
@@ -275,16 +277,16 @@ def is_declared_alike(catalog: Catalog, name: str, one: str, other: str) -> bool
 
 
 def why_restored(same: Artifact) -> str:
-    """Why a job does not execute."""
+    """The reason why a job does not execute."""
     return f"{SAME} {same.id}"
 
 
 def why_executes(
     catalog: Catalog, code: CodeFiles, run: Run, job_run: JobRun, now: Provenance, *, broken: str = ""
 ) -> str:
-    """Why a job executes instead of being restored: what changed since its latest version, or the rule by
-    which it always executes. `broken` is the problem with the files of the version that could be
-    restored."""
+    """The reason why a job executes instead of being restored: the changes since its latest version, or
+    the rule by which it always executes. `broken` is the problem with the files of the version that could
+    be restored."""
     if job_run.probe is not None:
         return "a probe runs the job on a part of its data"
     if job_run.force:

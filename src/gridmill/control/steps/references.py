@@ -12,7 +12,7 @@ from gridmill.errors import NotFoundError
 
 
 def fetch_artifact(catalog: Catalog, artifact_id: str) -> Artifact:
-    """A version by id, removed or not. Raises NotFoundError."""
+    """A version by id, including removed versions. Raises NotFoundError."""
     result = catalog.versions.get(artifact_id)
     if result is not None:
         return result
@@ -36,7 +36,7 @@ def metrics_of(catalog: Catalog, version: Artifact) -> Mapping[str, float]:
 
 
 def find_version(catalog: Catalog, reference: str) -> Artifact:
-    """The version a reference stands for now; a name alone is `latest`. Raises NotFoundError."""
+    """The version to which a reference refers now. A name alone means `latest`. Raises NotFoundError."""
     name, version = split_reference(_with_pipeline(catalog.ledger, reference))
     if version.isdecimal():
         return fetch_artifact(catalog, f"{name}@{int(version)}")
@@ -51,9 +51,10 @@ def find_version(catalog: Catalog, reference: str) -> Artifact:
 
 
 def _with_pipeline(ledger: Ledger, reference: str) -> str:
-    """`sales@3` as `shop/sales@3` where one pipeline alone has versions of a job `sales`.
+    """The full reference for a job without its pipeline: `sales@3` means `shop/sales@3` if only the pipeline
+    `shop` has versions of a job `sales`.
 
-    Raises NotFoundError where several have.
+    Raises NotFoundError if several pipelines have versions of this job.
     """
     job, version = split_reference(reference)
     if "/" in job or not job:
@@ -68,17 +69,17 @@ def _with_pipeline(ledger: Ledger, reference: str) -> str:
 
 
 def find_alias(ledger: Ledger, alias_id: str) -> Alias | None:
-    """An alias that was set, by `pipeline/job@alias`."""
+    """An alias that was set, by its id `pipeline/job@alias`."""
     return ledger.read(Alias, alias_id)
 
 
 def aliases_of(ledger: Ledger, name: str | None) -> tuple[Alias, ...]:
-    """The aliases that were set, of one name or of all."""
+    """The aliases that were set: those of one name, or all."""
     return ledger.read_all(Alias, parent=name)
 
 
 def best_by(ledger: Ledger, name: str) -> str:
-    """The metric that was set for the best version of that name; empty if the model chooses it."""
+    """The metric that was set for the best version of that name. Empty if the model chooses the metric."""
     alias = find_alias(ledger, f"{name}@{BEST}")
     return alias.metric if alias else ""
 

@@ -1,4 +1,4 @@
-"""Chooses the resource of a job that may use several, and moves it to another one."""
+"""Chooses the resource of a job that may use several resources, and moves the job to another resource."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -25,7 +25,7 @@ from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_MOVES = 8
-"""A job that was refused at several resources and has moved this often fails."""
+"""A job that has moved this many times, and is refused at its resource, fails."""
 
 
 def chosen_resource(
@@ -39,9 +39,9 @@ def chosen_resource(
     standing: bool = False,
     refused: str = "",
 ) -> tuple[Resource, ResourceChoice | None]:
-    """The resource of a job that is ready, and why it is that one where there is a choice; `standing`: it is
-    in line already, `refused`: why it can never run where it stands. Raises PipelineError for one that was
-    removed."""
+    """The resource of a ready job, and the reason for it if there was a choice. With `standing`, the job
+    is already in the queue of its resource. `refused` is the reason why it can never run on that resource.
+    Raises PipelineError if a resource of the job was removed."""
     snapshot, job = joining.snapshot, job_run.job
     resources = resources_for(job, job_run.pipeline, snapshot.resources)
     if len(resources) == 1:
@@ -92,20 +92,21 @@ def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resourc
 
 
 def crowded_among(sites_seen: SiteStates, resources: Iterable[Resource]) -> Mapping[str, QueuePosition]:
-    """Those at farms at which deployments of anybody wait, or too few GPUs are free: the line there."""
+    """The resources of farms whose deployments wait in a queue or that have too few free GPUs, with the
+    queue at each."""
     looks = ((one, sites_seen.farm_statuses.get(one.site)) for one in resources)
     lines = ((one.name, line_at(look, gpus_of(one))) for one, look in looks if look is not None)
     return {name: line for name, line in lines if line is not None}
 
 
 def coming_at_farms(sites_seen: SiteStates) -> Mapping[str, float]:
-    """In how many seconds farms expect room for deployments that wait there, by their ids."""
+    """The seconds until farms expect to have room for waiting deployments, by deployment id."""
     queued = [one for look in tuple(sites_seen.farm_statuses.values()) for one in look.queue]
     return {one.deployment: one.seconds for one in queued if one.seconds is not None}
 
 
 def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputVersion, ...]:
-    """The sizes of versions, and their missing bytes at each site by the records of transfers."""
+    """The sizes of versions, and the bytes that each site lacks according to the records of transfers."""
     sites = [one for one in catalog.ledger.snapshot.sites.values() if one.kind in ELSEWHERE]
     return tuple(
         InputVersion(
@@ -119,8 +120,8 @@ def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputV
 
 
 def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
-    """Bytes of a version that a site lacks. A sink only grows: at a site with its newest version, nothing
-    is missing."""
+    """The bytes of a version that a site lacks. The table of a sink only grows, so a site that has an
+    earlier version lacks only the difference."""
     staged = site.route.staged if site.route is not None else ()
     size_bytes = artifact.output.size_bytes
     if artifact.id in staged:
@@ -135,14 +136,14 @@ def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
 
 
 def made_before(catalog: Catalog, name: str) -> int | None:
-    """Bytes of the newest version of a job; None if there is none."""
+    """The bytes of the newest version of a job. None if there is none."""
     newest = catalog.newest_artifact(name)
     return newest.output.size_bytes if newest is not None else None
 
 
 def _may_move(job_run: JobRun) -> bool:
-    """Whether the job may move. A job whose memory was raised after a kill keeps its resource, where this
-    size was measured."""
+    """Whether the job may move. If the memory of a job was raised after a kill, the job keeps its
+    resource, because this size was measured there."""
     whole = job_run.part is None and not job_run.parts and not job_run.memory_kills
     return job_run.state is JobState.WAITING and bool(job_run.job.resources) and whole
 
@@ -158,14 +159,14 @@ def move(
     *,
     refused: str = "",
 ) -> bool:
-    """Move a waiting job to another resource, if this gains enough; whether it moved. `refused`: why it
-    can never run at its present one."""
+    """Move a waiting job to another resource, if this gains enough time. Returns whether it moved.
+    `refused` is the reason why the job can never run on its present resource."""
     within = transaction.within()
     try:
         after = _moved(catalog, sites_seen, joining, within, job_run, refused)
     except GridmillError:
-        return False  # the job reports this at its resource, when it starts
-    except Exception as error:  # noqa: BLE001  it would hold up all others, again and again
+        return False  # the job reports this error at its resource when it starts
+    except Exception as error:  # noqa: BLE001  the error would block all other jobs in each tick
         defect(problems, job_run.id, error)
         choices.choosing.discard(job_run.id)
         return False
@@ -184,7 +185,8 @@ def _moved(
     job_run: JobRun,
     refused: str,
 ) -> JobRun | None:
-    """The job at the other resource, in parts if this is faster there; None if it stays."""
+    """The job at the other resource; in parts, if this is faster there. None if the job keeps its
+    resource."""
     size, inputs = job_run.size or JobSize(), inputs_of(catalog, transaction, job_run)
     resource, choice = chosen_resource(
         catalog, sites_seen, joining, job_run, inputs, size, standing=True, refused=refused
@@ -197,11 +199,11 @@ def _moved(
 
 
 def may_flee(job_run: JobRun) -> bool:
-    """Whether a job that is refused at its resource may look for another one: only a limited number of
-    times."""
+    """Whether a job that is refused at its resource may use another resource. The number of such moves is
+    limited."""
     return _may_move(job_run) and job_run.moves < MOST_MOVES
 
 
 def with_choice(sizing: Sizing, choice: ResourceChoice | None) -> Sizing:
-    """The size of the job, with the reason for its resource."""
+    """The sizing of the job, with the reason for its resource."""
     return sizing if choice is None else replace(sizing, why=(*sizing.why, choice.why))

@@ -1,4 +1,4 @@
-"""Decides once, when a run begins, which versions the names of other pipelines' results mean in it."""
+"""Decides once, when a run begins, which versions the names of other pipelines' results mean in the run."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -12,7 +12,7 @@ from gridmill.errors import InputError, NotFoundError
 
 
 def settle_names(catalog: Catalog, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """The id of the version that each name in these jobs means now. A name without a version is left out."""
+    """The id of the version that each name in these jobs means now. Names without a version are left out."""
     settled: dict[str, str] = {}
     for name in dict.fromkeys(name for job in jobs for name in job.external_names):
         try:
@@ -23,7 +23,7 @@ def settle_names(catalog: Catalog, jobs: Iterable[Job]) -> Mapping[str, str]:
 
 
 def check_names_exist(catalog: Catalog, jobs: Iterable[Job]) -> None:
-    """Raise InputError for a name that no version has."""
+    """Raise InputError for a name without any version."""
     for job in jobs:
         for name in job.external_names:
             unknown = unknown_name(catalog, name, job)

@@ -1,6 +1,6 @@
-"""Predicts which jobs of a pipeline a run would restore and which it would execute, and why.
+"""Predicts which jobs of a pipeline a run would restore and which jobs it would execute, with the reasons.
 
-Before a job is called unchanged, the files of its version are checked, beside the ticks.
+Before a job counts as unchanged, the files of its version are checked beside the ticks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,8 +30,8 @@ from gridmill.ports.storage import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseDecision:
-    """What would become of a job: the version that would be restored, or None; why; and what would make it
-    fail, as far as its files tell."""
+    """The prediction for one job: the version that would be restored (None if the job would execute), the
+    reason, and the problem with which it would fail, as far as the files show it."""
 
     version: Artifact | None = None
     reason: str = ""
@@ -48,9 +48,9 @@ def unchanged_jobs(
     *,
     scheduled: bool = False,
 ) -> Mapping[str, Artifact]:
-    """Jobs that would not execute, as far as is known before anything has run, and the versions that would be
-    restored. `listings` is what their sources hold, `broken` the versions that have lost files; `scheduled`:
-    in a run that a schedule starts."""
+    """The jobs that would not execute, as far as this is known before the run, and the versions that would
+    be restored. `listings` are the files of their sources. `broken` are the versions that have lost files.
+    `scheduled` is true for a run that a schedule starts."""
     decisions = decide_reuse(catalog, code, timeline, pipeline, listings, broken, scheduled=scheduled)
     return {name: one.version for name, one in decisions.items() if one.version is not None}
 
@@ -65,7 +65,7 @@ def decide_reuse(
     *,
     scheduled: bool = False,
 ) -> Mapping[str, ReuseDecision]:
-    """What would become of each job; see `unchanged_jobs`."""
+    """The prediction for each job; see `unchanged_jobs`."""
     transaction = catalog.ledger.begin(timeline.now())
     run = _run_of(catalog, pipeline, scheduled=scheduled)
     transaction.nouns[(Run, run.id)] = run
@@ -136,7 +136,7 @@ def _decide_reuse(
 
 
 def _behind(catalog: Catalog, run: Run, job_run: JobRun, executing: list[str]) -> str:
-    """Why a job executes whose inputs are made before it."""
+    """The reason why a job executes if some of its inputs are made before it in the same run."""
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
     if ruled or catalog.newest_artifact(job_run.name) is None:
         return ruled or FIRST
@@ -153,7 +153,7 @@ def find_broken(
     listings: Mapping[str, SourceListing],
     lock: AbstractContextManager[object],
 ) -> frozenset[str]:
-    """The versions that would be restored if they had not lost files. Reads them without the lock."""
+    """The versions that would be restored if they had not lost files. The files are read without the lock."""
     whole, broken = set[str](), set[str]()
     while True:
         with lock:
@@ -181,9 +181,9 @@ def why_broken(
     *,
     then: Callable[[], None] = lambda: None,
 ) -> str | None:
-    """What is wrong with the files of the first version of which something is, in words, once for each time
-    that `asker` asked; empty where nothing is. None: they are being looked at, the next tick is told, and
-    `then` called before."""
+    """The problem with the files of the first version that has one. Empty if no version has one. None
+    while the files are being checked in the background; then `then` is called and the next tick gets the
+    result. The result of a check is returned once to its `asker`."""
     stored = tuple(one for one in versions if one.output.uri)
     if not stored:
         return ""

@@ -1,7 +1,7 @@
-"""Starts, stops and resumes runs: creates the records of a run and makes its transitions.
+"""Starts, stops and resumes runs: creates the records of a run and changes their states.
 
-When a run begins, alterations of sinks are applied to their declarations, and what resources request from
-their sites beyond amounts is checked before any job waits for it.
+When a run begins, alterations of sinks are applied to their declarations. The settings that resources
+request from their sites are checked before any job waits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ from gridmill.scheduler.sizing import size_job
 
 
 def alterations_of(ledger: Ledger, name: str) -> Alterations:
-    """The alterations of a sink; possibly none."""
+    """The alterations of a sink, which may be empty."""
     return ledger.read(Alterations, name) or Alterations(name=name)
 
 
@@ -50,7 +50,8 @@ def as_altered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
 
 
 def check_resource_settings(resource: Resource, site: Site) -> None:
-    """Raise InputError, with the place of the setting, for a setting that the site does not have."""
+    """Raise InputError, with the place of the setting, if the site does not support a setting of the
+    resource."""
     if resource.staging is not None and site.kind != SiteKind.CLUSTER:
         raise InputError(
             f"a {site.kind} site has no `staging`: its jobs read the storage root directly",
@@ -68,7 +69,7 @@ def check_resource_settings(resource: Resource, site: Site) -> None:
 
 
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
-"""States of jobs that a resumed run repeats; `_jobs_to_repeat` adds others."""
+"""The states of jobs that a resumed run repeats. `_jobs_to_repeat` adds other jobs."""
 
 
 def check_names(pipeline: Pipeline) -> None:
@@ -81,7 +82,7 @@ def check_names(pipeline: Pipeline) -> None:
 
 
 def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
-    """The pipeline with only those jobs and the jobs that they need. Raises NotFoundError."""
+    """The pipeline with only these jobs and the jobs that they need. Raises NotFoundError."""
     if not only:
         return pipeline
     jobs = {job.name: job for job in pipeline.jobs}
@@ -122,7 +123,7 @@ def all_resources_used(
 
 
 def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> tuple[Resource, ...]:
-    """The resources that a job may use, as it names them; one if it leaves no choice. Raises
+    """The resources that a job may use: all that it names, or one if it leaves no choice. Raises
     PipelineError."""
     if not job.resources:
         return (resource_of(job, pipeline, resources),)
@@ -144,7 +145,7 @@ def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) ->
 
 
 def _check_named(job: Job, pipeline: str) -> None:
-    """Raise PipelineError for the combinations of fields that a file may not have either."""
+    """Raise PipelineError for combinations of fields that a pipeline file must not have either."""
     place = f"{pipeline}: jobs.{job.name}.resources"
     if job.resource is not None:
         message = f"job {job.name!r} has both `resource` and `resources`"
@@ -156,8 +157,8 @@ def _check_named(job: Job, pipeline: str) -> None:
 
 
 def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
-    """The job with what its pipeline says for it: the site, unless it names a resource. A sink that is at
-    home only because its pipeline's site takes none in goes where it was assigned to."""
+    """The job with the site of its pipeline, unless the job names a resource. If a sink runs at home only
+    because the pipeline's site does not load sinks, the resource to which the sink is assigned is used."""
     snapshot = ledger.snapshot
     if job.named_resources:
         return job
@@ -169,7 +170,7 @@ def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
 
 
 def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource | None:
-    """The resource that is assigned to this job by its own declaration."""
+    """The resource whose own declaration assigns it to this job."""
     names = (f"{pipeline}/{job.name}", job.name)
     return next(
         (resource for resource in resources.values() if any(name in resource.jobs for name in names)), None
@@ -179,10 +180,10 @@ def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> R
 def resource_of(
     job: Job, pipeline: str, resources: Mapping[str, Resource], field: str = "resource"
 ) -> Resource:
-    """The resource a job uses: the one it names in that field, the one it was assigned to, or its type's
-    default at its site.
+    """The resource that a job uses: the resource that it names in that field, otherwise the resource to which
+    it is assigned, otherwise the default resource of its type at its site.
 
-    Raises PipelineError for an unknown resource, or one of another type or at another site.
+    Raises PipelineError for an unknown resource, for a resource of another type, or at another site.
     """
     place = f"{pipeline}: jobs.{job.name}.{field}"
     if job.resource is not None:
@@ -216,8 +217,8 @@ def resource_of(
 
 
 def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[Resource, ...]]) -> None:
-    """Raises PipelineError where a job's resource is at a site that nobody added, InputError where it
-    asks for what sites of that kind do not have."""
+    """Raise PipelineError if a job's resource is at a site that was not added, and InputError if it uses
+    settings that sites of that kind do not support."""
     sites = ledger.snapshot.sites
     pairs = [(job, one) for job in pipeline.jobs for one in by_job[job.name]]
     for job, resource in pairs:
@@ -253,9 +254,9 @@ def begin_run(
     due: float | None = None,
     chunk: str = "",
 ) -> Run:
-    """Create the run and its jobs, all BLOCKED; the next tick starts with those without needs.
+    """Create the run and its jobs, all BLOCKED. The next tick starts with the jobs without needs.
 
-    If `only` names jobs, `force` applies to these and not to the jobs that they need.
+    If `only` names jobs, `force` applies to these jobs and not to the jobs that they need.
     """
     order(pipeline)
     check_names(pipeline)
@@ -314,7 +315,8 @@ def begin_run(
 
 
 def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
-    """Raise PipelineError for an unknown project: it is a mistake, or would avoid a quota."""
+    """Raise PipelineError for an unknown project. An unknown project is a typing error, or would bypass a
+    quota."""
     projects = ledger.snapshot.projects
     if pipeline.project != DEFAULT and pipeline.project not in projects:
         raise PipelineError(
@@ -326,8 +328,9 @@ def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
 
 
 def _claim(ledger: Ledger, storage: Storage, counters: Counters, claimed: set[str], pipeline: str) -> None:
-    """Two stores would write over each other's results of pipelines of one name. A pipeline that never ran
-    here goes on from the runs that left something in the storage root. Raises ConflictError."""
+    """Claim the pipeline's name in the storage root for this store, because two stores would overwrite
+    each other's results. If the pipeline never ran with this store, its run numbers continue after the
+    runs that left files in the storage root. Raises ConflictError."""
     site = ledger.snapshot.sites.get(LOCAL)
     owner = site.settings.get("store") if site else None
     if owner and pipeline not in claimed:
@@ -404,17 +407,17 @@ def resume_run(
     transaction: Transaction,
     run_id: str,
 ) -> None:
-    """Make a finished run active again; the resources of jobs are chosen again, because they may have
+    """Make a finished run active again. The resources of its jobs are chosen again, because they may have
     changed.
 
-    A run that succeeded stays as it is. Raises PipelineError if a resource was removed, ConflictError if the
-    pipeline's name was moved to another folder, NotFoundError.
+    A run that succeeded is not changed. Raises PipelineError if a resource was removed, ConflictError if
+    the pipeline's name was moved to another folder, and NotFoundError.
     """
     if run_id in catalog.ledger.snapshot.runs:
         return
     run = catalog.ledger.fetch(Run, run_id)
     if run.state == RunState.SUCCEEDED:
-        return  # it may have ended meanwhile: then there is nothing to stop
+        return  # the run may have ended meanwhile; then there is nothing to stop
     check_whole(run)
     check_move(RUN_MOVES, run.state, RunState.ACTIVE, f"run {run_id}")
     check_run_origin(catalog.ledger, storage, transaction, run)
@@ -422,10 +425,11 @@ def resume_run(
     settled = {
         **settle_names(catalog, [one.job for one in job_runs]),
         **run.settled,
-    }  # names keep the versions that they meant when the run began
+    }  # names keep the versions that they had when the run began
     active = replace(run, state=RunState.ACTIVE, message="", ended=None, settled=settled)
     transaction.put(replace(active, attended=clients.asked.attended))
-    again = _jobs_to_repeat([job_run for job_run in job_runs if job_run.part is None])  # parts are cut anew
+    # the job is divided into parts again
+    again = _jobs_to_repeat([job_run for job_run in job_runs if job_run.part is None])
     for noun in job_runs:
         job_run = catalog.ledger.fetch(JobRun, noun.id)
         transaction.put(_again(catalog.ledger, transaction, job_run) if job_run.id in again else job_run)
@@ -442,8 +446,8 @@ def check_whole(run: Run) -> None:
 
 
 def _jobs_to_repeat(job_runs: Sequence[JobRun]) -> frozenset[str]:
-    """The jobs that failed, were stopped or skipped; jobs that run after failures, however they ended;
-    and jobs that have read versions of these."""
+    """The jobs that failed, were stopped or skipped; jobs that run after failures, however they ended; and
+    jobs that have read versions of any of these jobs."""
     again = {job_run.id for job_run in job_runs if job_run.state in AGAIN or job_run.job.when != When.SUCCESS}
     while True:
         readers = {job_run.id for job_run in job_runs if again.intersection(job_run.needs)} - again

@@ -1,4 +1,4 @@
-"""Lists sources beside the ticks, since a folder of many files or on a slow server takes time."""
+"""Lists sources beside the ticks, because a folder with many files or on a slow server takes time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -16,23 +16,23 @@ from gridmill.ports.storage import FileStat, Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceListing:
-    """The files of a job's source with the hashes of their contents, or why they cannot be told. A
-    job without a source has none. `waiting`
-    says how many others are not settled yet; empty for none."""
+    """The files of a job's source with the hashes of their contents, or the error with which listing them
+    failed. A job without a source has no listing. `waiting` is a text about the number of files that may
+    still change; empty if there are none."""
 
     files: tuple[FileStat, ...] = ()
     waiting: str = ""
     error: GridmillError | None = None
 
     def files_or_raise(self) -> tuple[FileStat, ...]:
-        """The files. Raises the error of the listing."""
+        """The files of the source. Raises the error of the listing."""
         if self.error is not None:
             raise self.error
         return self.files
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files together."""
+        """The total size of the files in bytes."""
         return sum(file.size_bytes for file in self.files)
 
 
@@ -40,7 +40,8 @@ NOTHING = SourceListing()
 
 
 def list_sources(storage: Storage, jobs: Iterable[Job], folder: str, now: float) -> dict[str, SourceListing]:
-    """What the sources of these jobs hold at `now`, by job. May take long: not for holders of the lock."""
+    """The files in the sources of these jobs at the time `now`, by job. This may take long, so the caller
+    must not hold the lock."""
     return {job.name: _list(storage, job.sink.source, folder, now) for job in jobs if job.sink is not None}
 
 
@@ -50,7 +51,7 @@ def _list(storage: Storage, source: Source, folder: str, now: float) -> SourceLi
         settled = tuple(file for file in found if not source.waits(file.ctime_ns, now))
         files = storage.hash_sources(settled, f"{folder} {' '.join(source.local_paths)}")
         return SourceListing(files=files, waiting=source.waiting_text(len(found) - len(settled)))
-    except StorageError:  # the store failed, not the source: it is tried again
+    except StorageError:  # the store failed, not the source: the listing is repeated
         raise
     except GridmillError as error:
         return SourceListing(error=error)
@@ -67,8 +68,9 @@ def listed(
     *,
     then: Callable[[], None] = lambda: None,
 ) -> Mapping[str, SourceListing] | None:
-    """What the sources of these jobs hold, once for each time it was asked under `key`; None: it is being
-    looked at, the next tick is told, and `then` called before. Raises what nobody expected."""
+    """The files in the sources of these jobs. None while the sources are being listed in the background;
+    then `then` is called and the next tick gets the result. Each listing under a `key` is returned once.
+    Raises unexpected errors of the listing."""
     local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
     if not local:
         return {}

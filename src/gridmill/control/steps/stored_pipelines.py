@@ -1,4 +1,4 @@
-"""Reads stored pipelines again with other parameter values, for chunks of backfills and for due times."""
+"""Parses stored pipelines again with other parameter values, for chunks of backfills and for due times."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,10 @@ from gridmill.plugins import find
 
 
 def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str]) -> tuple[Chunk, ...]:
-    """The chunks of a backfill of it, oldest first, with `values` for other parameters. Its file is not
-    looked at; its code is that of when it was applied.
+    """The chunks of a backfill of the pipeline, oldest first, with `values` for other parameters. The stored
+    text and the code of the time when the pipeline was applied are used, not the present file.
 
-    Raises PipelineError where the text is not kept or does not take the range, InputError.
+    Raises PipelineError if the text was not stored or does not use the range, and InputError.
     """
     check_bounds(pipeline, _written(pipeline, "a backfill needs").file)
     return tuple(_chunk(pipeline, span, values) for span in spans(backfill))
@@ -27,9 +27,9 @@ def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str])
 
 
 def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
-    """A stored pipeline with these parameter values, and its code of the time when it was applied. Raises
-    PipelineError."""
-    read_again = find("declarations", "yaml")  # loads YAML, which most nodes never need
+    """A stored pipeline with these parameter values, and with its code of the time when it was applied.
+    Raises PipelineError."""
+    read_again = find("declarations", "yaml")  # this import loads YAML, which most nodes never need
     written = _written(pipeline, "other values need")
     read: Pipeline = read_again(written, folder=pipeline.folder, set_values=values)
     return replace(read, bundle=pipeline.bundle, commit=pipeline.commit)
@@ -51,5 +51,5 @@ def chunks_left(ledger: Ledger, backfill: Backfill) -> list[Chunk]:
 
 
 def active_chunks(ledger: Ledger, name: str) -> int:
-    """How many runs of that pipeline's backfill are active."""
+    """The number of active runs of that pipeline's backfill."""
     return sum(run.pipeline == name and run.chunk != "" for run in ledger.snapshot.runs.values())

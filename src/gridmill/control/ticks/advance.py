@@ -1,4 +1,5 @@
-"""The tick that advances runs: jobs whose needs are met, jobs that need not run, runs that have ended."""
+"""The tick that advances runs: jobs whose needs are met, jobs that do not have to run, and runs that have
+ended."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,7 +37,7 @@ from gridmill.scheduler.sizing import size_job
 
 
 def advance(control: Control) -> None:
-    """Check the jobs whose needs may be met, and propagate their ends through the run."""
+    """Check the jobs whose needs may be met, and apply the end of each job to the jobs that need it."""
     transaction = control.ledger.begin(control.timeline.now())
     joining = joining_now(control.ledger, control.site_states, control.timeline)
     touched: set[str] = set()
@@ -81,8 +82,8 @@ def advance(control: Control) -> None:
 def _advanced(
     control: Control, joining: CachedForecasts, transaction: Transaction, run: Run, job_run: JobRun
 ) -> JobRun:
-    """The job as it is once its needs are met. As it is while these or its source are waited for: it is a
-    candidate again when that is done."""
+    """The job after its needs are met. While the job waits for its needs or for the list of its source, it
+    is unchanged. When the wait ends, it becomes a candidate again."""
     needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
     why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
     if why is None:
@@ -106,11 +107,12 @@ def _advanced(
         source = listings.get(job_run.job.name, NOTHING)
         after = _ready(control, joining, transaction, run, job_run, source, again)
         if after is job_run and listings:
-            control.pending_reads.listings[job_run.id] = completed(lambda: listings)  # not listed twice
+            # keep the listing, so that the source is not listed twice
+            control.pending_reads.listings[job_run.id] = completed(lambda: listings)
         return after
     except GridmillError:
         raise
-    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+    except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         return _failed(job_run, transaction.now, explained(defect(control.problems, job_run.id, error)))
 
 
@@ -126,7 +128,7 @@ def _follow_up(
         note_latest(ledger, storage, problems, transaction, ended)
     dependents = may_go_on(ledger.snapshot, ended.id)
     look = partial(candidates.add, ended.run_id, dependents)
-    transaction.then(look)  # what it made can be read once it is committed
+    transaction.then(look)  # its results can be read after the commit
 
 
 def _ready(
@@ -139,9 +141,9 @@ def _ready(
     again: Callable[[], None],
 ) -> JobRun:
     """The job after its needs are met: WAITING with fingerprint and size; UNCHANGED; FAILED if an input
-    does not exist; SKIPPED in a scheduled run if an input has no rows yet, which is normal and can last
-    long. The job is not changed while the files of a version that could be restored are checked: then
-    `again` is called."""
+    does not exist; or SKIPPED in a scheduled run if an input has no rows yet, which is normal and can last
+    long. While the files of a version that could be restored are being checked, the job is unchanged, and
+    `again` is called after the check."""
     now = transaction.now
     try:
         inputs = inputs_of(control.catalog, transaction, job_run)
@@ -201,7 +203,7 @@ def _ready(
     waiting = replace(waiting, message=broken) if broken else waiting
     job = job_run.job
     if job.each is None and (job.command is not None or job.training is not None):
-        return waiting  # these are never done in parts
+        return waiting  # jobs of these kinds are never divided into parts
     return cut(control.ledger, transaction, waiting)
 
 
@@ -227,8 +229,8 @@ def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
 
 
 def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
-    """The versions of other pipelines that the job reads, recorded so that every attempt reads the same
-    ones."""
+    """The versions of other pipelines that the job reads. They are recorded so that every attempt reads
+    the same versions."""
     names = job_run.job.external_names
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 

@@ -1,4 +1,5 @@
-"""The tick that starts the chunks of backfills. A run and its chunk's record of it are one commit."""
+"""The tick that starts the chunks of backfills. A run and the record of its chunk are written in one
+commit."""
 
 from math import inf
 
@@ -14,8 +15,8 @@ from gridmill.errors import GridmillError, StorageError
 
 
 def keep_backfills(control: Control) -> float:
-    """Deal with one chunk of each backfill that has room for it; 0 where there may be more to do at once,
-    else infinite: only events change that."""
+    """Process one chunk of each backfill that has room for another run. Returns 0 if there may be more
+    chunks to process, otherwise infinity, because only events can change that."""
     if control.alarms is None:
         return inf
     backfills = list(control.ledger.snapshot.backfills.values())
@@ -35,7 +36,8 @@ def _start_next(control: Control, backfill: Backfill) -> bool:
 
 
 def _dealt_with(control: Control, transaction: Transaction, backfill: Backfill, chunk: Chunk) -> Chunk:
-    """The chunk with its run, which is put into the transaction, or with why there is none."""
+    """The chunk with its run, which is added to the transaction, or with the reason why no run was
+    started."""
     try:
         pipeline = as_altered(control.ledger, chunk.pipeline)
         skipped = outage_over(pipeline, chunk.begins, chunk.ends)
@@ -49,5 +51,5 @@ def _dealt_with(control: Control, transaction: Transaction, backfill: Backfill, 
         raise
     except GridmillError as error:
         return replace(chunk, failed=f"{error} {error.hint}".strip())
-    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+    except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         return replace(chunk, failed=str(defect(control.problems, f"chunk {chunk.id}", error)))

@@ -1,4 +1,5 @@
-"""The tick that plans and executes the plan: commit first, then start, bring up, release."""
+"""The tick that makes a plan and executes it. It commits first, and then starts attempts, starts
+deployments and releases deployments."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
@@ -36,7 +37,7 @@ from gridmill.scheduler.plan import needless, plan
 
 
 def dispatch(control: Control) -> Plan:
-    """Make one plan and execute it. Returns when to plan again and whether more is waiting."""
+    """Make one plan and execute it. Returns the time of the next plan and whether more jobs wait."""
     wanted = plan(
         control.ledger.snapshot,
         control.timeline.now(),
@@ -62,14 +63,15 @@ def dispatch(control: Control) -> Plan:
     control.ledger.stage(transaction)
     more = marked or bool(
         needless(control.ledger.snapshot)
-    )  # deployments that this plan started, and that no job waits for now
+    )  # deployments that this plan started and that no job needs any more
     return replace(wanted, complete=wanted.complete and not more)
 
 
 def mark_idle(ledger: Ledger, transaction: Transaction) -> bool:
-    """Note since when a deployment has no live attempt, after what starts now; `_start` forgets it.
+    """Record the time since which a deployment has had no live attempt. Attempts that start now count.
+    `_start` clears the time again.
 
-    True when any was noted: the next plan may release it.
+    Returns whether a time was recorded, because the next plan may release the deployment.
     """
     snapshot = ledger.snapshot
     starting = {noun.deployment_id for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
@@ -93,7 +95,7 @@ def _start(
     job_run_id: str,
     starts: Sequence[StartJob],
 ) -> None:
-    """One attempt; a gang's has a record for each rank."""
+    """Create one attempt of the job; for a gang, a record for each rank."""
     job_run = transaction.get(JobRun, job_run_id)
     if job_run is None:
         return
@@ -128,7 +130,7 @@ def _placed(
     name: str,
     starts: Sequence[StartJob],
 ) -> tuple[Attempt, ...]:
-    """None at all where the GPUs that are free are parts of several, and it needs one."""
+    """The attempts of the job. Empty if the job needs a GPU and the free shares belong to several GPUs."""
     gpus = free_gpus(transaction, ledger, starts)
     attempts = [
         _attempt(new_token, transaction, job_run, member_id(name, rank), start, own)
@@ -165,9 +167,9 @@ def _attempt(
 def free_gpus(
     transaction: Transaction, ledger: Ledger, starts: Sequence[StartJob]
 ) -> tuple[tuple[int, ...], ...]:
-    """The lowest numbers of the node's GPUs that no live attempt there has, for each of a job's ranks; at
-    other sites of the pod's own, which the site gave it. Of GPUs that are shared those of one; none for any
-    rank where that cannot be."""
+    """The numbers of the GPUs for each rank: the lowest numbers of the node's GPUs that no live attempt
+    uses. At other sites, the numbers count the GPUs that the site gave to the pod. Shares of a GPU are
+    taken from one GPU. Empty, without an entry for any rank, if this is not possible."""
     if not any(start.given.gpus for start in starts):
         return ((),) * len(starts)
     places = {
@@ -205,7 +207,7 @@ def _free(
 
 
 def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) -> None:
-    """Ask an attempt to end; its job then waits again and resumes from its checkpoint."""
+    """Ask an attempt to end. Its job then waits again and resumes from its checkpoint."""
     for attempt in (transaction.get(Attempt, key) for key in wanted.attempt_ids):
         if attempt is not None and runs(attempt) and not attempt.stop_requested:
             transaction.put(replace(attempt, interrupted=wanted.interruption))
@@ -283,7 +285,7 @@ def _refuse(control: Control, joining: CachedForecasts, transaction: Transaction
         job_run,
         refused=refusal.message,
     ):
-        control.candidates.add(job_run.run_id, [job_run.id])  # there is more to plan
+        control.candidates.add(job_run.run_id, [job_run.id])  # the next plan has more to do
         return
     message = f"{refusal.message.removesuffix('.')}. {refusal.hint}".strip()
     transaction.put(replace(job_run, state=JobState.FAILED, message=message, ended=transaction.now))

@@ -1,5 +1,5 @@
-"""The tick that moves waiting jobs with several possible resources to another one if they would end sooner
-there."""
+"""The tick that moves a waiting job with several possible resources to another one if the job would end
+sooner there."""
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog, Control, Problems, SiteChoices, SiteStates
@@ -10,16 +10,16 @@ from gridmill.scheduler.alternatives import CachedForecasts
 from gridmill.scheduler.queue import rank_of
 
 LOOK_AGAIN_SECONDS = 10.0
-"""How often a waiting job checks whether another resource would finish it sooner."""
+"""The time after which a waiting job checks again whether another resource would finish it sooner."""
 LOOKS_PER_TICK = 50
 PAUSE_SECONDS = 0.5
-"""Only some jobs check in one tick, and the next ones this much later, so that the tick stays short."""
+"""Only some jobs check in one tick. The next jobs check this much later, so that each tick stays short."""
 
 
 def reconsider_sites(control: Control) -> float:
-    """Jobs that wait, and may go to several resources, go where they are done sooner, if that is worth it;
-    some in each tick, of those that wait behind others first, who gain the most. Seconds until more are to be
-    looked at."""
+    """Move waiting jobs with several possible resources to the resource that finishes them sooner, if the
+    gain is large enough. Each tick checks some of these jobs, beginning with the jobs at the end of the
+    queue, because they gain the most. Returns the seconds until the next check."""
     if not control.choices.choosing:
         return float("inf")
     now = control.clock.monotonic()
@@ -48,7 +48,8 @@ def reconsider_sites(control: Control) -> float:
 
 
 def _waiting(ledger: Ledger, choices: SiteChoices) -> list[str]:
-    """Those that may move, the last in line at the end. What has ended is not looked for again."""
+    """The ids of the jobs that may move, in the order of the queue. Jobs that have ended are removed from
+    `choices`."""
     snapshot = ledger.snapshot
     job_runs = {key: one for key in choices.choosing if (one := snapshot.job_runs.get(key)) is not None}
     choices.choosing = {key for key, one in job_runs.items() if one.state not in FINISHED_JOBS}

@@ -1,6 +1,7 @@
-"""The tick that observes sites: records pods that have ended and starts pods that are missing after a crash.
+"""The tick that observes sites: it records pods that have ended, and starts pods that are missing after a
+crash.
 
-It records what a site reports of a pod: its state, and which attempts ended with it.
+It records the site's report about a pod: the state of the pod, and the attempts that ended with it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ _MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4
 
 
 def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodReport) -> None:
-    """Why a pod is not up yet, and when its site will end it."""
+    """Record why a pod is not up yet, and when its site will end it."""
     deployment = transaction.get(Deployment, deployment_id)
     if deployment is None:
         return
@@ -45,8 +46,9 @@ def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodRepor
 
 def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = True) -> AttemptOutcome:
     """The outcome of an attempt whose pod has ended. If the pod ran out of memory and the attempt was
-    `alone` in it, the attempt failed for that; of several attempts it is unknown which one used too much.
-    The site's measurement of the pod replaces the missing one of the attempt."""
+    `alone` in it, the attempt fails for this reason. If several attempts ran in the pod, it is unknown
+    which one used too much. The site's measurement of the pod replaces the missing measurement of the
+    attempt."""
     use = MeasuredUse(wall_seconds=now - (attempt.started or attempt.placed))
     if sight.cause == Cause.MEMORY and not alone:
         message = f"its pod, which ran several jobs, ran out of memory: {sight.message}"
@@ -62,8 +64,8 @@ def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteObservation:
-    """An observation of a site: pods it has brought up, why it could not (by deployment; empty: it could),
-    how each looks, what gone ones left."""
+    """An observation of a site: the pods that it has started, the problem of each deployment (empty if it
+    has none), the report about each pod, and the events that ended pods have left."""
 
     brought_up: AbstractSet[str]
     problems: Mapping[str, str]
@@ -72,7 +74,7 @@ class SiteObservation:
 
 
 def observe(control: Control) -> None:
-    """Observe all pods with one question per site; ended pods are recorded, and their attempts are lost."""
+    """Observe all pods with one query for each site. Ended pods are recorded, and their attempts are lost."""
     if control.clock.monotonic() < control.next_observe:
         return
     control.next_observe = control.clock.monotonic() + control.limits.observe_seconds
@@ -113,7 +115,7 @@ def _look(
     pods: Sequence[str],
 ) -> SiteObservation:
     """Start the pods that are missing after a crash or a refusal of the site, then observe all pods. Uses
-    nothing but the site."""
+    only the port of the site."""
     brought_up: set[str] = set()
     problems: dict[str, str] = {}
     for deployment in missing:
@@ -129,7 +131,7 @@ def _look(
 
 
 def _seen(control: Control, name: str, done: Future[SiteObservation]) -> None:
-    """Record the observed state of pods that are still wanted."""
+    """Record the observed states of pods that are still needed."""
     try:
         observation = done.result()
     except UnavailableError as error:
@@ -137,7 +139,7 @@ def _seen(control: Control, name: str, done: Future[SiteObservation]) -> None:
         for deployment in control.ledger.snapshot.deployments.values():
             if (
                 deployment.site == name
-            ):  # the connection to its pods may be cut as well, so that they are not released as silent
+            ):  # the connection to the pods may be broken as well, so they are not released as silent
                 control.bring_ups.silent_since.pop(deployment.id, None)
         return
     set_problem(control.problems, f"site {name}", "")
@@ -187,8 +189,8 @@ def _release_silent(
     deployment: Deployment,
     sights: Mapping[str, PodReport],
 ) -> None:
-    """Release a deployment whose pods, but for those that are gone, all run, and none of which has had a link
-    for too long: it never greeted, or hangs. What it was running is lost."""
+    """Release a deployment if all its remaining pods run but none has had a link for too long. Such pods
+    never sent a Hello, or they hang. Their attempts are lost."""
     running = {name for name, sight in sights.items() if sight.status == PodStatus.RUNNING}
     now = clock.monotonic()
     left = [pod for pod in deployment.pods if pod.state != PodState.GONE]
@@ -216,7 +218,7 @@ def _pod_gone(
     sight: PodReport,
     words: Sequence[PodEvent],
 ) -> None:
-    """Record the attempts of the pod as lost. A deployment without pods ends."""
+    """Record the attempts of the pod as lost. If no pod of the deployment is left, the deployment ends."""
     deployment = transaction.get(Deployment, deployment_id)
     if deployment is None:
         return

@@ -1,4 +1,4 @@
-"""The tick that receives messages of pods: greetings, events, ends; one transaction for all of them."""
+"""The tick that receives messages of pods: Hellos, events and ends. One transaction contains all of them."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -29,8 +29,8 @@ from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState,
 def receive(starting: Starting, bring_ups: BringUps) -> None:
     """Process all received messages, commit, then answer.
 
-    Channels are recorded first. If processing fails, each of them is closed, whether it was read or not, and
-    its pod connects and sends a Hello again.
+    Channels are recorded first. If processing fails, every channel is closed, whether its messages were
+    read or not. Its pod then connects and sends a Hello again.
     """
     batch = starting.channels.links.receive()
     starting.channels.open.update(received.channel for received in batch)
@@ -71,7 +71,7 @@ def _hello(
     state = PodState.ENDING if pod.state == PodState.ENDING else PodState.UP
     if (pod.state, pod.address) != (state, hello.address):
         transaction.put(with_pod(deployment, replace(pod, state=state, address=hello.address)))
-    # sent after the commit: a pod deletes acknowledged events, and this transaction may contain them
+    # sent after the commit: a pod deletes acknowledged events, so they must be stored first
     _send_after(starting.channels, transaction, channel, Welcome(acknowledged=pod.acknowledged))
     _reconcile(starting, transaction, channel, hello)
 
@@ -100,8 +100,8 @@ def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None,
 
 
 def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello: Hello) -> None:
-    """Start the attempts that the pod does not know, repeat stops, and end attempts with an outdated
-    token (fencing)."""
+    """Make the pod and the store consistent after a Hello: start the attempts that the pod does not know,
+    repeat stops, and end attempts with an outdated token (fencing)."""
     mine = {attempt.id: attempt for attempt in _live_on(starting.ledger, transaction, hello.pod_id)}
     for attempt in mine.values():
         if attempt.id in hello.attempts:
@@ -128,7 +128,8 @@ def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello
 
 
 def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> list[Attempt]:
-    """The pod's attempts as this transaction leaves them, without ranks of gangs that have ended."""
+    """The pod's live attempts with the changes of this transaction, without ranks of gangs that have
+    ended."""
     attempts = (transaction.get(Attempt, a.id) for a in ledger.snapshot.attempts_on(pod_id))
     return [attempt for attempt in attempts if attempt is not None and runs(attempt)]
 
@@ -155,13 +156,14 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
 
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
-    """Whether a pod stopped an attempt without a request: then it stops all attempts and ends. (The loss
-    of the machine may be noticed much later; attempts that start until then would be lost too.)"""
+    """Whether a pod stopped an attempt although nobody requested it. Such a pod stops all its attempts and
+    ends. (The loss of its machine may be noticed much later; attempts that start until then would be lost,
+    too.)"""
     if event.type != EventType.ENDED:
         return False
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
-        return False  # it was stopped for a newer one
+        return False  # the attempt was stopped because a newer one replaced it
     if attempt.stop_requested or attempt.interrupted is not None:
         return False
     return outcome_of(event).state == AttemptState.STOPPED

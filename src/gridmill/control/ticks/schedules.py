@@ -1,7 +1,7 @@
-"""The tick that starts the runs of schedules that are due, and watches sources for continuous schedules.
+"""The tick that starts the due runs of schedules, and watches sources for continuous schedules.
 
-A run and the schedule's record of it are one commit. A continuous schedule looks for new files, closes blocks
-and starts their runs.
+A run and the record of its schedule are written in one commit. A continuous schedule checks for new files,
+closes blocks and starts their runs.
 """
 
 from collections.abc import Mapping
@@ -34,8 +34,8 @@ def start_scheduled(
     pipeline: Pipeline,
     listings: Mapping[str, SourceListing],
 ) -> Schedule | None:
-    """Begin the run that is due, unless nothing in it would run. The schedule, having noted it; None while
-    the files of versions that would stand are looked at."""
+    """Begin the due run, unless no job in it would execute. Returns the schedule with the result. Returns
+    None while the files of the versions that would be kept are being checked."""
     standing = unchanged_jobs(
         control.catalog, control.code, control.timeline, pipeline, listings, scheduled=True
     )
@@ -61,14 +61,14 @@ _SHOWN = 3
 
 
 def _nothing_new(standing: Mapping[str, Artifact]) -> str:
-    """Why no run was started."""
+    """A sentence with the reason why no run was started."""
     names = [f"`{name}` since {version.id}" for name, version in standing.items()]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"there was no new data: no change of {', '.join(names[:_SHOWN])}{more}"
 
 
 def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = None) -> Pipeline:
-    """The stored declaration with the values for that due time. Raises PipelineError."""
+    """The stored pipeline with the values for that due time. Raises PipelineError."""
     pipeline = ledger.read(Pipeline, schedule.pipeline)
     if pipeline is None:
         raise PipelineError(
@@ -84,7 +84,8 @@ def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = N
 def keep_continuous(
     control: Control, alarms: ScheduleTimers, schedule: Schedule, continuous: Continuous
 ) -> float:
-    """Start a run if a block is closed and there is room for it; seconds until the next look."""
+    """Start a run if a block is closed and there is room for the run. Returns the seconds until the next
+    check."""
     watch = alarms.watches.setdefault(schedule.name, SourceWatch())
     now = control.clock.monotonic()
     if now < watch.look_at:
@@ -95,14 +96,14 @@ def keep_continuous(
         if watch.message:
             control.pending_reads.listings.pop(
                 _key(schedule), None
-            )  # list the sources again: the last listing is old when there is room
+            )  # list the sources again later: this listing will be outdated once there is room
         else:
             wait = _look(control, watch, schedule, continuous, now)
     except StorageError:  # the store failed, not the pipeline: the next tick tries again
         raise
     except GridmillError as error:
         watch.message = f"{error} {error.hint}".strip()
-    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+    except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         watch.message = str(defect(control.problems, f"schedule {schedule.name}", error))
     watch.look_at = now + wait
     return wait or continuous.check_seconds
@@ -117,8 +118,9 @@ def _blocking_reason(ledger: Ledger, schedule: Schedule, continuous: Continuous)
 def _look(
     control: Control, watch: SourceWatch, schedule: Schedule, continuous: Continuous, now: float
 ) -> float:
-    """Seconds until the next look; 0 while the sources are being listed. A source that only the load can
-    tell of is new at each."""
+    """Check the sources for new files, and start a run if a block is closed. Returns the seconds until the
+    next check; 0 while the sources are being listed. A source that only the load can read counts as new at
+    each check."""
     pipeline = scheduled_pipeline(control.ledger, schedule)
     listings = listed(
         control.storage,
@@ -147,7 +149,7 @@ def _look(
     sinks = {job.name for job in pipeline.jobs if job.sink is not None}
     as_before = (
         unchanged_jobs(control.catalog, control.code, control.timeline, pipeline, listings).keys() >= sinks
-    )  # as seen before a restart
+    )  # already loaded before a restart of the control node
     if not as_before and not _start(control, schedule, pipeline, listings):
         return 0.0
     watch.seen, watch.waiting_since = files, None
@@ -155,7 +157,8 @@ def _look(
 
 
 def _by_content(file: FileStat) -> FileStat:
-    """The files by content if it is known: a file with only a new time of modification is not new."""
+    """The file without its times and its inode, if its content is known. This way, a file with only a new
+    modification time does not count as new."""
     return replace(file, mtime_ns=0, ctime_ns=0, inode=0) if file.content else file
 
 
@@ -166,7 +169,7 @@ def _key(schedule: Schedule) -> str:
 def _start(
     control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, SourceListing]
 ) -> bool:
-    """Start the run; False if another check is needed first."""
+    """Start the run. Returns False if another check is needed first."""
     transaction = control.ledger.begin(control.timeline.now())
     now = control.clock.now()
     after = start_scheduled(control, transaction, schedule, now, pipeline, listings)
@@ -178,14 +181,16 @@ def _start(
 
 
 ASLEEP_SECONDS = 60.0
-"""If the wall clock moved this much against the monotonic clock, the machine slept or its clock was set."""
+"""If the wall clock moves by this many seconds against the monotonic clock, the machine slept or its clock
+was set."""
 
 
 def keep_schedules(control: Control) -> float:
-    """Start the due runs; seconds until something may be due again (infinite: only events change that).
+    """Start the due runs. Returns the seconds until another run may be due. They are infinite if only events
+    can change that.
 
-    Uses the wall clock, because due times such as six o'clock mean it; `Control.now` would be late by the
-    time that the machine slept.
+    The function uses the wall clock, because due times such as six o'clock refer to it. After a sleep of
+    the machine, `Control.now` would be late by the length of the sleep.
     """
     alarms = control.alarms
     if alarms is None:
@@ -235,12 +240,13 @@ def _keep(control: Control, alarms: ScheduleTimers, schedule: Schedule, now: flo
 def _dealt_with(
     control: Control, transaction: Transaction, schedule: Schedule, verdict: DueDecision
 ) -> Schedule | None:
-    """The schedule after its due time, and in the transaction the run, if one is to start; None while its
-    sources are being listed, or files of its versions looked at."""
+    """The schedule after its due time. If a run starts, it is added to the transaction. None while the
+    schedule's sources are being listed, or the files of its versions are being checked."""
     after = replace(schedule, done=verdict.done, message=verdict.message)
     if verdict.start is None:
         is_later = verdict.done is not None and verdict.done >= (schedule.done or schedule.since)
-        return replace(after, skipped=schedule.skipped + is_later)  # a clock that was set back skips nothing
+        # a clock that was set back skips no due time
+        return replace(after, skipped=schedule.skipped + is_later)
     try:
         pipeline = scheduled_pipeline(control.ledger, schedule, verdict.start)
         key = f"schedule {schedule.name} at {verdict.start}"
@@ -260,6 +266,6 @@ def _dealt_with(
         raise
     except GridmillError as error:
         return replace(after, message=f"{error} {error.hint}".strip(), skipped=schedule.skipped + 1)
-    except Exception as error:  # noqa: BLE001  tried again for ever, it would hold up every run
+    except Exception as error:  # noqa: BLE001  a retry would fail again and block every run
         error_text = defect(control.problems, f"schedule {schedule.name}", error)
         return replace(after, message=str(error_text), skipped=schedule.skipped + 1)

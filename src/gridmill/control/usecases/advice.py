@@ -1,4 +1,4 @@
-"""Use cases of advice: what is known of a job's workers, and runs that measure more."""
+"""Use cases of advice: the known measurements of a job's workers, and runs that measure more."""
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.steps.run_lifecycle import begin_run, resources_for
@@ -23,7 +23,8 @@ LATEST_RUNS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JobDeclaration:
-    """A job as it ran last, or as it is kept; `pipeline` has the folder, code and parameters it ran with."""
+    """A job as it ran last, or as it is stored. `pipeline` has the folder, code and parameters with which
+    the job ran."""
 
     job: Job
     pipeline: Pipeline
@@ -31,15 +32,15 @@ class _JobDeclaration:
 
 
 def advice_on(ledger: Ledger, job: Job, pipeline: str, went: str = "") -> Advice | None:
-    """What the attempts of a job say of its workers; None while none of them said anything. `went` is the
-    resource that it had last, where it may go to several."""
+    """The advice from the measured workers of a job's attempts. None if no attempt has measured its
+    workers. `went` is the resource that the job used last, if it may use several."""
     resources = resources_for(job, pipeline, ledger.snapshot.resources)
     resource = next((one for one in resources if one.name == went), resources[0])
     return advice_with(ledger, job, pipeline, resource)
 
 
 def advice_with(ledger: Ledger, job: Job, pipeline: str, resource: Resource) -> Advice | None:
-    """The same on a resource that may not be known yet."""
+    """The same advice for a resource that may not be known yet."""
     snapshot = ledger.snapshot
     name = f"{pipeline}/{job.name}"
     measured = snapshot.history.of_workers(name, subject_of(job, pipeline))
@@ -50,7 +51,7 @@ def advice_with(ledger: Ledger, job: Job, pipeline: str, resource: Resource) -> 
 
 
 class AdviceUseCases(UseCases):
-    """Use cases of advice on workers. `run` belongs to another class."""
+    """Use cases of advice on workers. The attribute `run` comes from another class."""
 
     def advise(self, name: str) -> Advice:
         """Recommend a number of workers for `pipeline/job`."""
@@ -70,7 +71,7 @@ class AdviceUseCases(UseCases):
         return tuple(one for one in advice if one is not None)
 
     def start_probe(self, name: str, *, workers: int, share: float) -> str:
-        """Start a probe; the id of its run."""
+        """Start a probe. Returns the id of its run."""
         if workers < 1:
             raise InputError(f"workers is {workers}; it must be at least 1", place="workers")
         if not 0 < share <= 1:

@@ -1,4 +1,4 @@
-"""Use cases of archives: back up pipelines with everything they made, and restore them into another grid."""
+"""Use cases of archives: back up pipelines with all their results, and restore them into another grid."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,8 @@ from gridmill.version import __version__
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 _MAKER = re.compile(f"|[a-z0-9][a-z0-9_-]*-{_NUMBER.pattern}")
-"""The run that made a version, which may have been deleted; empty: of no run."""
+"""The pattern of the id of the run that made a version. The run may have been deleted. The id is empty if
+no run made the version."""
 
 _Moved: TypeAlias = Pipeline | Run | JobRun | Artifact | Alias
 _WORDS: dict[type[object], str] = {
@@ -41,7 +42,7 @@ class ArchiveUseCases(UseCases):
     """Use cases of archives of whole pipelines. Paths are on the control node's machine."""
 
     def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
-        """Write pipelines, their versions with lineage, aliases, tables and models into one archive."""
+        """Write pipelines into one archive, with their versions and lineage, aliases, tables and models."""
         with self._node.lock:
             project, before = self._project(pipelines), self._runs_of(pipelines)
 
@@ -59,7 +60,8 @@ class ArchiveUseCases(UseCases):
         )
 
     def _runs_of(self, pipelines: tuple[str, ...]) -> frozenset[str]:
-        """All runs of the pipelines: a failed run may have changed a sink's table too."""
+        """All runs of the pipelines. Failed runs are included, because they may have changed a sink's
+        table, too."""
         return frozenset(run.id for name in pipelines for run in self._list(Run, parent=name))
 
     def _project(self, pipelines: tuple[str, ...]) -> ArchiveContents:
@@ -94,7 +96,7 @@ class ArchiveUseCases(UseCases):
         )
 
     def restore(self, path: str) -> ArchiveResult:
-        """Verify an archive, then make all of it visible at once."""
+        """Verify an archive, then make its whole content visible at once."""
         with find("archives", "read")(Path(path), Path(self._control.storage.location)) as archive:
             project: ArchiveContents = archive.project
             _check(project)
@@ -102,7 +104,8 @@ class ArchiveUseCases(UseCases):
             for digest in project.bundles:
                 self._control.storage.put_bundle(digest, archive.bundle(digest))
             self._check_not_grown(project)
-            checked = archive.check(self._new_folders(project))  # before the lock: it reads all of them
+            # before the lock is taken, because it reads all files
+            checked = archive.check(self._new_folders(project))
             with self._node.changing() as transaction:
                 fresh = [noun for noun in _nouns(project) if self._is_new(noun)]
                 for uri in self._new_folders(project):
@@ -153,14 +156,15 @@ class ArchiveUseCases(UseCases):
                 yield provenance
 
     def _latest(self, project: ArchiveContents) -> Iterator[Latest]:
-        """What is the latest version of names that have none here; every run here is later than those."""
+        """The latest version of each name that has no latest version here. Every later run of this grid
+        replaces it."""
         for one in project.latest:
             if find_latest(self._ledger, one.name) is None:
                 yield replace(one, order=0)
 
     def _check_not_grown(self, project: ArchiveContents) -> None:
-        """Raise ConflictError if a table here and in the archive has different states: an archive is
-        restored as a whole."""
+        """Raise ConflictError if a table has different states here and in the archive, because an archive
+        is restored as a whole."""
         with self._node.lock:
             for artifact in project.artifacts:
                 here = versions_of(self._ledger, artifact.name) if self._is_new(artifact) else ()
@@ -175,22 +179,23 @@ class ArchiveUseCases(UseCases):
                     )
 
     def _new_folders(self, project: ArchiveContents) -> tuple[str, ...]:
-        """Where the versions lie that are not here yet. Raises ConflictError."""
+        """The folders of the archive's versions that do not exist here yet. Raises ConflictError."""
         return tuple(
             dict.fromkeys(_folders(artifact for artifact in project.artifacts if self._is_new(artifact)))
         )
 
     def _is_new(self, noun: _Moved) -> bool:
-        """Whether the record is not here. Raises ConflictError if a different record is."""
+        """Whether the record does not exist here. Raises ConflictError if a different record with its key
+        exists."""
         record = self._ledger.store.get(type(noun), key_of(noun))
         if record is None:
             return True
         if isinstance(noun, Pipeline) and isinstance(record.noun, Pipeline):
             if noun.applied and not record.noun.applied:
-                self._ledger.look_up(Pipeline, noun.name)  # so that it can be replaced
+                self._ledger.look_up(Pipeline, noun.name)  # read into the ledger, so that it can be replaced
                 return True
             if not noun.applied:
-                return False  # the last run here is later
+                return False  # the last run here is newer
         if record.noun != noun:
             raise ConflictError(
                 f"this grid has another {_WORDS[type(noun)]} {key_of(noun)!r}",
@@ -200,7 +205,8 @@ class ArchiveUseCases(UseCases):
 
 
 def _folders(artifacts: Iterable[Artifact]) -> Iterator[str]:
-    """Where the versions that are there lie; a sink's rejects lie beside its table."""
+    """The folders of the versions that are not removed. The rejected rows of a sink are in a folder beside
+    its table."""
     for artifact in artifacts:
         if artifact.output.uri and not artifact.removed:
             yield (
@@ -212,15 +218,16 @@ def _folders(artifacts: Iterable[Artifact]) -> Iterator[str]:
 
 def _nouns(project: ArchiveContents) -> Iterator[_Moved]:
     yield from project.pipelines
-    yield from project.job_runs  # before their runs: with a finished run its jobs leave the memory
+    yield from project.job_runs  # before their runs: with a finished run, its jobs leave the memory
     yield from project.runs
     yield from project.artifacts
     yield from project.aliases
 
 
 def _check(project: ArchiveContents) -> None:
-    """Raises InputError for a format of another time and for ids that Gridmill does not give, UnsafePathError
-    for folders that are not its own."""
+    """Check the content of an archive. Raises InputError for another format version and for ids that
+    Gridmill does not create, and UnsafePathError for folders that do not belong to versions of the
+    archive."""
     if project.format != FORMAT:
         raise InputError(
             f"the archive has format {project.format}; this Gridmill reads {FORMAT}", hint="Update Gridmill."
@@ -237,8 +244,8 @@ def _check(project: ArchiveContents) -> None:
 
 
 def _check_runs(project: ArchiveContents) -> None:
-    """Raises InputError for a run, a job or a version with an id that Gridmill does not give: folders have
-    these names."""
+    """Check the ids of runs, jobs and versions, because folders have these names. Raises InputError for an
+    id that Gridmill does not create."""
     for run in project.runs:
         check_name("pipeline", run.pipeline)
         if not _NUMBER.fullmatch(run.id.removeprefix(f"{run.pipeline}-")):

@@ -54,7 +54,7 @@ class VersionUseCases(UseCases):
         )
 
     def artifact(self, artifact_id: str) -> Artifact:
-        """A version by its number or an alias; a name alone is the newest."""
+        """A version by its number or an alias. A name alone means the newest version."""
         with self._node.lock:
             return find_version(self._control.catalog, artifact_id)
 
@@ -66,7 +66,7 @@ class VersionUseCases(UseCases):
     def aliases(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[Alias]:
-        """The aliases that were set."""
+        """The aliases that users have set."""
         request = page_request(tuple, "aliases", limit, cursor, name)
         return self._page_by_key(Alias, request, parent=name)
 
@@ -96,7 +96,7 @@ class VersionUseCases(UseCases):
             )
 
     def _check_measured(self, alias: Alias) -> None:
-        """Raise InputError for a metric that no version has: otherwise the mistake appears only when
+        """Raise InputError for a metric that no version has. Otherwise the mistake would appear only when
         the alias is used."""
         find_version(self._control.catalog, alias.name)
         metric = read_metric(alias.metric)[0]
@@ -113,7 +113,7 @@ class VersionUseCases(UseCases):
             raise InputError(f"no version of {alias.name!r} was measured by {metric!r}", hint=hint)
 
     def remove_alias(self, alias_id: str) -> None:
-        """Delete an alias; succeeds also if it does not exist."""
+        """Delete an alias. The call also succeeds if the alias does not exist."""
         with self._node.changing() as transaction:
             self._delete_alias(transaction, alias_id)
 
@@ -133,7 +133,7 @@ class VersionUseCases(UseCases):
         return preview
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
-        """How two versions differ."""
+        """The differences between two versions."""
         old, new = self.artifact(before), self.artifact(after)
         made = VersionDiff(before=old.id, after=new.id, differences=tuple(differences(old, new)))
         shared = key or key_of_rows(new)
@@ -152,8 +152,8 @@ class VersionUseCases(UseCases):
             return replace(made, rows_why=explained(error))
 
     def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
-        """Read the whole content of versions, and compare it with their manifests. Reads without the
-        lock."""
+        """Read the whole content of versions, and compare it with their manifests. The lock is not held
+        meanwhile."""
         name, number = split_reference(reference)
         if number:
             return tuple(self._control.storage.verify([self._existing(reference)]))
@@ -186,7 +186,8 @@ class VersionUseCases(UseCases):
             return side_by_side(views, seconds, best_by(control.ledger, models[0].name))
 
     def _seconds(self, artifact: Artifact) -> float | None:
-        """How long the attempt took that made it; None where its record is gone."""
+        """The duration of the attempt that made the version, in seconds. None if the attempt has no record
+        any more."""
         record = self._ledger.store.get(Attempt, artifact.attempt_id)
         attempt = record.noun if record is not None and isinstance(record.noun, Attempt) else None
         return attempt.use.wall_seconds if attempt is not None and attempt.use is not None else None
@@ -200,7 +201,8 @@ class VersionUseCases(UseCases):
     def remove_artifact(
         self, artifact_id: str, *, force: bool = False, dry_run: bool = False
     ) -> RemovalPreview:
-        """Delete the content of one or all versions; their records stay as removed, for lineage."""
+        """Delete the content of one version or of all versions of a name. Their records are kept as
+        removed, for the lineage."""
         if dry_run:
             with self._node.lock:
                 return plan_removal(self._control.catalog, artifact_id)[0]
@@ -216,7 +218,7 @@ class VersionUseCases(UseCases):
                 self._delete_alias(transaction, alias_id)
             self._control.catalog.newest_artifacts.pop(versions[0].name, None)
             self._control.catalog.versions.clear()
-        for uri in removed_uris(self._ledger, versions):  # without the lock: it may take long
+        for uri in removed_uris(self._ledger, versions):  # without the lock, because it may take long
             self._control.storage.remove(uri)
         for version in versions:
             self._control.storage.remove(manifest_uri(version.name, version.number))

@@ -38,7 +38,7 @@ class BackfillUseCases(UseCases):
             return backfill_view(self._ledger, self._backfill(name))
 
     def stop_backfill(self, name: str) -> BackfillView:
-        """Stop starting chunks."""
+        """Start no more chunks of a backfill."""
         with self._node.changing() as transaction:
             transaction.put(replace(self._backfill(name), stopped=True))
         return self.backfill(name)
@@ -54,7 +54,7 @@ class BackfillUseCases(UseCases):
         return self.start_backfill(backfill, chunks_of(record.noun, backfill, values))
 
     def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
-        """Start a backfill, or continue the same one."""
+        """Start a backfill, or continue a backfill with the same range."""
         if self._control.alarms is None:
             raise UnavailableError(
                 "a backfill needs a control node that stays up", hint="Start one with `gridmill up`."
@@ -73,8 +73,8 @@ class BackfillUseCases(UseCases):
         return self.backfill(backfill.name)
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
-        """Raise the errors that the start of the first run would raise; all chunks come from one
-        file."""
+        """Raise the errors that the start of the first run would raise. Checking one chunk is enough,
+        because all chunks come from one file."""
         for pipeline in [chunk.pipeline for chunk in chunks[:1]]:
             order(pipeline)
             check_names(pipeline)
@@ -82,7 +82,7 @@ class BackfillUseCases(UseCases):
             resources_used(self._ledger, pipeline, resources)
 
     def _discard_chunks(self, transaction: Transaction, backfill: Backfill) -> None:
-        """Drop the chunks of another range. Raises ConflictError while that backfill is active."""
+        """Delete the chunks of another range. Raises ConflictError while that backfill is active."""
         before = self._ledger.snapshot.backfills.get(backfill.name)
         if before is None or chunk_ids(before) == chunk_ids(backfill):
             return
@@ -104,7 +104,8 @@ class BackfillUseCases(UseCases):
         return result
 
     def _put_chunks(self, transaction: Transaction, backfill: Backfill, chunks: Sequence[Chunk]) -> None:
-        """All but those that are done or under way are to be run, as they are declared now."""
+        """Store the chunks as they are declared now, so that they run. Chunks that are done or running are
+        left out."""
         existing, runs = (
             all_chunks(self._ledger, backfill.name),
             runs_of(self._ledger, backfill.name),
@@ -135,20 +136,20 @@ def _check_chunk(backfill: Backfill, chunk: Chunk) -> None:
 
 
 def backfill_view(ledger: Ledger, backfill: Backfill) -> BackfillView:
-    """A backfill as it stands now, by its runs: one that was resumed counts as it ended then."""
+    """The current state of a backfill, from its runs. If a run was resumed, its newest result counts."""
     chunks, runs = all_chunks(ledger, backfill.name), runs_of(ledger, backfill.name)
     views = tuple(_view(chunks[id], runs) for id in chunk_ids(backfill) if id in chunks)
     return BackfillView(backfill=backfill, chunks=views, counts=dict(Counter(view.state for view in views)))
 
 
 def all_chunks(ledger: Ledger, name: str) -> Mapping[str, Chunk]:
-    """All chunks of that pipeline's backfills, by id."""
+    """All chunks of the backfills of that pipeline, by id."""
     records = ledger.store.list(Chunk, parent=name)
     return {record.noun.id: record.noun for record in records if isinstance(record.noun, Chunk)}
 
 
 def runs_of(ledger: Ledger, name: str) -> Mapping[str, Run]:
-    """That pipeline's runs by id."""
+    """The runs of that pipeline, by id."""
     records = ledger.store.list(Run, parent=name)
     return {record.noun.id: record.noun for record in records if isinstance(record.noun, Run)}
 

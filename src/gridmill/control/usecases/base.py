@@ -1,4 +1,4 @@
-"""The base class of all use cases: the control node, and how records are read."""
+"""The base class of all use cases. It has the control node, and methods that read records."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -9,7 +9,8 @@ from gridmill.ports.store import Mark, Order
 
 N = TypeVar("N")
 _FIRST_READ = 16
-"""Records of the first read; each further read has twice as many. Some are large, and some are left out."""
+"""The number of records in the first read. Each further read has twice as many. Some records are large,
+and some are left out of the page."""
 
 
 class UseCases:
@@ -40,7 +41,7 @@ class UseCases:
         parent: str | None = None,
         selects: Callable[[N], bool] = lambda noun: True,
     ) -> Page[N]:
-        """A page of records in the order in which they were created, or its reverse."""
+        """A page of records in the order in which they were created, or in reverse order."""
         found = self._following(kind, order, request.after, parent)
         return cut_page(
             request, ((mark, noun) for mark, noun in found if isinstance(mark, int) and selects(noun))
@@ -54,7 +55,7 @@ class UseCases:
         parent: str | None = None,
         selects: Callable[[N], bool] = lambda noun: True,
     ) -> Page[N]:
-        """A page of records by their keys."""
+        """A page of records in the order of their keys."""
         after = None if request.after is None else request.after[0]
         found = self._following(kind, Order.BY_KEY, after, parent)
         return cut_page(request, (((str(mark),), noun) for mark, noun in found if selects(noun)))
@@ -62,7 +63,7 @@ class UseCases:
     def _following(
         self, kind: type[N], order: Order, after: Mark | None, parent: str | None
     ) -> Iterator[tuple[Mark, N]]:
-        """Records with their marks, read as they are asked for."""
+        """Records with their marks, read from the store lazily."""
         limit = _FIRST_READ
         while True:
             rows = self._ledger.store.page(kind, order=order, after=after, limit=limit, parent=parent)

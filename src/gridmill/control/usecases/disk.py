@@ -1,4 +1,4 @@
-"""Use cases of housekeeping: show what uses disk space, and delete what is not needed."""
+"""Use cases of housekeeping: show the use of disk space, and delete data that is not needed."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -32,16 +32,17 @@ from gridmill.ports.store import Record
 
 _RUNS_AT_ONCE = 100
 EVICTION_SECONDS = 5.0
-"""How often a short disk is searched for what nothing uses: that reads the names of all files."""
+"""The time between two searches for unused items while a disk is nearly full, in seconds. A search reads
+the names of all files."""
 _OF_ATTEMPTS = (DiskArea.OUTPUT, DiskArea.MANIFEST, DiskArea.HANDED, DiskArea.ATTEMPT)
-"""Places whose names are ids of attempts, or begin with one."""
+"""The areas in which the names of items are ids of attempts, or begin with such an id."""
 
 
 class DiskUseCases(VersionUseCases):
     """Use cases of disk space."""
 
     def usage(self) -> tuple[DiskUsage, ...]:
-        """What uses disk space: versions, records, folders of pods, caches."""
+        """The use of disk space: versions, records, folders of pods, caches."""
         things = self._control.home_folders.items()
         records = read_records(self._ledger)
         owners: dict[str, list[str]] = {}
@@ -55,13 +56,13 @@ class DiskUseCases(VersionUseCases):
         )
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
-        """Delete what is not needed, and return it. May be repeated, and may be interrupted at any
-        point."""
+        """Delete data that is not needed, and return what was deleted. The call may be repeated, and may
+        be interrupted at any time."""
         control = self._control
         store_before = self._ledger.store.space()
         things = (
             control.home_folders.items()
-        )  # listed before the records are read: files made in between are then not taken for unused
+        )  # listed before the records are read, so that files made in between do not count as unused
         with self._node.lock:
             now = control.timeline.now()
             before = now - days * DAY_SECONDS
@@ -98,7 +99,8 @@ class DiskUseCases(VersionUseCases):
         )
 
     def _release_store(self, before: StoreSpace, *, dry_run: bool) -> Iterator[ReclaimableItem]:
-        """What the database gives back to the file system; of a dry run without what clean would delete."""
+        """The space that the database returns to the file system. In a dry run, without the records that
+        `clean` would delete."""
         store = self._ledger.store
         after = before if dry_run else store.release_space(lambda: not self._node.ending)
         freed = (
@@ -112,8 +114,8 @@ class DiskUseCases(VersionUseCases):
             yield ReclaimableItem(kind="store", name="reusable", why=why)
 
     def watch_disk(self) -> bool:
-        """Check the free space of home and root. While a disk is nearly full, no attempt starts and
-        unused items are evicted. True while one is nearly full."""
+        """Check the free space of home and root. While a disk is nearly full, no attempt starts and unused
+        items are evicted. Returns whether a disk is nearly full."""
         control = self._control
         now = control.clock.monotonic()
         if self._note_spaces() and now >= control.disk.next_eviction:
@@ -141,12 +143,12 @@ class DiskUseCases(VersionUseCases):
         return bool(shortage)
 
     def _evict(self, spaces: Sequence[DiskSpace]) -> None:
-        """Delete unused items, the oldest first, as many as the disks need. They are counted and
+        """Delete unused items, the oldest first, as many as the disks need. The items are counted and
         logged."""
         control = self._control
         things = (
             control.home_folders.items()
-        )  # listed before the records are read: files made in between are then not taken for unused
+        )  # listed before the records are read, so that files made in between do not count as unused
         with self._node.lock:
             records, now = read_records(control.ledger), control.timeline.now()
             unused = [thing for _, thing in evictable(control.catalog, records, things, now)]
@@ -163,14 +165,14 @@ class DiskUseCases(VersionUseCases):
             control.problems.warn(f"a disk is nearly full: {what} deleted")
 
     def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
-        """Delete a finished run; the versions that it made stay."""
+        """Delete a finished run. The versions that it made are kept."""
         control, store = self._control, self._ledger.store
         things = control.home_folders.items()
         with self._node.lock:
             run = _removable(control.ledger, run_id)
             gone = [thing for thing in things if _is_of(thing, run_id)]
             records = read_records(control.ledger)
-            # its attempts have all ended
+            # all its attempts have ended
             unused = unused_files(control.catalog, records, gone, math.inf, math.inf)
             left = [thing for _, thing in unused]
             preview = RunRemovalPreview(
@@ -198,7 +200,7 @@ class DiskUseCases(VersionUseCases):
 
     def _take_away(self, things: list[DiskItem], versions: list[str], runs: tuple[str, ...]) -> None:
         for version in versions:
-            with suppress(ConflictError):  # a run has begun to use it, or an alias names it, meanwhile
+            with suppress(ConflictError):  # a run has begun to use it meanwhile, or an alias names it
                 self._remove(version, of_table=True)
         for first in range(0, len(runs), _RUNS_AT_ONCE):
             self._ledger.store.drop_events(runs[first : first + _RUNS_AT_ONCE])
@@ -228,7 +230,7 @@ def _is_whole(noun: object) -> bool:
 
 
 def _is_of(thing: DiskItem, run_id: str) -> bool:
-    """Whether it is the report of the run, or of an attempt of it."""
+    """Whether the item is the report of the run, or belongs to an attempt of the run."""
     name = thing.name.rpartition("/")[2].removeprefix(".")
     if thing.area == DiskArea.REPORT:
         return name == f"{run_id}.html"
@@ -236,7 +238,9 @@ def _is_of(thing: DiskItem, run_id: str) -> bool:
 
 
 def _old(version: Artifact) -> ReclaimableItem:
-    """The files of a sink's version are its table's: a later load takes away what no version needs."""
+    """A version beyond the retention of its job, with the size that its removal releases. For a version of
+    a sink, the size is 0: its files belong to the table, and a later load deletes the files that no
+    version needs."""
     size = 0 if version.kind == ArtifactKind.SINK else version.output.size_bytes
     return ReclaimableItem(
         kind="version", name=version.id, why="beyond what its job retains", size_bytes=size

@@ -22,7 +22,7 @@ class PipelineUseCases(UseCases):
     """Use cases of stored pipelines."""
 
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
-        """Store the declaration and its resources."""
+        """Store the declaration of a pipeline and its resources."""
         pipeline = replace(pipeline, applied=True)
         with self._node.changing() as transaction:
             order(pipeline)
@@ -36,7 +36,8 @@ class PipelineUseCases(UseCases):
         return pipeline
 
     def _put_schedules(self, transaction: Transaction, pipeline: Pipeline) -> None:
-        """The schedules as declared. One that is declared as before goes on as it is, paused or not."""
+        """Store the schedules as declared. A schedule whose declaration is unchanged keeps its state,
+        paused or not."""
         existing = self._schedules_of(pipeline.name)
         for gone in existing.keys() - pipeline.schedules.keys():
             transaction.delete(Schedule, gone)
@@ -50,11 +51,11 @@ class PipelineUseCases(UseCases):
         return {name: schedule for name, schedule in schedules if schedule.pipeline == pipeline}
 
     def pipelines(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Pipeline]:
-        """Declarations that were applied, or run last, by name."""
+        """The declarations of pipelines that were applied, or of their last runs, by name."""
         return self._page_by_key(Pipeline, page_request(tuple, "pipelines", limit, cursor))
 
     def pipeline(self, name: str) -> Pipeline:
-        """One of them."""
+        """The declaration of one pipeline."""
         record = self._ledger.store.get(Pipeline, name)
         if record is None or not isinstance(record.noun, Pipeline):
             near = get_close_matches(name, [one.name for one in self._list(Pipeline)], n=1)
@@ -77,7 +78,7 @@ class PipelineUseCases(UseCases):
                 transaction.delete(Schedule, schedule)
 
     def schedules(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ScheduleView]:
-        """Schedules of kept pipelines and of their jobs, by name."""
+        """The schedules of stored pipelines and of their jobs, by name."""
         request = page_request(tuple, "schedules", limit, cursor)
         with self._node.lock:
             schedules, view = self._ledger.snapshot.schedules.values(), partial(schedule_view, self._control)
@@ -89,13 +90,13 @@ class PipelineUseCases(UseCases):
             return schedule_view(self._control, self._schedule(name))
 
     def pause_schedule(self, name: str) -> ScheduleView:
-        """Start no runs of the schedule until it is started again."""
+        """Start no runs of the schedule until the schedule is started again."""
         with self._node.changing() as transaction:
             transaction.put(replace(self._schedule(name), paused=True, message="paused"))
         return self.schedule(name)
 
     def start_schedule(self, name: str) -> ScheduleView:
-        """Continue the schedule; runs that were due while it was paused are not repeated."""
+        """Continue the schedule. Runs that were due while it was paused are not repeated."""
         with self._node.changing() as transaction:
             schedule = self._schedule(name)
             if schedule.paused:

@@ -1,7 +1,8 @@
-"""Previews a run: which versions its jobs read, what they would transfer, and what is wrong with the data.
+"""Previews a run: the versions that its jobs would read, the transfers, and problems with the data.
 
-A plan is checked against the versions that its jobs read: errors in the columns that jobs name are reported
-before a run. For the transfers it finds which of these versions each site has already.
+A plan is checked against the versions that its jobs read, so that errors in the columns that jobs name are
+reported before a run. For the transfers, the module finds out which of these versions each site already
+has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,16 +30,18 @@ from gridmill.scheduler.missing_columns import Known, missing, missing_of
 from gridmill.scheduler.site_choice import InputVersion
 
 Lacking = Mapping[str, Mapping[str, int]]
-"""Missing bytes, by site and by the id of a version, or by `next_of` its id."""
+"""The missing bytes, by site and by the id of a version. The key `next_of` the id stands for the version
+after it."""
 
 
 def next_of(version: str) -> str:
-    """The key of the next version after this one, for its expected missing bytes."""
+    """The key for the expected missing bytes of the version after this one."""
     return f"{version}, the next"
 
 
 def predecessors(catalog: Catalog, versions: Mapping[str, Sequence[Artifact]]) -> Mapping[str, Artifact]:
-    """The version before each of these, by their ids, if it exists."""
+    """The version before each of these, by the id of the later version. Versions without an earlier one
+    are left out."""
     found: dict[str, Artifact] = {}
     for one in {one.id: one for some in versions.values() for one in some}.values():
         if one.number > 1 and one.kind != ArtifactKind.SINK:
@@ -54,8 +57,8 @@ def predecessors(catalog: Catalog, versions: Mapping[str, Sequence[Artifact]]) -
 def versions_read(
     catalog: Catalog, pipeline: Pipeline, resources: Mapping[str, Sequence[Resource]]
 ) -> dict[str, tuple[Artifact, ...]]:
-    """The versions that its jobs would read, as they are now, by the sites to which they may go; `resources`
-    are those of each job."""
+    """The versions that the pipeline's jobs would read now, by site. A version is listed for each site to
+    which a job that reads it may go. `resources` are the possible resources of each job."""
     artifacts: dict[str, dict[str, Artifact]] = {}
     for job in pipeline.jobs:
         versions = [one for name in _names(job) if (one := _version(catalog, pipeline, name)) is not None]
@@ -69,9 +72,10 @@ def missing_at_sites(
     versions: Mapping[str, Sequence[Artifact]],
     before: Mapping[str, Artifact],
 ) -> Lacking:
-    """What the sites in other places say of the `versions` that jobs would read there; nothing of one that
-    does not answer. They are asked at the same time. Of the versions that are made next the same share is
-    expected to be new as of these, compared with those `before` them. Takes a moment."""
+    """The missing bytes that sites on other machines report for the `versions` that jobs would read at
+    these sites. A site that does not answer is left out. The sites are queried in parallel. For the next
+    version, the share of new data is expected to be as large as between each version and the version
+    `before` it. The call takes a moment."""
     ports_to_ask = {
         name: (port, versions[name])
         for name, port in ports.items()
@@ -103,8 +107,8 @@ def _missing_at(
 def transfer_input(
     catalog: Catalog, sites_seen: SiteStates, pipeline: Pipeline, unchanged: frozenset[str], lacking: Lacking
 ) -> TransferInput:
-    """The versions that each job reads, and the one it made before. Reports of sites take precedence over
-    records."""
+    """The versions that each job reads, and the bytes that it made last. Reports of sites take precedence
+    over records."""
     jobs = {job.name for job in pipeline.jobs}
     readings = {
         job.name: tuple(
@@ -139,8 +143,9 @@ def _version(catalog: Catalog, pipeline: Pipeline, name: str) -> Artifact | None
 def _reading(
     catalog: Catalog, pipeline: Pipeline, name: str, *, made_anew: bool, lacking: Lacking
 ) -> InputVersion:
-    """Of what is made anew, as much travels as was new in the version before, and all of it where that is
-    not known; of a sink only what comes to it."""
+    """A version that a job reads, with its missing bytes. If the version is made again in this run, the
+    expected missing bytes of the next version are used. If they are unknown, the whole version counts. For
+    a sink, only added data counts."""
     version = _version(catalog, pipeline, name)
     if version is None:
         return InputVersion(name=name, made_by=name if made_anew else "")
@@ -158,7 +163,8 @@ def _reading(
 def with_columns_checked(
     catalog: Catalog, pipeline: Pipeline, planned: PlannedJob, unchanged: frozenset[str]
 ) -> PlannedJob:
-    """The job with what it would fail with, or may: a table that is loaded again may get the column."""
+    """The planned job with the problems of its columns. If a column is missing in a table that is loaded
+    again, this is only a doubt, because the load may add the column."""
     job = pipeline.job(planned.job)
     columns, later = _known_columns(catalog, pipeline, job, unchanged)
     problems = (unknown_name(catalog, name, job) for name in job.external_names)
@@ -171,8 +177,8 @@ def with_columns_checked(
 
 
 def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: SinkChange) -> None:
-    """Raises InputError where what is added to the sink `name` (`pipeline/job`) names a column that neither
-    its newest version nor its declaration has; of what was never loaded nothing is known."""
+    """Raise InputError if an addition to the sink `name` (`pipeline/job`) names a column that neither its
+    newest version nor its declaration has. A sink that was never loaded is not checked."""
     if change.verb == AlterVerb.REMOVE:
         return
     pipeline, _, sink = name.partition("/")
@@ -194,8 +200,8 @@ def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: SinkChange
 def _known_columns(
     catalog: Catalog, pipeline: Pipeline, job: Job, unchanged: frozenset[str]
 ) -> tuple[Known, Known]:
-    """The columns of tables that stand as they are, and of sinks that are loaded again. What other jobs will
-    make anew is not known."""
+    """The columns of the tables that do not change, and the columns of the sinks that are loaded again.
+    The columns of tables that other jobs make again are unknown."""
     sinks = {one.name: one.sink for one in pipeline.jobs if one.sink is not None}
     columns: dict[str, tuple[str, ...]] = {}
     later: dict[str, tuple[str, ...]] = {}
@@ -219,7 +225,7 @@ def _expected_version(catalog: Catalog, reference: str) -> Artifact | None:
 
 
 def _columns(version: Artifact, job: Job) -> tuple[str, ...]:
-    """Of a dataset that is learned from, its features."""
+    """The columns of a version. If a training reads a dataset, only the features of the dataset."""
     if job.training is not None and version.kind == ArtifactKind.DATASET:
         return tuple(version.output.details.get("features") or ())
     return tuple(column.name for column in version.output.columns)
@@ -232,7 +238,7 @@ def _declared(sink: SinkSpec) -> tuple[str, ...]:
 def with_preflight(
     catalog: Catalog, storage: Storage, pipeline: Pipeline, made: DryRun, lock: AbstractContextManager[object]
 ) -> DryRun:
-    """The plan with what the check of its jobs found. The data is looked at without the lock."""
+    """The plan with the results of the check of the jobs' data. The data is read without the lock."""
     with lock:
         question = _question(catalog, storage, pipeline, made)
     if question is None:

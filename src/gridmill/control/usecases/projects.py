@@ -14,7 +14,7 @@ class ProjectUseCases(UseCases):
     """Use cases of projects."""
 
     def configure_project(self, project: Project) -> ProjectView:
-        """Create a project, or replace its share and quota; its past use is kept."""
+        """Create a project, or replace its share and quota. Its past use is kept."""
         check_name("project", project.name)
         project.check()
         with self._node.changing() as transaction:

@@ -20,7 +20,7 @@ class ResourceUseCases(UseCases):
     """Use cases of resources and deployments."""
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
-        """Create or replace a resource; returns the chosen size with its reasons."""
+        """Create or replace a resource. Returns the chosen size with its reasons."""
         check_name("resource", resource.name)
         check_memory(resource.memory_bytes, f"resource {resource.name}: memory")
         with self._node.changing() as transaction:
@@ -84,7 +84,7 @@ class ResourceUseCases(UseCases):
 
 
 def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:
-    """The resources that lose jobs because these were assigned to another one now."""
+    """The resources that lose jobs because these jobs are now assigned to another resource."""
     changed: list[Noun] = []
     for resource in resources.values():
         left = tuple(job for job in resource.jobs if job not in assigned.jobs)

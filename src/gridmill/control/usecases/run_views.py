@@ -1,8 +1,8 @@
-"""Views of whole runs, bounded in bytes whatever the number of jobs: what they show, how long they hold.
+"""Views of whole runs. Their size in bytes is bounded, whatever the number of jobs.
 
-Choosing goes through all jobs of a run once and keeps a bounded number. A view that was made is given again
-as long as it is right. Of a run with many jobs that change all the time, a view may be a moment old, so that
-all readers together take a twentieth of a processor at most.
+The jobs to show are chosen in one pass over all jobs of a run. A view is reused while it is valid. For a
+run with many jobs that change continually, a view may be a moment old. In this way, all readers together
+use at most a twentieth of a processor.
 """
 
 from collections import Counter
@@ -32,19 +32,22 @@ from gridmill.ports.pages import MOST_ITEMS, PAGE_BYTES
 from gridmill.ports.store import Order
 
 SHOWN_JOBS, CHOSEN_JOBS = 100, 40
-"""The most jobs in the view of a run, and those that are chosen where there are more."""
+"""The largest number of jobs in the view of a run, and the number of jobs that are chosen if the run has
+more."""
 _KEPT_VIEWS = 32
 _UNCHANGED_SECONDS = 0.1
-"""How long a view is right while nothing is committed: progress and reasons are not stored."""
+"""How long a view is valid while nothing is committed, in seconds. Progress and reasons change without a
+commit."""
 _COST, _LONGEST_SECONDS = 40, 2.0
-"""A view of a run with many jobs may be this many times as old as it took to make, and at most so old. A
-reader makes it again after half of that time; the others get the kept one meanwhile."""
+"""The largest age of a view of a run with many jobs: this many times the time that making it took, and at
+most this many seconds. After half of that time, one reader makes the view again, while other readers get
+the old one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenJobs:
-    """The jobs of a run that its view shows, most urgent first, the parts of these, and the number of all
-    jobs in each state."""
+    """The jobs of a run that its view shows, most urgent first; the parts of these jobs; and the number of
+    all jobs in each state."""
 
     jobs: Sequence[JobRun]
     parts: Mapping[str, Sequence[JobRun]]
@@ -52,13 +55,14 @@ class ChosenJobs:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no job is left out."""
+        """Whether the view shows all jobs."""
         return len(self.jobs) == sum(self.counts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewLimit:
-    """A run with at most `all_of` jobs is shown whole; of one with more, so many are `chosen`."""
+    """The number of jobs in a view. A run with at most `all_of` jobs is shown completely. Of a run with
+    more jobs, `chosen` jobs are shown."""
 
     all_of: int
     chosen: int
@@ -68,7 +72,8 @@ SHOWN = ViewLimit(all_of=SHOWN_JOBS, chosen=CHOSEN_JOBS)
 
 
 def choose_jobs(job_runs: Iterable[JobRun], limit: ViewLimit = SHOWN) -> ChosenJobs:
-    """The jobs of a run to show: first failed ones, up to a half of them, then by urgency."""
+    """The jobs of a run to show. Failed jobs come first, up to half of the jobs. The others follow by
+    urgency."""
     counts = Counter[JobState]()
     by_state: dict[JobState, list[JobRun]] = {state: [] for state in URGENCY}
     parts: dict[str, list[JobRun]] = {}
@@ -101,21 +106,21 @@ def _present(job: JobRun, parts: Iterable[JobRun]) -> Sequence[JobRun]:
 
 
 class _KeptView:
-    """A view, the commits when it was made, and until when it is right if there were others since. It is
-    encoded once for all readers."""
+    """A kept view, with the number of commits when it was made, and the time until which it is valid if
+    others followed. It is encoded once for all readers."""
 
     def __init__(self, view: RunView, commits: int, made: float, until: float) -> None:
         self.view, self.commits, self.made, self.until = view, commits, made, until
         self._body = self._short = b""
 
     def as_seen(self, since: str) -> RunView:
-        """The view for a reader that has the version `since`."""
+        """The view for a reader that already has the version `since`."""
         if since != self.view.version:
             return self.view
         return replace(self.view, jobs=(), critical=None, unchanged=True)
 
     def encoded(self, since: str) -> bytes:
-        """The same as JSON."""
+        """The view for a reader that already has the version `since`, as JSON."""
         if since == self.view.version:
             self._short = self._short or encode(self.as_seen(since))
             return self._short
@@ -125,8 +130,8 @@ class _KeptView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPart:
-    """What was read of the store for a view, and how long that took: the jobs of a run that has ended, and
-    the attempts of a run with few jobs."""
+    """The records that were read from the store for a view, and the seconds that this took: the jobs of a
+    finished run, and the attempts of a run with few jobs."""
 
     ended: tuple[Run, ChosenJobs] | None
     attempts: Attempts | None
@@ -142,13 +147,14 @@ class RunViews:
         self._renewing: set[str] = set()
 
     def view(self, run_id: str, *, since: str = "", fresh: bool = False) -> RunView:
-        """The current state of a run. With `fresh`, the view is made anew. Raises NotFoundError."""
+        """The current state of a run. With `fresh`, the view is made again. Raises NotFoundError."""
         kept = None if fresh else self._right(run_id)
         return (kept or self._made(run_id, fresh=fresh)).as_seen(since)
 
     def ready(self, run_id: str, since: str) -> bytes | None:
-        """The encoded view of an active run if a kept one is still right. This does no work, so that a server
-        may call it in its event loop. None: call `encoded` in a thread."""
+        """The encoded view of an active run if a kept view is still valid. The call does no work, so a
+        server may make it in its event loop. If it returns None, the caller has to call `encoded` in a
+        thread."""
         kept, run = self._kept.get(run_id), self._ledger.snapshot.runs.get(run_id)
         if kept is None or run is None:
             return None
@@ -162,7 +168,7 @@ class RunViews:
         return kept.encoded(since)
 
     def encoded(self, run_id: str, since: str) -> bytes:
-        """A view as JSON, made anew if it is time for that. Raises NotFoundError."""
+        """A view as JSON. It is made again if the kept view is too old. Raises NotFoundError."""
         renews = run_id in self._renewing
         try:
             kept = None if renews else self._right(run_id)
@@ -237,7 +243,7 @@ class RunViews:
         return replace(view, version=mark, last_event=event_id(last_event) if last_event else "")
 
     def _jobs(self, run_id: str, chosen: ChosenJobs, attempts: Attempts | None) -> Sequence[JobView]:
-        """As many of the chosen ones as a page has room for."""
+        """The views of the chosen jobs, as many as fit into a page."""
         every = [*chosen.jobs, *(part for parts in chosen.parts.values() for part in parts)]
         if not chosen.is_whole:
             attempts = attempts_of_jobs(self._ledger, every)
@@ -264,7 +270,7 @@ class RunViews:
                 yield part
 
     def _ended(self, run_id: str, limit: ViewLimit) -> tuple[Run, ChosenJobs]:
-        """A run that has ended, its jobs read page by page. Needs no lock."""
+        """A finished run, with its jobs read page by page. Needs no lock."""
         record = self._ledger.store.get(Run, run_id)
         if record is None or not isinstance(record.noun, Run):
             raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
@@ -283,7 +289,7 @@ class RunViews:
 
 
 def _that_fit(views: Sequence[JobView], size: int) -> Iterator[JobView]:
-    """The first ones that have no more bytes together, and at least one."""
+    """The first views whose total size is at most `size` bytes, and at least one view."""
     for number, view in enumerate(views):
         size -= len(encode(view))
         if size < 0 and number:

@@ -1,4 +1,4 @@
-"""Use cases of runs: plan, start, show, stop, resume, follow."""
+"""Use cases of runs: plan, start, show, stop, resume and follow runs."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +58,8 @@ from gridmill.scheduler.dry_run import dry_run
 
 MOST_TAIL_LINES = 1_000_000
 _FIRST_EVENTS = 250
-"""Events of the first read. A further read has as many as may fit, and four times as many at most."""
+"""The number of events in the first read. A further read has as many events as may fit, and at most four
+times as many as the read before."""
 
 
 _VIEWS_AT_ONCE = 50
@@ -91,7 +92,7 @@ class RunUseCases(AlterationUseCases):
                 self._ledger.look_up(Pipeline, declared.name),
                 replace(declared, applied=False),
             )
-            # one that was applied stays so
+            # a pipeline that was applied stays marked as applied
             if stored_pipeline is None or (not stored_pipeline.applied and stored_pipeline != ran):
                 transaction.put(ran)
         return self._run_views.view(run.id, fresh=True)
@@ -162,8 +163,8 @@ class RunUseCases(AlterationUseCases):
         return with_preflight(self._control.catalog, self._control.storage, pipeline, made, self._node.lock)
 
     def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, SourceListing]) -> Mapping[str, str]:
-        """Why sources cannot be listed, by job; without sources whose files a command of the run may
-        write first."""
+        """The errors with which sources cannot be listed, by job. Sources whose files a command of the run
+        may write first are left out."""
         late, result = written_late(pipeline), {}
         for name, one in listings.items():
             if one.error is not None and name not in late:
@@ -174,7 +175,8 @@ class RunUseCases(AlterationUseCases):
         return result
 
     def _missing_at_farms(self, pipeline: Pipeline) -> Lacking:
-        """What farms to which its jobs may go say that they lack; they are asked without the lock."""
+        """The missing bytes that farms report for the jobs that may use them. The farms are queried
+        without the lock."""
         with self._node.lock:
             order(pipeline)
             check_project(self._ledger, pipeline)
@@ -190,7 +192,8 @@ class RunUseCases(AlterationUseCases):
         return {one.name: one for one in (*resources, *pipeline.resources)}
 
     def _with_request(self, planned: PlannedJob, resource: Resource) -> PlannedJob:
-        """With what its site is asked for, in the words of one that has a queue. From the lock's holder."""
+        """The planned job with the request to its site, in the words of a site that has a queue. The
+        caller holds the lock."""
         port = self._control.sites.get(planned.site)
         if planned.asked is None or not isinstance(port, QueueSite):
             return planned
@@ -198,7 +201,7 @@ class RunUseCases(AlterationUseCases):
         return replace(planned, request=port.request(asked.amounts, asked.workers, resource.settings))
 
     def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
-        """One line, from the lock's holder."""
+        """The advice on a job in one line. Empty if there is none. The caller holds the lock."""
         if not (has_workers(job) or may_be_cut(job)):
             return ""
         advice = advice_with(self._ledger, job, pipeline, resource)
@@ -230,7 +233,7 @@ class RunUseCases(AlterationUseCases):
         limit: int = PAGE_ITEMS,
         cursor: str | None = None,
     ) -> Page[JobView]:
-        """The jobs of a run, each with the parts that it is done in."""
+        """The jobs of a run, each with its parts."""
         request = page_request(int, "jobs", limit, cursor, run_id, states)
         self._check_run(run_id)
         found = self._following(JobRun, Order.OLDEST_FIRST, request.after, run_id)
@@ -242,7 +245,7 @@ class RunUseCases(AlterationUseCases):
         return cut_page(request, self._viewed(chosen))
 
     def _viewed(self, numbered: Iterator[tuple[int, JobRun]]) -> Iterator[tuple[int, JobView]]:
-        """The views of jobs, made some at a time."""
+        """The views of jobs, made in groups."""
         while some := [*islice(numbered, _VIEWS_AT_ONCE)]:
             views = self._run_views.of_jobs([job for _, job in some])
             yield from zip((mark for mark, _ in some), views, strict=True)
@@ -309,7 +312,7 @@ class RunUseCases(AlterationUseCases):
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
-        """Stored events after a given event; waits for new ones."""
+        """The stored events after a given event. If there are none, the call waits for new events."""
         begin = sequence_of(after)
         self._check_run(run_id)
         if job is not None:
@@ -340,7 +343,7 @@ class RunUseCases(AlterationUseCases):
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[LogEntry, ...]:
-        """Texts of the logs; waits for new ones."""
+        """The texts of the logs. If there are none, the call waits for new texts."""
         if "\n" in search:
             raise InputError(
                 "the text to search for has a line break",
@@ -369,12 +372,12 @@ class RunUseCases(AlterationUseCases):
             self._node.wait_for_commit(seen, left)
 
     def _none_of(self, run_id: str) -> tuple[LogEntry, ...]:
-        """No entries, for an existing run. Raises NotFoundError."""
+        """An empty result for an existing run. Raises NotFoundError."""
         self._check_run(run_id)
         return ()
 
     def _keep_events(self, run_id: str) -> None:
-        """Keep the events of an active run from now on for those that follow it."""
+        """Keep the events of an active run in memory from now on, for the clients that follow the run."""
         if run_id in self._ledger.snapshot.runs and not self._ledger.doubtful:
             self._ledger.tails.follow(run_id, lambda: self._ledger.store.last_event(run_id))
 
@@ -394,7 +397,7 @@ class RunUseCases(AlterationUseCases):
         if name == "run":
             return self._run_views.encoded(arguments["run_id"], arguments.get("since", ""))
         if name == "events" and arguments.get("job") is None:
-            with self._reading_events:  # many followers begin at the same event
+            with self._reading_events:  # many followers begin with the same event
                 body = self.ready(name, arguments)
                 return self._encoded_events(arguments) if body is None else body
         return encode(getattr(self, name)(**arguments))
@@ -412,7 +415,8 @@ class RunUseCases(AlterationUseCases):
         self._node.watchers.append(watcher)
 
     def _events(self, run_id: str, job: str | None, after: int, limit: int) -> tuple[Event, ...]:
-        """As many as there are, at most `limit`, and at most as many bytes as a page of a list has."""
+        """The stored events after a given event: at most `limit`, and at most as many bytes as a page of a
+        list has."""
         found, left, wanted = list[Event](), PAGE_BYTES, _FIRST_EVENTS
         while True:
             wanted = min(wanted, limit - len(found))
@@ -427,7 +431,8 @@ class RunUseCases(AlterationUseCases):
 
 
 def _first(entries: Sequence[LogEntry], limit: int) -> Iterator[LogEntry]:
-    """The first entries, with those that end where the last of them ends."""
+    """The first entries up to the limit, with all entries that end at the same position as the last of
+    them."""
     for number, entry in enumerate(entries):
         if number >= limit and entry.id != entries[limit - 1].id:
             return
@@ -435,7 +440,7 @@ def _first(entries: Sequence[LogEntry], limit: int) -> Iterator[LogEntry]:
 
 
 def _that_fit(events: Sequence[Event], size: int, *, at_least: int) -> Iterator[Event]:
-    """The first ones that have no more bytes together; `at_least` so many."""
+    """The first events whose total size is at most `size` bytes, but at least `at_least` events."""
     for number, event in enumerate(events):
         size -= len(encode(event))
         if size < 0 and number >= at_least:

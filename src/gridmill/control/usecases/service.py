@@ -29,14 +29,14 @@ from gridmill.errors import ConflictError, GridmillError, explained
 
 _RUNS_NAMED = 10
 _STOP_SECONDS = 60.0
-"""How long stopped runs may take to end before the control node ends anyway."""
+"""The seconds that stopped runs may take to end. After that, the control node stops anyway."""
 _LEAVE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What the control node reports about itself."""
+    """The values that the control node reports about itself."""
 
     version: str
     home: str
@@ -46,10 +46,10 @@ class Identity:
 
 LogEnds = Mapping[str, tuple[LogLine, ...]]
 Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None, LogEnds], str]
-"""Renders the report of a run from its events, the advice on its jobs, the run before it, and the ends of the
-logs of failed attempts."""
+"""Renders the report of a run. The arguments are the view of the run, its events, the advice on its jobs,
+the run before it, and the last lines of the logs of failed attempts."""
 REPORTED_JOBS = ViewLimit(all_of=500, chosen=500)
-"""The jobs in a report."""
+"""The number of jobs in a report."""
 EARLIER_RUNS = 1000
 """How many of the newest runs are searched for the run before."""
 
@@ -65,7 +65,8 @@ class Service(
     ArchiveUseCases,
     ProjectUseCases,
 ):
-    """Implements ports.grid.Grid with the use cases of each kind of record, and the remaining ones."""
+    """The implementation of ports.grid.Grid. It combines the use cases of each kind of record and adds the
+    remaining ones."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Service(
         self.clients: Callable[[], tuple[ClientView, ...]] = tuple
 
     def control(self) -> ControlView:
-        """The control node itself."""
+        """The description of the control node itself."""
         waiting, running = self._node.counts()
         return ControlView(
             version=self._identity.version,
@@ -104,15 +105,15 @@ class Service(
         )
 
     def probe(self, name: str, *, workers: int, share: float = 0.1) -> RunView:
-        """Start a run of that job alone on a part of its data."""
+        """Start a run of only that job on a part of its data."""
         return self.run(self.start_probe(name, workers=workers, share=share))
 
     def check_store(self) -> None:
-        """Read the whole store, to find damage that no use case has met."""
+        """Read the whole store, to find damage that no use case has found yet."""
         self._node.check_store()
 
     def shutdown(self, *, all: bool = False) -> None:
-        """End the control node; with `all`, stop its active runs first."""
+        """Stop the control node. With `all`, stop its active runs first."""
         runs = tuple(run.id for run in self._node.active_runs())
         if runs and not all:
             raise ConflictError(
@@ -130,7 +131,7 @@ class Service(
         return f"{show_count(len(runs), 'run')}: {', '.join(named)}{more}"
 
     def _shut_down(self, runs: Sequence[str]) -> None:
-        """Stop the runs, let their clients see how they ended, then end."""
+        """Stop the runs, let their clients see the results, then stop the control node."""
         try:
             for run in runs:
                 self.stop_run(run)

@@ -33,7 +33,7 @@ from gridmill.scheduler.explain import why_waiting
 
 
 def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun | None) -> Iterator[LoadTask]:
-    """Those of one sink; `newest` is its job in the newest run."""
+    """The load tasks of one sink. `newest` is its job in the newest run."""
     alterations = alterations_of(control.ledger, name).changes
     found = control.catalog.newest_artifact(name)
     version = found if found is not None and not found.removed else None
@@ -89,7 +89,8 @@ def _counts(version: Artifact) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
-    """The counts of this source, if the version distinguishes its sources (files); otherwise all."""
+    """The load task with the counts of its source, if the version counts its sources separately (files).
+    Otherwise with the counts of the whole version."""
     if version is None:
         return task
     known = _counts(version) if files else {}
@@ -107,7 +108,8 @@ def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, file
 
 
 def _scheduled(control: Control, task: LoadTask) -> LoadTask:
-    """The next due time of its own schedule and of that of its pipeline: the earlier one."""
+    """The load task with the next due time: the earlier one of the sink's own schedule and the schedule of
+    its pipeline."""
     schedules = control.ledger.snapshot.schedules
     candidates = [schedules[name] for name in (task.sink, task.sink.partition("/")[0]) if name in schedules]
     if not candidates:
@@ -126,7 +128,7 @@ def _scheduled(control: Control, task: LoadTask) -> LoadTask:
 
 
 def _next_look(control: Control, schedule: Schedule) -> float | None:
-    """When a continuous schedule checks its sources again."""
+    """The time at which a continuous schedule checks its sources again."""
     watch = control.alarms.watches.get(schedule.name) if control.alarms else None
     if watch is None or schedule.paused:
         return None
@@ -146,12 +148,12 @@ class AlterationUseCases(UseCases):
         )
 
     def alter_sink(self, name: str, change: SinkChange) -> Alterations:
-        """Add or remove a part of a sink. Raises InputError for an invalid change, also for a missing
-        column."""
+        """Add or remove a part of a sink. Raises InputError for an invalid change, and for a column that
+        does not exist."""
         spec = self._declared(name)
         with self._node.changing() as transaction:
             before = alterations_of(self._ledger, name)
-            if before.changed:  # kept in the store, and read so that it can be replaced
+            if before.changed:  # read into the ledger, so that it can be replaced
                 self._ledger.fetch(Alterations, name)
             changes = with_change(spec, before.changes, change)
             after_all = altered(spec, changes)
@@ -163,7 +165,7 @@ class AlterationUseCases(UseCases):
         return after
 
     def _declared(self, name: str) -> SinkSpec:
-        """The stored declaration, otherwise that of the last run."""
+        """The stored declaration of the sink, otherwise the declaration of its last run."""
         pipeline, _, job = name.partition("/")
         record = self._ledger.store.get(Pipeline, pipeline)
         jobs = record.noun.jobs if record is not None and isinstance(record.noun, Pipeline) else ()
@@ -180,7 +182,7 @@ class AlterationUseCases(UseCases):
         return newest.job.sink if newest is not None else None
 
     def _newest(self, pipeline: str, job: str) -> JobRun | None:
-        """The job in the newest run that has it."""
+        """The job in the newest run that contains it."""
         store = self._ledger.store
         for run in store.list(Run, parent=pipeline, newest_first=True, limit=RUNS_KEPT):
             for record in store.list(JobRun, parent=key_of(run.noun)):
@@ -207,7 +209,8 @@ class AlterationUseCases(UseCases):
     def _tasks_after(
         self, names: Sequence[str], kept: Mapping[str, Pipeline], after: Names | None
     ) -> Iterator[tuple[Names, LoadTask]]:
-        """Those of sinks by name, of each by source, with their keys."""
+        """The load tasks after a position, with their keys: the sinks by name, and the tasks of each sink
+        by source."""
         for name in names:
             if after is None or name >= after[0]:
                 by_key = {(name, task.source): task for task in self._tasks(name, kept)}

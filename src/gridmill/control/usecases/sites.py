@@ -25,7 +25,7 @@ _WHERE_NODES_ARE = {
     SiteKind.RAY: "`ray status` on its head shows its nodes.",
 }
 LEAVE_SECONDS = 30.0
-"""How long a command waits that removes a site and its files in other places."""
+"""How long a command that removes a site and its files on other machines waits, in seconds."""
 
 
 class SiteUseCases(UseCases):
@@ -38,7 +38,7 @@ class SiteUseCases(UseCases):
             return page_by_names(request, self._ledger.snapshot.sites.values(), lambda one: (one.name,))
 
     def nodes(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[NodeView]:
-        """See Sites. Sites are asked without the lock."""
+        """See Sites. The sites are queried without the lock."""
         request = page_request(tuple, "nodes", limit, cursor)
         with self._node.lock:
             views = [view for site in self._ledger.snapshot.sites.values() for view in self._views(site)]
@@ -48,7 +48,7 @@ class SiteUseCases(UseCases):
         return page_by_names(request, seen, lambda view: (view.site, view.node.name))
 
     def farms(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[FarmView]:
-        """See Sites. They are asked without the lock."""
+        """See Sites. The farms are queried without the lock."""
         request = page_request(tuple, "farms", limit, cursor)
         with self._node.lock:
             sites = [one for one in self._ledger.snapshot.sites.values() if one.kind == SiteKind.CLUSTER]
@@ -71,7 +71,7 @@ class SiteUseCases(UseCases):
             yield NodeView(site=site.name, node=node, claimed=_sum(pods), running=running)
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
-        """See Sites. The site is asked without the lock: it may take seconds."""
+        """See Sites. The site is queried without the lock, because this may take seconds."""
         check_name("site", site.name)
         with self._node.lock:
             existing = self._ledger.snapshot.sites.get(site.name)
@@ -85,8 +85,7 @@ class SiteUseCases(UseCases):
             raise
 
     def _keep(self, site: Site, port: SitePort, looked: "_SiteObservation", *, replace: bool) -> Site:
-        """Store the site with its current state, unless another one with that name was added
-        meanwhile."""
+        """Store the site with its current state, unless another site with that name was added meanwhile."""
         with self._node.changing() as transaction:
             existing = self._ledger.snapshot.sites.get(site.name)
             _check(site, existing, replace=replace)
@@ -143,13 +142,13 @@ class SiteUseCases(UseCases):
             gone = snapshot.sites[name]
             transaction.delete(Site, name)
             transaction.then(lambda: leave(self._node, gone))
-        if self._control.alarms is None:  # embedded in a command, which ends now
+        if self._control.alarms is None:  # the control node is embedded in a command, which ends now
             self._control.background.stop(LEAVE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SiteObservation:
-    """An observation of a site; the last one, if the site is `unreachable`."""
+    """An observation of a site. If the site is `unreachable`, the last observation."""
 
     nodes: tuple[Node, ...]
     route: Route | None
@@ -158,8 +157,8 @@ class _SiteObservation:
 
 
 def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -> _SiteObservation:
-    """Observe a site. If an `existing` one is changed while it does not answer, its last observation counts:
-    then only what is certainly wrong is refused. Raises UnavailableError."""
+    """Observe a site. If an `existing` site is changed while it does not answer, its last observation is
+    used, and only settings that are certainly wrong are refused. Raises UnavailableError."""
     try:
         nodes = port.nodes()
     except AwayError:
@@ -194,7 +193,7 @@ def _farm(site: Site, port: SitePort | None) -> FarmView:
 
 
 def _looks(port: SitePort) -> Mapping[str, NodeUtilization]:
-    """Nothing where the site does not answer."""
+    """The utilization of the nodes. Empty if the site does not answer."""
     try:
         return port.utilization()
     except UnavailableError:
