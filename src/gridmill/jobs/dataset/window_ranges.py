@@ -125,7 +125,7 @@ class OwnRows:
 
     @cached_property
     def _after(self) -> Ints:
-        """Return for each row the row after the last row of its key at the same time."""
+        """For each row the row after the last row of its key at the same time."""
         return self.known.find(self.keys, self.times, "right")
 
     def newest(self, rows: int) -> RowFrames:

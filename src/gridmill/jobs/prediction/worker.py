@@ -85,7 +85,7 @@ class ShardWork:
 
     @cached_property
     def _fetch(self) -> Fetch:
-        """Return a function that caches row groups.
+        """A function that caches row groups.
 
         Adjacent shards share row groups, and the earlier rows that a shard needs are at the end of the shard
         before.

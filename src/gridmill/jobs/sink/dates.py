@@ -154,7 +154,7 @@ class DateReadings:
 
     @property
     def _is_date_of_digits(self) -> Mask:
-        """Return whether a number of 8 or 14 digits is a date.
+        """Whether a number of 8 or 14 digits is a date.
 
         Such numbers are not read as seconds, because the seconds would be times in 1970, or after 2600.
         """

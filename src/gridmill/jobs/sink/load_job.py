@@ -203,7 +203,7 @@ class LoadState:
 
     @property
     def _forms(self) -> dict[str, Forms]:
-        """Return the forms of the texts in files for the existing table."""
+        """The forms of the texts in files for the existing table."""
         return {} if self.anew else kept_forms(self.table.note)
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> LoadContext:
