@@ -13,13 +13,13 @@ from gridmill.domain.sql_statement import TIMES, Given, pasted, stretch
 from gridmill.errors import InputError
 
 UNIX_UNITS = ("unix_s", "unix_ms", "unix_us", "unix_ns")
-"""Values of `timestamp_format` besides patterns: units of numbers that count since 1970."""
+"""Values of `timestamp_format` in addition to patterns: units of numbers that count time since 1970."""
 DATE_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
 """The patterns of numbers whose digits are a date."""
 HTTP = ("http://", "https://")
 OBJECTS = ("s3://", "gs://")
 REMOTE = (*HTTP, *OBJECTS)
-"""Prefixes of paths that the job itself fetches."""
+"""Prefixes of paths that the job itself downloads."""
 
 _SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
 _SECRET_IN_HTTP = re.compile(r"^https?://[^/@:]*:(?P<password>[^/@]+)@")
@@ -31,7 +31,7 @@ _FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
 
 
 class Format(StrEnum):
-    """File formats of a source; `files`: each file is one row, with its bytes."""
+    """File formats of a source. With `files`, each file is one row that contains its bytes."""
 
     CSV = "csv"
     PARQUET = "parquet"
@@ -41,7 +41,7 @@ class Format(StrEnum):
 
 
 class Compression(StrEnum):
-    """How a source file is packed."""
+    """The compression of a source file."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -55,16 +55,18 @@ class Compression(StrEnum):
 class SqlSource:
     """Rows of any SQL database: a `table` (`schema.table`), or a `query`.
 
-    `url` is SQLAlchemy's, for example `postgresql+psycopg://user:${env:PASSWORD}@host/database` or
+    `url` is an SQLAlchemy URL, for example `postgresql+psycopg://user:${env:PASSWORD}@host/database` or
     `sqlite:///shop.db` (relative to the pipeline file's folder); `${env:NAME}` is read from the environment
-    where the job runs. With `cursor`, a column that only grows (a number, a time, a text), each load takes
-    the rows beyond the last load's; without, every load takes all rows, and the table is replaced when they
-    differ. Rows may appear late, below a cursor value already seen: `lag` holds back what is nearer to the
-    newest value (numbers: as they are; times: seconds). Rows without a cursor value are not loaded.
+    in which the job runs. `cursor` is a column whose values only grow (a number, a time, a text): each load
+    takes the rows after the last row of the load before. Without `cursor`, every load takes all rows, and the
+    table is replaced if they differ. Rows may appear late, with a cursor value below one that was already
+    loaded: rows whose cursor value is within `lag` of the newest value are loaded later (for numbers the
+    difference; for times seconds). Rows without a cursor value are not loaded.
 
     Parameters in a `query` are bound as values, within quotes too: `where at >= '${from}' and at < '${to}'`.
-    A query of both bounds, or of `${due_before}` and `${due}`, loads the rows of that stretch of time: they
-    replace the rows that were loaded for it, and those of other stretches stay. `parameters` are the values.
+    A query with both bounds, or with `${due_before}` and `${due}`, loads the rows of that time range: they
+    replace the rows that were loaded for the same range, and the rows of other ranges are kept. `parameters`
+    are the values.
     """
 
     url: str
@@ -76,12 +78,13 @@ class SqlSource:
 
     @property
     def stretch(self) -> tuple[datetime, datetime] | None:
-        """The stretch of time that the query is of; None: of all. Raises InputError."""
+        """The time range of the query; None if the query has no range. Raises InputError."""
         return stretch(self.query, self.parameters) if self.query and self.parameters else None
 
     @property
     def lasting_query(self) -> str:
-        """What of the query decides which rows are in the table: the bounds of a stretch do not."""
+        """The parts of the query that decide which rows are in the table. The bounds of a time range are not
+        among them."""
         if not self.parameters:
             return self.query or ""
         left = TIMES if self.stretch is not None else frozenset()
@@ -89,8 +92,8 @@ class SqlSource:
         return pasted(self.query or "", kept)
 
     def check(self) -> None:
-        """Raise InputError for a URL that is none or holds a password, a lag that makes no sense, and bounds
-        beside a cursor."""
+        """Raise InputError for a URL that is invalid or contains a password, for an invalid lag, and for time
+        bounds together with a cursor."""
         if self.stretch is not None and self.cursor is not None:
             raise InputError(
                 "the query has a time range and a `cursor`; a cursor continues where the last load ended",
@@ -114,11 +117,12 @@ ENTRY_TIME = "entry_time"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSource:
-    """Entries of a Redis stream (`key`), each once, with their id and time as `entry_id` and `entry_time`.
+    """Entries of a Redis stream (`key`), each loaded once, with their id and time as `entry_id` and
+    `entry_time`.
 
     `url` is for example `redis://:${env:PASSWORD}@host:6379/0` (`rediss://` for TLS). Fields are text unless
-    `columns` says otherwise; `json` names a field that holds a JSON object, whose members become columns. One
-    load takes at most `max_rows` entries, and waits for more for at most `wait`.
+    `columns` declares another type. `json` names a field that contains a JSON object, whose members become
+    columns. One load takes at most `max_rows` entries, and waits at most `wait` for more entries.
     """
 
     url: str
@@ -128,7 +132,7 @@ class StreamSource:
     wait_seconds: float = 0.0
 
     def check(self) -> None:
-        """Raise InputError for a URL that is not Redis's or holds a password, and for no rows."""
+        """Raise InputError for a URL that is not of Redis or contains a password, and for zero rows."""
         if not self.url.startswith(("redis://", "rediss://", "unix://", "${env:")):
             raise InputError("this is not a Redis URL", hint="redis://HOST:6379/0", place="stream.url")
         check_no_secret(self.url, "stream.url")
@@ -151,7 +155,7 @@ def check_no_secret(url: str, place: str) -> None:
 
 
 def _check_url(path: str) -> None:
-    """Raise InputError for a URL that has no host name, bucket or object, or holds a password."""
+    """Raise InputError for a URL that has no host name, bucket or object, or that contains a password."""
     scheme, _, rest = path.partition("://")
     host, _, inside = rest.partition("/")
     if path.startswith(HTTP):
@@ -182,22 +186,22 @@ def waiting_text(count: int, settled_seconds: float) -> str:
 class Source:
     """Files (`path`: a path, a URL, a glob or several), a database (`sql`), or a stream (`stream`).
 
-    Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file that an installed
-    Python package carries. `http://` and `https://` name one file each; `s3://BUCKET/PATH` and
-    `gs://BUCKET/PATH` one object or a glob of them, at `endpoint` where that is not AWS or Google's.
-    `headers` go with HTTP requests; `${env:NAME}` is read from the environment where the job runs, as are
-    the credentials of a store; what is secret must be.
-    Format and compression (a ZIP file holds exactly one file) follow from the file's name unless given.
-    `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are
-    for CSV. `decimal` is the sign before the decimals of numbers that are texts, `.` or `,`; the other one
-    then groups thousands. `timestamp_format` is a strptime pattern, or what a number counts since 1970
-    (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`), for columns declared `timestamp` or `date`; or
-    a mapping of columns to these, which declares them. Without it common forms are recognized. Times without
-    a zone are taken as UTC.
-    `sheet` names the sheet of an Excel file.
+    Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file of an installed Python
+    package. `http://` and `https://` name one file each. `s3://BUCKET/PATH` and `gs://BUCKET/PATH` name one
+    object or a glob of objects, at `endpoint` if the store is not AWS or Google. `headers` are sent with HTTP
+    requests. `${env:NAME}` is read from the environment in which the job runs, as are the credentials of a
+    store. Secrets must be written as `${env:NAME}`.
 
-    With `settled`, a file is loaded once it has not changed for that long: not while it is still being
-    written. A file whose server does not say when it changed is loaded at once.
+    Format and compression (a ZIP file contains exactly one file) follow from the file's name unless given.
+    `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are
+    for CSV. `decimal` is the decimal separator of numbers in texts, `.` or `,`; the other character then
+    groups thousands. `timestamp_format` is for columns declared as `timestamp` or `date`: a strptime pattern,
+    or the unit of numbers that count time since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`). It can also
+    be a mapping of columns to these, which declares the columns. Without it common forms are recognized.
+    Times without a zone are in UTC. `sheet` names the sheet of an Excel file.
+
+    With `settled`, a file is loaded only after it has not changed for that long, so that no file is loaded
+    while it is being written. If the server does not report when the file changed, it is loaded at once.
     """
 
     path: str | tuple[str, ...] = ()
@@ -222,20 +226,20 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the source in messages."""
         if self.sql:
             return self.sql.table or "query"
         return self.stream.key if self.stream else ", ".join(self.paths)
 
     @property
     def local_paths(self) -> tuple[str, ...]:
-        """Those that the machine's own file system has."""
+        """The paths in the file system of the machine."""
         return tuple(path for path in self.paths if not path.startswith(REMOTE))
 
     @property
     def project_paths(self) -> tuple[str, ...]:
-        """Paths and patterns of files that may lie in the pipeline's folder, the file of a SQLite database
-        included."""
+        """Paths and patterns of files that may be in the pipeline's folder, including the file of a SQLite
+        database."""
         database = _SQLITE_FILE.match(self.sql.url) if self.sql is not None else None
         if database is not None:
             file = database["file"]
@@ -244,7 +248,7 @@ class Source:
 
     @property
     def splits(self) -> bool:
-        """True where it may be several files or objects, which can be read apart from each other."""
+        """Whether the source may have several files or objects, which can be read in separate parts."""
         if self.sql or self.stream or self.format == Format.FILES:
             return False
         if any(path.startswith(HTTP) for path in self.paths):
@@ -253,17 +257,18 @@ class Source:
 
     @property
     def live(self) -> bool:
-        """True when only the job can tell whether there is something new: it runs each time, and looks."""
+        """Whether only the job can find out if there is new data: such a job runs and checks every time."""
         return bool(self.sql or self.stream) or len(self.local_paths) < len(self.paths)
 
     def time_format(self, column: str) -> str | None:
-        """How the times of a column of the table are written; None where nothing is said."""
+        """The format of times in a column of the table; None if it is not declared."""
         if isinstance(self.timestamp_format, Mapping):
             return self.timestamp_format.get(column)
         return self.timestamp_format
 
     def waits(self, changed_ns: int, now: float) -> bool:
-        """Whether what last changed at `changed_ns` (since 1970; 0: nobody knows) is not settled at `now`."""
+        """Whether a file that last changed at `changed_ns` (since 1970; 0: unknown) is not yet settled at
+        `now`."""
         return bool(self.settled_seconds and changed_ns) and now - changed_ns / 1e9 < (
             self.settled_seconds or 0.0
         )
@@ -273,7 +278,8 @@ class Source:
         return waiting_text(count, self.settled_seconds or 0.0) if count else ""
 
     def check(self) -> None:
-        """Raise InputError for no source or two, a delimiter of several characters, an unknown encoding."""
+        """Raise InputError for no source or two, for a delimiter of several characters, and for an unknown
+        encoding."""
         kind = "sql" if self.sql else "stream" if self.stream else None
         if kind is not None:
             self._check_alone(kind)
@@ -314,13 +320,13 @@ class Source:
                 )
 
     def _check_of_urls(self) -> None:
-        """`headers` and `endpoint` mean nothing where no path is fetched with them."""
+        """Raise InputError for `headers` and `endpoint` if no path of the source uses them."""
         for name, there, scheme in (("headers", self.headers, HTTP), ("endpoint", self.endpoint, OBJECTS)):
             if there and not any(path.startswith(scheme) for path in self.paths):
                 raise InputError(f"`{name}` is only for {' and '.join(scheme)}", place=f"source.{name}")
 
     def _check_alone(self, kind: str) -> None:
-        """What is said about files means nothing beside a database or stream."""
+        """Raise InputError for options of files in a source that is a database or a stream."""
         plain = Source()
         for item in fields(self):
             if item.name != kind and getattr(self, item.name) != getattr(plain, item.name):

@@ -1,7 +1,7 @@
-"""SQL of users with references to parameters: finds the position of each, so that its value can be bound.
+"""SQL of users with references to parameters: finds the position of each reference, to bind its value there.
 
-All functions work on text only. Databases bind the values of a source's query; our own engine gets them as
-literals.
+All functions work on text only. Databases bind the values of a source's query. Gridmill's own engine gets the
+values as literals.
 """
 
 import re
@@ -15,12 +15,12 @@ from gridmill.domain.naming import read_moment
 from gridmill.errors import InputError
 
 REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
-"""`$${`, which is an escaped `${`; or a reference, which may lack its end."""
+"""`$${`, which is an escaped `${`; or a reference, whose closing brace may be missing."""
 BOUNDS = (("from", "to"), ("due_before", "due"))
 """Pairs of parameters that bound a time range: beginning (included) and end (excluded)."""
 TIMES = frozenset(name for pair in BOUNDS for name in pair)
 DUE = ("due", "due_before")
-"""Parameters that a schedule sets for its runs: the time that a run is for, and the due time before."""
+"""Parameters that a schedule sets for its runs: the due time of the run, and the due time before."""
 
 Scalar: TypeAlias = str | int | float | bool
 Given: TypeAlias = Scalar | tuple[Scalar, ...]
@@ -48,12 +48,12 @@ def _tokens(quotes: str) -> re.Pattern[str]:
 
 _TOKENS = {False: _tokens(_ELSEWHERE), True: _tokens(_MYSQL)}
 _TYPED = frozenset({"date", "time", "timestamp", "timestamptz", "datetime", "interval", "zone"})
-"""Words that make a quoted text after them a constant of that type: no value can be bound there."""
+"""Words that give a type to the quoted text after them: no value can be bound there."""
 _HARMLESS = re.compile(r"[0-9A-Za-z :.,+/_-]*")
 
 
 class ReferenceContext(StrEnum):
-    """What a reference stands in."""
+    """The context of a reference in the statement."""
 
     VALUE = "value"
     TEXT = "text in quotes"
@@ -63,8 +63,9 @@ class ReferenceContext(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeholder:
-    """A place for values: one reference, or a text in quotes with some; `parts` are texts and references, by
-    turns, beginning with a text. `quote` surrounds it; `enclosed`: parentheses stand around it."""
+    """A place for values: one reference, or a quoted text with references. `parts` are alternately texts and
+    references, starting with a text. `quote` is the quote around it. `enclosed` means that it is in
+    parentheses."""
 
     where: ReferenceContext
     parts: tuple[str, ...]
@@ -73,14 +74,15 @@ class Placeholder:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """As they are written between the braces."""
+        """The references, as written between the braces."""
         return self.parts[1::2]
 
 
 def holes_of(text: str, *, backslashes: bool = False) -> Iterator[str | Placeholder]:
-    """The statement as texts and holes. With `backslashes` they escape within quotes, as in MySQL.
+    """The statement as texts and placeholders. With `backslashes`, a backslash escapes within quotes, as in
+    MySQL.
 
-    Raises InputError where no value can be put.
+    Raises InputError for a reference at a place where no value can be inserted.
     """
     before, position = "", 0
     while position < len(text):
@@ -131,7 +133,7 @@ def _hole(kind: str, token: str, before: str, after: str, *, backslashes: bool) 
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Texts and the insides of references, by turns."""
+    """Alternately texts and the contents of references."""
     parts, begins = [""], 0
     for match in REFERENCE.finditer(text):
         parts[-1] += text[begins : match.start()]
@@ -154,7 +156,7 @@ def _nowhere(token: str, where: str) -> InputError:
 
 
 def worded(value: Given) -> str:
-    """A value within a text."""
+    """The form of a value within a text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -163,8 +165,8 @@ def worded(value: Given) -> str:
 
 
 def filled(hole: Placeholder, values: Mapping[str, Given]) -> str:
-    """A hole in quotes as the text it stands for. Raises InputError for a list in it, and for a typed
-    constant that nothing may be pasted into."""
+    """The text of a quoted placeholder with its values inserted. Raises InputError for a list in it, and for
+    a typed constant into which no value can be inserted."""
     text = "".join(worded(values[part]) if n % 2 else part for n, part in enumerate(hole.parts))
     if hole.where is ReferenceContext.TYPED and not _HARMLESS.fullmatch(text):
         raise InputError(
@@ -177,18 +179,18 @@ def filled(hole: Placeholder, values: Mapping[str, Given]) -> str:
 
 
 def named(text: str, quote: str) -> str:
-    """A name in its quotes."""
+    """A name in quotes."""
     return f"{quote}{text.replace(quote, quote * 2)}{quote}"
 
 
 def references_of(text: str) -> tuple[str, ...]:
-    """All references in it, each once, as they are written between the braces."""
+    """All references in the text, each once, as written between the braces."""
     references = (match[1] for match in REFERENCE.finditer(text))
     return tuple(dict.fromkeys(body for body in references if body is not None))
 
 
 def pasted(text: str, values: Mapping[str, Given]) -> str:
-    """The statement with all values in it as texts: never to be executed, only to be compared."""
+    """The statement with all values inserted as texts. It may only be compared, and never be executed."""
 
     def paste(match: re.Match[str]) -> str:
         if match[1] is None:
@@ -200,9 +202,9 @@ def pasted(text: str, values: Mapping[str, Given]) -> str:
 
 
 def literals(text: str, values: Mapping[str, Given]) -> str:
-    """The statement with its values as literals of standard SQL, which our own engine takes.
+    """The statement with its values as literals of standard SQL, for Gridmill's own engine.
 
-    Raises InputError where no value can be put.
+    Raises InputError for a reference at a place where no value can be inserted.
     """
     return "".join(part if isinstance(part, str) else _as_literal(part, values) for part in holes_of(text))
 
@@ -222,7 +224,7 @@ def _as_literal(hole: Placeholder, values: Mapping[str, Given]) -> str:
 
 
 def check_statement(text: str, values: Mapping[str, Given]) -> None:
-    """Raise InputError where a value cannot be bound, in any database."""
+    """Raise InputError for a reference whose value cannot be bound in any database."""
     for part in holes_of(text):
         if not isinstance(part, str) and part.where is not ReferenceContext.VALUE:
             filled(part, values)
@@ -232,7 +234,7 @@ def check_statement(text: str, values: Mapping[str, Given]) -> None:
 
 
 def some(value: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    """The values of a list. Raises InputError for none: SQL has no empty list."""
+    """The values of a list. Raises InputError for an empty list, which SQL does not have."""
     if not value:
         raise InputError(
             "the list is empty, which SQL does not allow", hint="Give the list at least one value."
@@ -241,16 +243,16 @@ def some(value: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 def literal(value: Scalar) -> str:
-    """A value as standard SQL writes it."""
+    """A value as a literal of standard SQL."""
     if isinstance(value, bool):
         return str(value).upper()
     return named(value, "'") if isinstance(value, str) else str(value)
 
 
 def stretch(text: str, values: Mapping[str, Given]) -> tuple[datetime, datetime] | None:
-    """Which stretch of time a query is of: that between two bounds, where it refers to both.
+    """The time range of a query, if the query refers to both of its bounds; otherwise None.
 
-    Raises InputError for bounds that are no times, or the wrong way round.
+    Raises InputError for invalid bounds, and for an end that is not after the beginning.
     """
     names = {body.partition(":")[0] for body in references_of(text)}
     for first, last in BOUNDS:
@@ -263,7 +265,7 @@ def stretch(text: str, values: Mapping[str, Given]) -> tuple[datetime, datetime]
 
 
 def moment_of(value: Given, name: str) -> datetime:
-    """A time in UTC. Raises InputError."""
+    """The value as a time in UTC. Raises InputError."""
     if not isinstance(value, str):
         raise InputError(f"`{name}` is {value!r}, not a time", hint="For example 2013-01-01.")
     moment = read_moment(value, name)

@@ -8,7 +8,7 @@ from gridmill.errors import ConflictError
 
 
 class RunState(StrEnum):
-    """A run is finished in every state but ACTIVE and STOPPING."""
+    """The states of a run. In every state except ACTIVE and STOPPING the run is finished."""
 
     ACTIVE = "active"
     STOPPING = "stopping"
@@ -18,31 +18,31 @@ class RunState(StrEnum):
 
 
 class JobState(StrEnum):
-    """A job within a run."""
+    """The states of a job within a run."""
 
-    BLOCKED = "blocked"  # needs are not met yet
-    WAITING = "waiting"  # ready; no place yet
+    BLOCKED = "blocked"  # a needed job has not ended yet
+    WAITING = "waiting"  # ready; has no place yet
     RUNNING = "running"  # has a live attempt
     SUCCEEDED = "succeeded"
-    UNCHANGED = "unchanged"  # an earlier result is still right
+    UNCHANGED = "unchanged"  # an earlier result is still valid
     FAILED = "failed"
-    SKIPPED = "skipped"  # something it needs did not succeed, or has no rows yet
+    SKIPPED = "skipped"  # a needed job did not succeed, or has no rows yet
     STOPPED = "stopped"
 
 
 class AttemptState(StrEnum):
-    """One try. Final states are never left: a retry is a new attempt."""
+    """The states of an attempt. An attempt never leaves a final state: a retry is a new attempt."""
 
-    PLACED = "placed"  # committed; the pod may not know it yet
+    PLACED = "placed"  # committed; the pod may not have it yet
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    LOST = "lost"  # its pod is gone; anything it still says is fenced off
+    LOST = "lost"  # its pod has ended; later messages of it are ignored
 
 
 class DeploymentState(StrEnum):
-    """A resource brought up."""
+    """The states of a deployment."""
 
     STARTING = "starting"
     UP = "up"
@@ -51,19 +51,19 @@ class DeploymentState(StrEnum):
 
 
 class PodState(StrEnum):
-    """One worker of a deployment."""
+    """The states of a pod, which is one worker of a deployment."""
 
     STARTING = "starting"
     UP = "up"
-    ENDING = "ending"  # it has stopped its jobs and takes no others
+    ENDING = "ending"  # it has stopped its jobs and accepts no others
     GONE = "gone"
 
 
 class Cause(StrEnum):
-    """Why an attempt ended without success."""
+    """The reason why an attempt ended without success."""
 
     EXIT = "exit"  # the program ended with an error
-    MEMORY = "memory"  # it wanted more than it had been given
+    MEMORY = "memory"  # it used more memory than its limit
     SHORTAGE = (
         "shortage"  # its pod or machine ran out of memory, it was within its size: tried again as it is
     )
@@ -72,7 +72,7 @@ class Cause(StrEnum):
     STOPPED = "stopped"
     LOST = "lost"
     INPUT = "input"  # the job's declaration or data is wrong: a retry cannot help
-    OUTPUT = "output"  # what it left cannot be kept, or a declared output is missing
+    OUTPUT = "output"  # its output cannot be stored, or a declared output is missing
     STORAGE = "storage"  # disk full, ...
     DISK = "disk"  # it wrote more than its limit, or filled the disk itself
     ENVIRONMENT = "environment"  # the package index did not answer, or the installer was killed: tried again
@@ -93,7 +93,7 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.BLOCKED: frozenset(
         {
             JobState.WAITING,
-            JobState.RUNNING,  # in parts
+            JobState.RUNNING,  # it runs in parts
             JobState.UNCHANGED,
             JobState.SKIPPED,
             JobState.STOPPED,
@@ -106,7 +106,8 @@ JOB_MOVES: Mapping[JobState, frozenset[JobState]] = {
     JobState.RUNNING: frozenset(
         {JobState.SUCCEEDED, JobState.UNCHANGED, JobState.FAILED, JobState.STOPPED, JobState.WAITING}
     ),
-    # Resumed: it runs after failures too, or has read of such a job.
+    # When a run is resumed, a job runs again if it runs after failures too, or if it reads a result of such a
+    # job.
     JobState.SUCCEEDED: frozenset({JobState.BLOCKED}),
     JobState.UNCHANGED: frozenset({JobState.BLOCKED}),
     JobState.FAILED: _RESUMED,
@@ -159,11 +160,11 @@ URGENCY = (
     JobState.SUCCEEDED,
     JobState.UNCHANGED,
 )
-"""How urgently a reader wants to see a job in that state; the first is the most urgent."""
+"""The states of jobs by their importance for a reader; the first is the most important."""
 LIVE_ATTEMPTS = frozenset({AttemptState.PLACED, AttemptState.RUNNING})
 
 
 def check_move(moves: Mapping[State, frozenset[State]], old: State, new: State, what: str) -> None:
-    """Raise ConflictError unless `old -> new` is in the table (staying is always allowed)."""
+    """Raise ConflictError unless `old -> new` is in the table. An unchanged state is always allowed."""
     if new != old and new not in moves[old]:
         raise ConflictError(f"{what} is {old} and cannot become {new}")

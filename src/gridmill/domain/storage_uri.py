@@ -8,10 +8,11 @@ from gridmill.errors import UnsafePathError
 
 @lru_cache(maxsize=1024)
 def below(root: str | Path, uri: str) -> Path:
-    """The path of `uri` below the folder `root`. Nothing is read from the disk: links are not resolved.
+    """The path of `uri` below the folder `root`. The function does not read the disk and resolves no links.
 
-    Raises UnsafePathError for an empty URI, an absolute one, and one with `..` or NUL: none of these is
-    below the root. Every URI of a version, an attempt or a checkpoint is joined with a root here.
+    Raises UnsafePathError for a URI that is empty, that is absolute, or that contains `..` or NUL: such a URI
+    is not below the root. Every URI of a version, an attempt or a checkpoint is joined with a root by this
+    function.
     """
     parts = uri.split("/")  # a PurePosixPath would take several times as long: each job needs a few of these
     if uri.startswith("/") or ".." in parts or "\0" in uri:

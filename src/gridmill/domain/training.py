@@ -28,52 +28,52 @@ class ModelKind(StrEnum):
 
 
 HIDDEN: Mapping[ModelKind, int] = {ModelKind.LSTM: 32, ModelKind.MLP: 100}
-"""Units of a network's layer if not declared."""
+"""The default number of units of a network's layer."""
 LARGEST_BATCH = 256
-"""The most rows of a batch if not declared."""
+"""The most rows of a batch, if the size is not declared."""
 CHECKPOINTED = frozenset({ModelKind.LSTM, ModelKind.MLP})
-"""Models that write checkpoints while they learn, and resume from them."""
+"""Models that write checkpoints during training, and resume from them."""
 
 
 class Objective(StrEnum):
-    """What the label is."""
+    """The kind of the label."""
 
     REGRESSION = "regression"
     CLASSIFICATION = "classification"
 
 
 class Combine(StrEnum):
-    """How an ensemble makes one answer of its models'."""
+    """How an ensemble combines the predictions of its models."""
 
     MEAN = "mean"
-    WEIGHTED = "weighted"  # weighted by the inverse of its validation error
-    VOTE = "vote"  # classes: how many models say each
+    WEIGHTED = "weighted"  # weighted by the inverse of each model's validation error
+    VOTE = "vote"  # classes: the number of models that predict each class
 
 
 class FoldsBy(StrEnum):
-    """What puts a training row into a fold."""
+    """The rule that assigns a training row to a fold."""
 
-    TIME = "time"  # one after the other: each is predicted by a model of earlier rows only
+    TIME = "time"  # in order of time: a model of only earlier rows predicts each fold
     RANDOM = "random"
-    ENTITY = "entity"  # all rows of an entity in one
+    ENTITY = "entity"  # all rows of an entity in one fold
 
 
 class ClassWeight(StrEnum):
-    """What the rows of a class count in learning."""
+    """The weight of the rows of a class in training."""
 
     BALANCED = "balanced"  # weights that give all classes the same sum
 
 
 class ThresholdBy(StrEnum):
-    """What the threshold between two classes is chosen by."""
+    """The measure by which the threshold between two classes is chosen."""
 
-    F1 = "f1"  # of the second class, on the validation split
+    F1 = "f1"  # F1 of the second class, on the validation split
 
 
 class Normalization(StrEnum):
-    """What a recurrent network sees of the columns it forecasts, and says of them."""
+    """The form in which a recurrent network reads and predicts the columns that it forecasts."""
 
-    LAST = "last"  # differences from the last value, both ways
+    LAST = "last"  # differences from the last value
     NONE = "none"  # the values themselves
 
 
@@ -93,7 +93,7 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
     ModelKind.ENSEMBLE: frozenset({"models", "combine"}),
     ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust", "inputs"}),
 }
-"""The fields of TrainingSpec that each model kind uses, besides the common ones."""
+"""The fields of TrainingSpec that each model kind uses, in addition to the common fields."""
 
 _NO_FOLDS = (ModelKind.CUSTOM, ModelKind.ENSEMBLE)
 GANGS = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
@@ -102,11 +102,12 @@ GANGS = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
-    """Learn `label` of `dataset` from its features; early stopping on the validation split.
+    """The declaration of a training: it learns `label` of `dataset` from its features, with early stopping on
+    the validation split.
 
-    `features` picks some of the dataset's features (default: all). `objective` follows from the label's
-    type when not given: numbers are regressed, strings and booleans classified. Fields that a model kind
-    does not use are refused. Metrics are computed on the validation and test splits.
+    `features` selects some of the dataset's features (default: all). Without `objective`, it follows from the
+    label's type: regression for numbers, classification for strings and booleans. Fields that the model kind
+    does not use are rejected. Metrics are computed on the validation and test splits.
     """
 
     dataset: str
@@ -115,38 +116,43 @@ class TrainingSpec:
     features: tuple[str, ...] = ()
     seed: int = 0
     track: str | None = None
-    """The address of an MLflow server (`http://host:5000`) that is told of it while it learns. A dead one
-    fails nothing. `${env:NAME}` in it is read from the environment where the job runs."""
+    """The address of an MLflow server (`http://host:5000`) that gets the metrics during the training. If the
+    server does not answer, the training continues. `${env:NAME}` in it is read from the environment in which
+    the job runs."""
     search: Search | None = None
-    """Try several settings first, and learn with the best."""
+    """Try several settings first, and train with the best settings."""
     folds: int | None = None
-    """Also predict the training rows, each by a model that did not learn from it: for what learns from these
-    predictions. A prediction of the same dataset uses them."""
+    """Also predict the training rows, each by a model that was not trained on it. Other trainings can then
+    use these predictions as inputs. A prediction of the same dataset uses them."""
     folds_by: FoldsBy = FoldsBy.TIME
-    """`time`: each fold is predicted by a model of the rows whose label was known before it began; the first
-    has none. `random`, `entity`: by a model of all other folds."""
+    """`time`: each fold is predicted by a model of the rows whose label was known before the fold began; the
+    first fold has no predictions. `random`, `entity`: each fold is predicted by a model of all other folds.
+    """
     weight: str | None = None
-    """A column of the dataset: how much each row counts in learning. It is no feature."""
+    """A column of the dataset with the weight of each row in training. It is not a feature."""
     class_weight: ClassWeight | None = None
-    """`balanced`: each class counts as much as any other, whatever its number of rows."""
+    """`balanced`: all classes have the same total weight, whatever their numbers of rows."""
     class_weights: Mapping[str, float] = field(default_factory=dict)
-    """How much the rows of each class count (`{yes: 10}`); those of a class that is not named count 1."""
+    """The weight of the rows of each class (`{yes: 10}`). Classes that are not named have weight 1."""
     threshold: float | None = None
-    """Of two classes the second is predicted from this probability on. Default: the likelier one."""
+    """Of two classes, the second is predicted if its probability is at least this. Default: the more probable
+    class."""
     threshold_by: ThresholdBy | None = None
     """`f1`: the threshold with the best F1 of the second class on the validation split."""
     quantiles: tuple[float, ...] = ()
-    """Of numbers: predictions also have these quantiles (`[0.1, 0.9]`), by the validation split's errors."""
+    """For numbers: predictions also have these quantiles (`[0.1, 0.9]`), computed from the errors on the
+    validation split."""
     workers: int | None = None
-    """So many ranks learn it together (a gang): they start all or none, and each finds in its environment
-    what torchrun, TensorFlow and JAX say. For lstm, mlp and custom models."""
+    """The number of ranks that train the model together (a gang). All ranks start together or none does. Each
+    rank gets the environment variables of torchrun, TensorFlow and JAX. For lstm, mlp and custom models."""
     roles: Mapping[str, int] = field(default_factory=dict)
-    """The ranks by role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that tell them apart."""
+    """The number of ranks by role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that distinguish
+    ranks."""
     # lstm
     sequence: int = 48
-    """Rows of the entity that it sees, the basis row included."""
+    """The number of rows of the entity that the model reads, including the basis row."""
     normalize: Normalization = Normalization.LAST
-    """`last`: columns to be forecast are seen, and forecast, as differences from their last value."""
+    """`last`: columns to be forecast are read, and predicted, as differences from their last value."""
     # lstm and mlp
     hidden: int | None = None
     """Units of a layer. Default: 32 for lstm, 100 for mlp."""
@@ -155,22 +161,23 @@ class TrainingSpec:
     epochs: int | None = None
     """Default: enough for 1,000 (lstm) or 2,000 (mlp) steps of the optimizer, from 20 to 500."""
     batch_size: int | None = None
-    """Rows of a step. Default: a sixteenth of the training rows, rounded down to a power of two, from 16 to
+    """Rows of one step. Default: a sixteenth of the training rows, rounded down to a power of two, from 16 to
     256."""
     weight_decay: float = 0.0
     mixed_precision: bool | None = None
-    """Half-precision arithmetic where it is safe. Default: on a GPU."""
+    """Half-precision arithmetic for operations in which it is safe. Default: on a GPU."""
     checkpoint_seconds: float = 30.0
-    """How often the state of learning is written, so that an attempt that takes over goes on from there."""
+    """The interval at which the state of training is written, so that the next attempt can continue from
+    it."""
     # mlp and gbdt
     residual: bool = True
-    """Regression: learn the change from the label column's present value, where that is a feature."""
+    """Regression: learn the change from the label column's present value, if that value is a feature."""
     # lstm, mlp and gbdt
     learning_rate: float | None = None
     """Default: 0.001 for lstm and mlp, 0.1 for gbdt."""
     patience: int | None = None
-    """It ends after so many epochs or trees without a better loss. Default: for lstm and mlp a fifth of the
-    epochs, and at least 4; for gbdt 20 trees."""
+    """The training ends after this many epochs or trees without a lower loss. Default: for lstm and mlp a
+    fifth of the epochs, and at least 4; for gbdt 20 trees."""
     # gbdt
     trees: int = 300
     max_leaves: int = 31
@@ -180,30 +187,30 @@ class TrainingSpec:
     repeat: str | None = None
     # ensemble
     models: tuple[str, ...] = ()
-    """The trainings whose models it joins."""
+    """The trainings whose models the ensemble combines."""
     combine: Combine = Combine.MEAN
     # custom
     script: str | None = None
-    """`train.py`, executed; or `train.py:fit`, a function that is called with the data."""
+    """`train.py`, which is executed; or `train.py:fit`, a function that is called with the data."""
     file: str | None = None
-    """A model that exists already, instead of a script: an ONNX file, or (with `trust`) a pickled one."""
+    """An existing model instead of a script: an ONNX file, or (with `trust`) a pickled model."""
     predict: str | None = None
-    """`train.py:predict`: the function that predicts where the script leaves no `model.onnx`."""
+    """`train.py:predict`: the function that predicts if the script writes no `model.onnx`."""
     environment: str | None = None
-    """A requirements file of the project; it is built once per content."""
+    """A requirements file of the project. The environment is built once per content of the file."""
     inputs: tuple[str, ...] = ()
     """Files of the project that the script reads (or folders, or patterns as `src/**/*.py`): the model is
     trained again when one of them changes. Without `inputs` these are all files of the code bundle except
     pipeline files and files that sinks of the pipeline load. `script`, `file`, the file of `predict` and
-    `environment` count in any case."""
+    `environment` are always included."""
     options: Mapping[str, float | int | bool | str] = field(default_factory=dict)
-    """What the script is to know; it finds them as `options`."""
+    """Settings for the script, which gets them as `options`."""
     trust: bool = False
-    """Load a pickled model, which can do anything on the machine."""
+    """Load a pickled model. Such a model can execute any code on the machine."""
 
     @property
     def units(self) -> int:
-        """Units of a network's layer."""
+        """The number of units of a network's layer."""
         return self.hidden or HIDDEN[self.model]
 
     def references(self) -> tuple[str, ...]:
@@ -211,7 +218,7 @@ class TrainingSpec:
         return (self.dataset, *self.models)
 
     def check(self) -> None:
-        """Raise InputError for a field this model kind does not use, or a value out of its range."""
+        """Raise InputError for a field that the model kind does not use, or a value out of its range."""
         own = OPTIONS[self.model]
         every = frozenset().union(*OPTIONS.values())
         for one in fields(self):
@@ -333,7 +340,7 @@ class TrainingSpec:
                 self._check_range(name, one)
 
     def _check_range(self, name: str, one: Range) -> None:
-        """Raise InputError for a range with a value that the training itself would refuse."""
+        """Raise InputError for a range with a value that the training itself would reject."""
         place = f"training.search.parameters.{name}"
         kinds = _kinds(name)
         if one.bounds and not kinds & {int, float}:

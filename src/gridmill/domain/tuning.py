@@ -10,18 +10,19 @@ Value = float | int | bool | str
 
 
 class EarlyStop(StrEnum):
-    """How trials that will not be the best are ended early."""
+    """How unpromising trials are ended early."""
 
-    MEDIAN = "median"  # worse than the median of the others at the same epoch
+    MEDIAN = "median"  # worse than the median of the other trials at the same epoch
     HYPERBAND = "hyperband"  # brackets of many short and few long trials
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """What a setting may be: a number `between` two, the same on a scale of powers (`log`), or one `among`
-    several. Whole numbers stay whole where the setting is one; of a custom training's options where both
-    bounds are written as whole numbers: [0, 1] is 0 or 1, [0.0, 1.0] any number between."""
+    """The possible values of a setting: a number `between` two bounds, a number between two bounds on a
+    logarithmic scale (`log`), or one value `among` several. Whole numbers stay whole if the setting is a
+    whole number. For the options of a custom training, they stay whole if both bounds are written as whole
+    numbers: [0, 1] is 0 or 1, [0.0, 1.0] is any number between."""
 
     between: tuple[int | float, ...] = ()
     log: tuple[int | float, ...] = ()
@@ -29,11 +30,11 @@ class Range:
 
     @property
     def bounds(self) -> tuple[int | float, ...]:
-        """Lowest and highest; empty for one among several."""
+        """The lowest and the highest value; empty for `among`."""
         return self.between or self.log
 
     def check(self) -> None:
-        """Raise InputError unless exactly one of the three is given, rightly."""
+        """Raise InputError unless exactly one of the three fields is given, with a valid value."""
         if sum(map(bool, (self.between, self.log, self.among))) != 1:
             raise InputError(
                 "needs a list of two numbers, `log` or `among`",
@@ -51,10 +52,12 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """Try `trials` settings of a training and keep the best, by `metric` on the validation split.
+    """A search: it tries `trials` settings of a training and keeps the best, by `metric` on the validation
+    split.
 
-    `parameters` are options of the model kind (of a custom one: its `options`). `metric` is one of those a
-    prediction can choose by, and has its default. `parallel` trials run side by side (default: one per CPU).
+    `parameters` are options of the model kind (for a custom training: its `options`). `metric` is one of the
+    metrics by which a prediction can choose, with the same default. `parallel` is the number of trials that
+    run at the same time (default: one per CPU).
     """
 
     parameters: Mapping[str, Range]
@@ -64,7 +67,7 @@ class Search:
     early_stop: EarlyStop = EarlyStop.MEDIAN
 
     def check(self) -> None:
-        """Raise InputError for counts below one and for nothing to search."""
+        """Raise InputError for counts below one, and for an empty search."""
         for name in ("trials", "parallel"):
             value = getattr(self, name)
             if value is not None and value < 1:

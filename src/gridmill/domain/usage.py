@@ -1,4 +1,4 @@
-"""Resource use of an attempt's workers (busy and waiting time), disk space in use, reclaimable and free."""
+"""Resource use of an attempt's workers (busy and waiting time); disk space in use, reclaimable and free."""
 
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.frozen import dataclass
@@ -6,18 +6,19 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelTiming:
-    """The part of an attempt that its workers did. Seconds are wall seconds where nothing else is said.
+    """The times of an attempt's workers. Seconds are wall seconds unless another unit is named.
 
-    `work` says what a shard is (the model that predicts): attempts that did something else are not compared.
-    `whole_rows` is what an attempt of all the data has; a probe has `rows` of them. `stage_seconds` goes from
-    the first worker made to the last shard done. `opening_seconds` is what one worker took on average until
-    it could begin (its model loaded, and what its first shard took longer than the others),
-    `opening_cpu_seconds` of it on a CPU, `opening_delay_seconds` ready without one. `busy_seconds` is the
-    sum over the shards, `longest_seconds` the longest, `deviation` how far they lie apart for their rows
-    (standard deviation over mean). Of the busy seconds the workers and their helpers were on CPUs for
-    `cpu_seconds` (more than one a second with several threads), ready without one for `delay_seconds`, and
-    stood still for the disk for `disk_seconds`. None: the system does not count it. `pods`: on so many they
-    were, where each part of the job had one; what the attempt's peak of memory is told of is one of these.
+    `work` describes the work of a shard (the model that predicts): only attempts with the same work are
+    compared. `whole_rows` is the number of rows of an attempt with all the data; a probe has `rows` of them.
+    `stage_seconds` is the time from the start of the first worker to the end of the last shard.
+    `opening_seconds` is the average time until a worker could begin (the load of its model, and the extra
+    time of its first shard); for `opening_cpu_seconds` of it the worker was on a CPU, and for
+    `opening_delay_seconds` ready without a CPU. `busy_seconds` is the sum over the shards, `longest_seconds`
+    the longest shard, and `deviation` the variation of the time per row (standard deviation over mean). Of
+    the busy seconds, the workers and their helpers were on CPUs for `cpu_seconds` (more than one a second
+    with several threads), ready without a CPU for `delay_seconds`, and waiting for the disk for
+    `disk_seconds`. None means that the system does not count the value. `pods` is the number of pods, if each
+    part of the job had its own; the attempt's peak of memory is then that of one pod.
     """
 
     work: str
@@ -41,7 +42,7 @@ class ParallelTiming:
 
     @property
     def share(self) -> float:
-        """The part of the data it was, in (0, 1]."""
+        """The share of the data that the attempt processed, in (0, 1]."""
         return min(1.0, self.rows / self.whole_rows) if self.whole_rows else 1.0
 
 
@@ -51,8 +52,8 @@ HISTORY_DAYS = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUsage:
-    """A folder or file and its bytes. `kind` is what it is (`models`, `sinks`, `pod`, `store`, ...), `job`
-    whose (`pipeline/job`) and `version` which, where it is one's alone."""
+    """A folder or file and its bytes. `kind` is its kind (`models`, `sinks`, `pod`, `store`, ...). `job`
+    (`pipeline/job`) and `version` are set if it belongs to one job or version alone."""
 
     kind: str
     name: str
@@ -63,8 +64,8 @@ class DiskUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimableItem:
-    """An item that can be deleted: `kind` (`version`, `output`, `events`, `pod`, ...), `name`, why, and its
-    bytes (0 where nobody counts them)."""
+    """An item that can be deleted: its `kind` (`version`, `output`, `events`, `pod`, ...), its `name`, the
+    reason, and its bytes (0 if they are not counted)."""
 
     kind: str
     name: str
@@ -75,8 +76,8 @@ class ReclaimableItem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
     """The free space of the file system of `path`, which is the `place` (`home`, `storage root`, ...), and
-    the reserve below which nothing new begins there. `files` are inodes; 0 of them in all: the file system
-    does not count them."""
+    the reserve below which no new work begins there. `files` are inodes; a total of 0 means that the file
+    system does not count them."""
 
     place: str
     path: str
@@ -89,7 +90,7 @@ class DiskSpace:
 
     @property
     def is_short(self) -> bool:
-        """Whether less is free than the reserve."""
+        """Whether the free space is less than the reserve."""
         return self.lacking_bytes > 0 or self.lacks_files
 
     @property
@@ -99,12 +100,13 @@ class DiskSpace:
 
     @property
     def lacks_files(self) -> bool:
-        """Whether fewer inodes are free than the reserve has."""
+        """Whether the free inodes are fewer than the reserve."""
         return bool(self.files) and self.free_files < self.reserve_files
 
     @property
     def shortage(self) -> str:
-        """`the disk of the home (/x) has 3 MiB free, less than its reserve of 8 MiB`; empty: it is not."""
+        """A text such as `the disk of the home (/x) has 3 MiB free, less than its reserve of 8 MiB`; empty if
+        the disk is not short."""
         disk = f"the disk of the {self.place} ({self.path})"
         if self.lacking_bytes:
             free, reserve = show_bytes(self.free_bytes), show_bytes(self.reserve_bytes)
@@ -118,8 +120,8 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpace:
-    """The space of a database on the disk. Of `size_bytes` it would give `free_bytes` back, or reuse them;
-    `note` says why it does not give them back."""
+    """The space of a database on the disk. Of `size_bytes`, the database can return or reuse `free_bytes`.
+    `note` is the reason why it does not return them."""
 
     size_bytes: int = 0
     free_bytes: int = 0

@@ -18,7 +18,7 @@ _MOST_TOLD = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
     """A file as it was when its version succeeded. `path` is relative to the version's folder, with `/`; `%`
-    and bytes that are not UTF-8 are written `%XX`. `sha256` is of its content, in hex."""
+    and bytes that are not UTF-8 are written `%XX`. `sha256` is the hash of its content, in hex."""
 
     path: str
     size_bytes: int
@@ -28,7 +28,8 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLink:
-    """A symbolic link, as in the code of a model: `path` as of a file, `target` as the link has it."""
+    """A symbolic link, as in the code of a model. `path` is written as for a file; `target` is the target of
+    the link."""
 
     path: str
     target: str
@@ -36,9 +37,9 @@ class StoredLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionContents:
-    """All files of a version, by path. Of a sink: the data files that exactly this version has, and as much
-    of the table's log as tells of it; `rejects` are those of the table of its rejected rows, by their paths
-    there. `links` is None where nobody listed them."""
+    """All files of a version, by path. For a sink, these are the data files of exactly this version, and the
+    part of the table's log that describes them; `rejects` are the files of the table of its rejected rows, by
+    their paths there. `links` is None if they were not listed."""
 
     files: tuple[StoredFile, ...] = ()
     links: tuple[StoredLink, ...] | None = None
@@ -47,9 +48,9 @@ class VersionContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionManifest:
-    """`manifests/PIPELINE/JOB/NUMBER.json`. `version` is the record as it was committed, with its fingerprint
-    and the versions that it was made from. `contents` is None where nobody listed the files, `provenance`
-    where it is not known what the fingerprint is of."""
+    """The content of `manifests/PIPELINE/JOB/NUMBER.json`. `version` is the record as it was committed, with
+    its fingerprint and the versions that it was made from. `contents` is None if the files were not listed.
+    `provenance` is None if the inputs of the fingerprint are unknown."""
 
     format: int
     gridmill: str
@@ -60,10 +61,10 @@ class VersionManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AliasMove:
-    """A line of `manifests/PIPELINE/JOB/aliases.jsonl`: from then on `alias` stood for `after`.
+    """A line of `manifests/PIPELINE/JOB/aliases.jsonl`: after this move, `alias` meant `after`.
 
     `before` and `after` are a version (`weather/lstm@3`), `best by METRIC`, or empty for none. `time` is in
-    Unix seconds. `by` is a run, an import, or the Unix user that the control node belongs to.
+    Unix seconds. `by` is a run, an import, or the Unix user of the control node.
     """
 
     time: float
@@ -75,34 +76,35 @@ class AliasMove:
 
 
 def manifest_uri(name: str, number: int) -> str:
-    """The manifest of version `number` of `name` (`pipeline/job`), below the storage root."""
+    """The URI of the manifest of version `number` of `name` (`pipeline/job`), below the storage root."""
     return f"{MANIFESTS}/{name}/{number}.json"
 
 
 def moves_uri(name: str) -> str:
-    """The moves of the aliases of `name`, below the storage root."""
+    """The URI of the moves of the aliases of `name`, below the storage root."""
     return f"{MANIFESTS}/{name}/aliases.jsonl"
 
 
 def contents_uri(output_uri: str) -> str:
-    """Where an attempt that writes to `KIND/PIPELINE/JOB/ATTEMPT` lists the files that it leaves, until the
-    version is committed. `gridmill clean` knows whose it is by its name."""
+    """The URI at which an attempt that writes to `KIND/PIPELINE/JOB/ATTEMPT` lists its output files, until
+    the version is committed. The name tells `gridmill clean` to which attempt the list belongs."""
     _, pipeline, job, attempt = output_uri.split("/")
     return f"{MANIFESTS}/{pipeline}/{job}/.{attempt}.draft"
 
 
 def version_uri(output: Output) -> str:
-    """Where a version of a table lies at a farm, alone: it is only ever made there, never changed."""
+    """The URI of a version of a table at a farm, in a folder of its own: the farm makes it once and never
+    changes it."""
     return f"{_VERSIONS}/{output.uri}@{output.table_version}"
 
 
 def lies_alone(uri: str) -> bool:
-    """Whether a table's folder has one version only."""
+    """Whether a table's folder has only one version."""
     return uri.startswith(f"{_VERSIONS}/")
 
 
 class FileProblemKind(StrEnum):
-    """What is wrong with a stored file."""
+    """The kinds of problems of a stored file."""
 
     MISSING = "missing"
     CHANGED = "changed"
@@ -111,14 +113,14 @@ class FileProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
-    """A file of a version that is not as its manifest says; `path` as there."""
+    """A file of a version that differs from its manifest. `path` is the path in the manifest."""
 
     path: str
     kind: FileProblemKind
 
     @property
     def text(self) -> str:
-        """`rows.parquet was changed`."""
+        """The problem as text: `rows.parquet was changed`."""
         match self.kind:
             case FileProblemKind.MISSING:
                 return f"{self.path} is missing"
@@ -128,7 +130,7 @@ class FileProblem:
 
 
 def problem_text(problems: Sequence[FileProblem]) -> str:
-    """The first of them in words."""
+    """A text about the first of the problems."""
     more = f" and {len(problems) - _MOST_TOLD} more" if len(problems) > _MOST_TOLD else ""
     return ", ".join(one.text for one in problems[:_MOST_TOLD]) + more
 
@@ -137,8 +139,9 @@ def problem_text(problems: Sequence[FileProblem]) -> str:
 class VerificationResult:
     """The result of reading the whole content of a version: `files` were read, and `file_problems` found.
 
-    `problem` says why nothing was compared, or what is wrong with the manifest. `known`: it has a list of its
-    files; a version of before there were manifests has none, which is not wrong.
+    `problem` is the reason why nothing was compared, or the problem of the manifest. `known` means that the
+    version has a list of its files. A version from before manifests existed has no list, which is not an
+    error.
     """
 
     version: str
@@ -150,5 +153,6 @@ class VerificationResult:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it is not what it was when it was made, or nobody can tell although somebody should."""
+        """Whether the version differs from its manifest, or cannot be compared although it should have a
+        manifest."""
         return bool(self.file_problems) or (self.known and bool(self.problem))

@@ -20,9 +20,10 @@ from gridmill.domain.usage import DiskSpace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartView:
-    """A part of a job: the node of its newest attempt (empty before one), that attempt's exit code and
-    seconds (None before its end), all its attempts, oldest first, what it waits for, and the newest progress
-    event's body. What a command said last on a node, and why it failed, is in the job's `message`."""
+    """A part of a job: the node of its newest attempt (empty before the first attempt), the exit code and
+    seconds of that attempt (None before its end), all attempts of the part, oldest first, the reason why it
+    waits, and the body of the newest progress event. The job's `message` has the last output of a command on
+    a node, and the reason of its failure."""
 
     job: JobRun
     node: str = ""
@@ -35,11 +36,11 @@ class PartView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job of a run: `why` says what it waits for, also where it was begun and its site does not answer or
-    its data cannot be carried; `progress` is the newest
-    progress event's body; `metrics` the newest value of each metric; `attempts` oldest first, of gangs rank 0
-    that stands for all; `ranks` are the others; `parts` those that it is done in. Of many attempts these are
-    the last ones, of many parts first those that failed or run: `job` has the numbers of both."""
+    """A job of a run. `why` is the reason why the job waits; this includes a started job whose site does not
+    answer or whose data cannot be transferred. `progress` is the body of the newest progress event. `metrics`
+    has the newest value of each metric. `attempts` are oldest first; for a gang only rank 0, which represents
+    all ranks. `ranks` are the other ranks. `parts` are the parts of the job. Of many attempts, only the last
+    are included; of many parts, first the failed and running parts: `job` has the numbers of both."""
 
     job: JobRun
     attempts: tuple[Attempt, ...] = ()
@@ -53,13 +54,13 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run and its jobs, in declaration order. Of a run with many jobs these are the ones that matter most
-    now: first those that failed or run, then those that wait; `counts` has the number of jobs in each state,
-    all jobs included. `critical` is the path that its length hangs on; None where jobs are left out.
+    """A run and its jobs, in declaration order. Of a run with many jobs, only the most important are
+    included: first the failed and running jobs, then the waiting jobs; `counts` has the number of jobs in
+    each state, of all jobs. `critical` is the critical path; None if jobs are left out.
 
-    `version` changes with everything else in the view. A reader that sends it as `since` gets a view without
-    jobs, `unchanged`, as long as it is right. `last_event` is the id of the run's newest event that the view
-    takes into account (empty: of none): following the events after it misses nothing.
+    `version` changes with everything else in the view. A reader that sends it as `since` gets a view with
+    `unchanged` and without jobs while its view is still current. `last_event` is the id of the run's newest
+    event that the view includes (empty: none): a reader that follows the events after it misses none.
     """
 
     run: Run
@@ -83,10 +84,10 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionView:
-    """A version: `names` stand for it now (`latest`, `best`, aliases); `lineage` is everything it was made
-    from, nearest first; `sources` says where the sinks among them (by id) are loaded from; `used_by` are
-    the versions made directly from it; `bundle` is the hash of the code it was made with (empty: Gridmill's
-    own); `parameters` are those of the run that made it."""
+    """A version. `names` are its present names (`latest`, `best`, aliases). `lineage` are all versions that
+    it was made from, nearest first. `sources` are the sources of the sinks in the lineage, by id. `used_by`
+    are the versions that were made directly from it. `bundle` is the hash of the code that it was made with
+    (empty: Gridmill's own). `parameters` are the parameters of the run that made it."""
 
     artifact: Artifact
     names: tuple[str, ...] = ()
@@ -99,9 +100,9 @@ class VersionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPreview:
-    """What removing `versions` takes away, and what stands against it: `aliases` that stand for them,
-    versions that were made from them (`used_by`), active runs that may use them (`running`).
-    `already_removed`: all were removed before."""
+    """The effects of removing `versions`, and the obstacles: `aliases` of the versions, versions that were
+    made from them (`used_by`), active runs that may use them (`running`). `already_removed` means that all of
+    them were removed before."""
 
     versions: tuple[str, ...]
     size_bytes: int = 0
@@ -113,9 +114,9 @@ class RemovalPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRemovalPreview:
-    """What removing a run deletes: the records of its jobs and attempts, its log lines and other events, and
-    `size_bytes` of files (its report, what failed attempts left). `versions` are those that it made: they
-    stay, without the parameters and the code version of the run."""
+    """The effects of removing a run: it deletes the records of its jobs and attempts, its log lines and other
+    events, and `size_bytes` of files (its report, files of failed attempts). `versions` are the versions that
+    the run made: they are kept, without the parameters and the code version of the run."""
 
     run: str
     jobs: int
@@ -126,17 +127,18 @@ class RunRemovalPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """One line of a dry run. `wave` numbers jobs that can run side by side, from 1; `starts` and `ends`
-    are expected seconds from the start of the run (None: no measurement to tell from). `advice` says
-    in a line what other numbers of workers would buy; empty where nothing was measured. `problem` says why it
-    cannot run, `doubt` why it may fail. `transfer` is what is carried to its site and back (None: nothing);
-    of a job that may go to several resources `alternatives` are what is expected there, and `choice` says why
-    it goes where it does. `when` is as the job declares it: the times are those of a run without failures.
-    `waiting` says how many files of its source are not settled yet. `reason` says why it would execute, or
-    that it would be restored and from which version. `most_cpus` is what an attempt gets that is alone
-    in its pod; None: what it declares. `inferred` are sentences on what it reads out of its data that nobody
-    has declared. `asked` is what its site is asked for when it is alone, where the site has a queue, and
-    `request` the same in the site's words. `unchecked` says what nobody knows of whether it fits there."""
+    """One job of a dry run. `wave` numbers groups of jobs that can run at the same time, from 1. `starts` and
+    `ends` are expected seconds from the start of the run (None: there are no measurements). `advice` is a
+    line on the gain of other numbers of workers; empty if nothing was measured. `problem` is the reason why
+    the job cannot run, `doubt` the reason why it may fail. `transfer` is the expected transfer to its site
+    and back (None: none). If a job may use several resources, `alternatives` are the expectations for each,
+    and `choice` is the reason for the chosen resource. `when` is as the job declares it: the times are for a
+    run without failures. `waiting` describes the files of its source that are not settled yet. `reason` is
+    why the job would execute, or that it would be restored and from which version. `most_cpus` is the number
+    of CPUs of an attempt that is alone in its pod; None: the declared number. `inferred` are sentences on
+    undeclared facts that it derives from its data. `asked` are the amounts that its site is asked for if the
+    job is alone and the site has a queue, and `request` is the same request in the syntax of the site.
+    `unchecked` is the reason why it is unknown whether the job fits there."""
 
     job: str
     kind: str
@@ -166,8 +168,8 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmView:
-    """A farm that is one of the grid's sites: what it says of itself now (None: it does not answer, and
-    `problem` says why), and what was measured of the way there."""
+    """A farm that is one of the grid's sites: the status that it reports now (None: it does not answer, and
+    `problem` is the reason), and the measured route to it."""
 
     site: str
     status: FarmStatus | None = None
@@ -177,9 +179,9 @@ class FarmView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """What `gridmill plan` shows. `expected_seconds` is None where a job's time is not known yet; `conflict`
-    says why the run would be refused as a whole. `unchecked` are the jobs that were not checked against data,
-    each with the reason (`JOB: WHY`)."""
+    """The output of `gridmill plan`. `expected_seconds` is None if a job's time is not known yet. `conflict`
+    is the reason why the run would be refused as a whole. `unchecked` are the jobs that were not checked
+    against data, each with the reason (`JOB: WHY`)."""
 
     pipeline: str
     jobs: tuple[PlannedJob, ...]
@@ -191,7 +193,7 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
-    """A schedule, its next due times (Unix seconds), and what it waits for, if it does."""
+    """A schedule, its next due times (Unix seconds), and the reason why it waits, if it does."""
 
     schedule: Schedule
     next: tuple[float, ...] = ()
@@ -205,8 +207,8 @@ class ScheduleView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientView:
-    """A client of a control node on its machine: its process, its command line, and the runs that end with
-    it."""
+    """A client of a control node on its machine: its process, its command line, and the runs that are stopped
+    when it ends."""
 
     pid: int
     command: str
@@ -215,9 +217,10 @@ class ClientView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """The control node itself. `problems` are those that last: what does not answer, what waits for room.
-    `disks` are those of home and root; `evicted_bytes` were freed there since the start, as they were short.
-    `embedded`: it ends with the last of its `clients`."""
+    """The control node itself. `problems` are its lasting problems, such as a site that does not answer or a
+    job that waits for room. `disks` are the file systems of the home and the storage root. `evicted_bytes`
+    were deleted there since the start because space was short. `embedded` means that the control node ends
+    with the last of its `clients`."""
 
     version: str
     home: str
