@@ -133,7 +133,7 @@ def test_a_sign_of_the_owner_takes_the_machine_back(grid: Grid, sign: str) -> No
     freed = time.time() - came
     watched.is_free()
     print(f"{sign}: returned after {returned:.1f} s, nothing left after {freed:.1f} s")
-    assert grid.said("join").rpartition("given back to its owner: ")[2].startswith(why)
+    assert grid.said("join").rpartition("returned to its owner: ")[2].startswith(why)
     (grid.shared / "busy").unlink(missing_ok=True)
     grid.kill(getattr(grid, where), sign)
     grid.wait(lambda: times(grid, "joined the grid") > before + 1, "it is lent again")

@@ -150,13 +150,13 @@ class Membership:
 
     def leave(self, why: str = "") -> None:
         """Remove the node from the grid, then end its remaining jobs. With `why`, print that the machine is
-        given back to its owner, as soon as it is no longer a node. Can be repeated."""
+        returned to its owner, as soon as it is no longer a node. Can be repeated."""
         node, self._node = self._node, None
         if node is None:
             return
         node.leave()
         if why:
-            self.print_state({"state": "given back to its owner", "why": why})
+            self.print_state({"state": "returned to its owner", "why": why})
         node.clear()
 
 

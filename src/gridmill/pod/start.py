@@ -43,8 +43,11 @@ _EXITED_WITH_1 = 1 << 8  # in the form of a status of wait()
 
 
 class ProcessStarter:
-    """Starts processes. `nursery` is None if every job is executed; `spares` and `small` are None if no
-    process is forked ahead."""
+    """Starts the processes of jobs.
+
+    The zygote is None if each job is a new program; `spares` and `small` are None if no process is forked
+    ahead.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The shape of a use case: a method of `Grid` and its HTTP request, and how an argument travels in it."""
+"""The shape of a use case: a method of `Grid` and its HTTP request, and the place of each argument in it."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ Hint: TypeAlias = Any  # a type expression; typing has no type for them
 
 
 class Role(StrEnum):
-    """The role that a caller needs. It is for later: today whoever can connect may call everything."""
+    """The role that a caller needs. It has no effect yet: every caller that connects may call everything."""
 
     VIEWER = "viewer"  # reads
     OPERATOR = "operator"  # runs pipelines, and changes what they make

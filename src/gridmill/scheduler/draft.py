@@ -192,7 +192,7 @@ class DraftPlan:
         self.interrupts.append(wanted)
 
     def bring_up(self, wanted: BringUp) -> None:
-        """Bring up a deployment."""
+        """Start the pods of a deployment."""
         self._left -= 1
         self._bring_ups.append(wanted)
 

@@ -211,7 +211,7 @@ def _manifest(
         cached.update(_hashed(root, unknown, chunk_bytes))
     except PermissionError as error:
         place = str(error.filename or root)
-        hint = "Let whoever carries it read it."
+        hint = "Allow the user of this process to read it."
         raise InputError(f"cannot be read: {error.strerror}", place=place, hint=hint) from error
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error

@@ -40,7 +40,7 @@ def being_brought_up(
 
 
 def _bringing(deployment: Deployment) -> str:
-    return f"bring up {deployment.id}"
+    return f"start pods of {deployment.id}"
 
 
 def _brought_up(
