@@ -151,7 +151,7 @@ def find(table: str, name: str) -> Callable[..., Any]:
         target = group.get(name)
         if target is None:
             names = ", ".join(sorted({*TABLES[table], *group}))
-            raise NotFoundError(f"{table} has no entry {name!r}", hint=f"Use one of: {names}.")
+            raise NotFoundError(f"{name!r} is not one of the known {table}", hint=f"Use one of: {names}.")
     module, _, attribute = target.partition(":")
     factory: Callable[..., Any] = getattr(import_module(module), attribute)
     return factory

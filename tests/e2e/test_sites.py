@@ -142,7 +142,7 @@ def test_a_site_is_changed_and_removed_only_when_it_is_free(settings: Settings, 
     assert changed.settings["home"] == str(tmp_path / "third")
     run_id = node.grid.start_run(read_pipeline(project(tmp_path))).run.id
     waited_for(node, run_id)
-    with pytest.raises(ConflictError, match="deployment default-command-next-1 is up"):
+    with pytest.raises(ConflictError, match="deployment default-command-next-1 is running"):
         node.grid.remove_site("next")
     node.grid.release("default-command-next-1")
     until = time.monotonic() + PATIENCE_SECONDS
@@ -161,7 +161,7 @@ def test_a_site_is_changed_and_removed_only_when_it_is_free(settings: Settings, 
         (Site(name="next", kind=SiteKind.SIMULATED, settings={"hom": "x"}), InputError, "no setting 'hom'"),
         (Site(name="No", kind=SiteKind.SIMULATED), InputError, "cannot be the name of a site"),
         (Site(name="here", kind=SiteKind.LOCAL), InputError, "cannot be added"),
-        (Site(name="farm", kind=SiteKind.CLOUD), NotFoundError, "there is no 'cloud' among sites"),
+        (Site(name="farm", kind=SiteKind.CLOUD), NotFoundError, "'cloud' is not one of the known sites"),
     ],
 )
 def test_what_cannot_be_added_is_said(
@@ -194,6 +194,6 @@ jobs: {one: {command: pwd, resource: small, at: next}}
 """
     node = embed(settings)
     node.grid.add_site(a_site(tmp_path))
-    with pytest.raises(PipelineError, match="its resource 'small' is at 'local'"):
+    with pytest.raises(PipelineError, match="its resource 'small' is at site 'local'"):
         node.grid.start_run(read_pipeline(project(tmp_path, text)))
     node.close()

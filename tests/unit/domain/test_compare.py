@@ -111,6 +111,6 @@ def test_it_reads_as_a_table() -> None:
         "size 2 KiB 2 KiB",
         "validation rmse 1.5 1.25",
         "rows_per_second 3",
-        "features 50 in all 51 in all, with extra",
+        "features 50 in total 51 in total, with extra",
     ):
-        assert line in lines, (line, lines)
+        assert line in lines, "\n".join(lines)

@@ -43,6 +43,6 @@ def test_what_a_field_may_name(job: Job, reference: str, kinds: set[str]) -> Non
         if kind in kinds:
             check_kind(job, reference, version(kind))
             continue
-        with pytest.raises(InputError, match=f"reads {reference!r} as a .*: it is a {kind}") as caught:
+        with pytest.raises(InputError, match=f"reads {reference!r} as a .*, but it is a {kind}") as caught:
             check_kind(job, reference, version(kind))
         assert "gridmill list" in caught.value.hint

@@ -48,7 +48,7 @@ def test_links_inside_are_kept(tmp_path):
 def test_a_bundle_whose_content_is_not_what_it_is_called_is_refused(tmp_path):
     bundle = pack(tmp_path, member("a"))
     (tmp_path / "bundles" / f"{bundle}.tar.gz").rename(tmp_path / "bundles" / "abc.tar.gz")
-    with pytest.raises(InputError, match="is not abc"):
+    with pytest.raises(InputError, match="does not have the hash abc"):
         unpacked(tmp_path, "abc")
 
 

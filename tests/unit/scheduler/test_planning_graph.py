@@ -58,7 +58,7 @@ def test_a_cycle_is_named():
 
 
 def test_a_long_cycle_is_named_without_what_leads_to_it():
-    with pytest.raises(PipelineError, match="circle: b -> c -> b"):
+    with pytest.raises(PipelineError, match="cycle: b -> c -> b"):
         order(a_pipeline(a_job("a", "b"), a_job("b", "c"), a_job("c", "b")))
 
 

@@ -330,7 +330,7 @@ def test_other_content_replaces_what_nobody_else_uses(tmp_path):
     new = give(store, tree(tmp_path / "new", {"a": b"new"}))
     placer.place("x", old, "t.1")
     for uri in ("x", "x/b"):
-        with pytest.raises(ConflictError, match="by t"):
+        with pytest.raises(ConflictError, match="uses x with other content"):
             placer.place(uri, new, "t.2")
     placer.place("x", new, "t.1")
     assert contents(tmp_path / "root/x") == {"a": b"new"}
@@ -381,7 +381,7 @@ def test_chunks_of_another_size_than_said_are_refused(tmp_path):
     store.send([A])
     for writable in (False, True):
         manifest = Manifest(files=(FileEntry(path="a", size_bytes=3, chunks=(A.hash,)),), chunk_bytes=4)
-        with pytest.raises(InputError, match="4 bytes, not the 3"):
+        with pytest.raises(InputError, match="4 bytes, not the announced 3"):
             placer.place("x", manifest, "t.1", writable=writable)
     assert contents(tmp_path / "root") == {}
     assert not list((tmp_path / "store/drafts/trees").iterdir())

@@ -84,7 +84,7 @@ def test_times_that_python_cannot_hold_are_no_obstacle(tmp_path, time, begin):
     context = training_context(tmp_path, dataset, "gbdt")
     spec = context.order.job.training
     _, said = with_stopping_rows(read_frame(context, spec), spec, context)
-    assert said.startswith(f"on the last 138 training rows, from {begin}; 9 before")
+    assert said.startswith(f"on the last 138 training rows, from {begin}; 9 rows before")
 
 
 def test_without_a_time_the_rows_to_stop_by_are_drawn_by_the_seed(tmp_path):
