@@ -1,9 +1,9 @@
-"""Answers the frequent reads of many clients without the web framework.
+"""Answers to the frequent reads of many clients, without the web framework.
 
-FastAPI takes some 2 ms of processor time for a request, ten times as much as the answer takes. This
+FastAPI takes about 2 ms of processor time for a request, ten times as much as the answer itself. This
 middleware recognises plain GET requests of a few use cases: known query parameters, each at most once, with
-values within their limits. It answers them as the routes do. It passes every other request on to the routes,
-which also explain what is wrong with it.
+values within their limits. It gives the same answers as the routes. It passes every other request on to the
+routes, which also report the errors of a request.
 """
 
 import asyncio
@@ -26,14 +26,15 @@ from gridmill.ports.usecase import ArgumentLimits, Hint, ResponseForm, UseCase
 from gridmill.ports.usecases import USE_CASES
 
 QUICK = ("control", "run", "job", "events", "logs")
-"""The use cases that are answered here."""
+"""The use cases that this middleware answers."""
 THREADS = 16
-"""The most answers of streams, and the most other answers, that are made at the same time. Further ones
-wait. A slow read of a log does not delay the others."""
+"""The largest number of threads that make answers of streams, and of threads that make all other answers.
+Further requests wait. A slow read of a log does not delay other use cases."""
 FOLLOWERS = 512
-"""The most requests that wait for events at the same time here. Further ones are passed on."""
+"""The largest number of requests that wait for events in this middleware at the same time. Further requests
+are passed on to the routes."""
 _SLICE_SECONDS = 1.0
-"""How often a request that waits checks whether the server is to stop."""
+"""The interval at which a waiting request checks whether the server is to stop."""
 _NUMBER = re.compile("[0-9]{1,9}")
 _NO_LIMITS = ArgumentLimits()
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -44,7 +45,7 @@ _UNKNOWN: tuple[str, frozenset[Hint], ArgumentLimits] = ("", frozenset(), _NO_LI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A use case with its arguments, and how long to wait for a first item."""
+    """A use case with its arguments, and the longest time to wait for a first item."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -52,7 +53,7 @@ class _Call:
 
 
 class QuickReads:
-    """ASGI middleware inside the one that checks the token."""
+    """ASGI middleware that runs after the middleware that checks the token."""
 
     def __init__(self, app: ASGIApp, *, grid: Grid) -> None:
         self._app, self._grid = app, grid
@@ -63,7 +64,7 @@ class QuickReads:
         self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Answer the request, or pass it on to the routes."""
         call = self._call(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
         if call is None or (call.wait_seconds and not self._may_wait(call)):
             return await self._app(scope, receive, send)
@@ -76,7 +77,7 @@ class QuickReads:
         return await send({"type": "http.response.body", "body": body})
 
     def _call(self, scope: Scope) -> _Call | None:
-        """The call that a plain request makes."""
+        """The call of a plain request; None if the routes have to answer the request."""
         path: str = scope["path"]
         for request in self._requests:
             if found := request.pattern.fullmatch(path):
@@ -99,7 +100,8 @@ class QuickReads:
         return await asyncio.get_running_loop().run_in_executor(pool, make, call.name, call.arguments)
 
     def _may_wait(self, call: _Call) -> bool:
-        """Only the events of a whole run are in memory; other streams wait in threads of their own."""
+        """Whether the call can wait in this middleware. Only the events of a whole run are in memory;
+        requests for other streams wait in their own threads."""
         return (
             self._ready is not None
             and call.name == "events"
@@ -108,7 +110,8 @@ class QuickReads:
         )
 
     async def _awaited(self, call: _Call, scope: Scope, receive: Receive) -> bytes:
-        """The answer once it has an item, or when the time to wait, the client or the server has ended."""
+        """The answer as soon as it has an item. If the time to wait ends, the client disconnects or the
+        server stops, the answer may be empty."""
         loop = asyncio.get_running_loop()
         until, stopping = loop.time() + call.wait_seconds, scope.get("gridmill.stopping")
         commits = self._commits_of(loop)
@@ -140,20 +143,20 @@ class QuickReads:
 
 
 class _Commits:
-    """Lets coroutines of one loop wait for the next commit of the control node."""
+    """A notice of the next commit of the control node for coroutines of one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._next: asyncio.Future[None] | None = None
 
     def next(self) -> "asyncio.Future[None]":
-        """A future that is done once there was another commit."""
+        """A future that is done after the next commit."""
         if self._next is None:
             self._next = self._loop.create_future()
         return self._next
 
     def note(self) -> None:
-        """There was a commit. From any thread."""
+        """Report a commit. May be called from any thread."""
         if self._next is not None:
             with suppress(RuntimeError):  # the server has stopped and closed its loop
                 self._loop.call_soon_threadsafe(self._wake)
@@ -165,13 +168,13 @@ class _Commits:
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Until the client has gone."""
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         continue
 
 
 class _Request:
-    """How the request of a use case is read."""
+    """The reader of the requests of one use case."""
 
     def __init__(self, row: UseCase) -> None:
         self.pattern = re.compile("/v1" + row.filled(tuple("([^/]{1,200})" for _ in row.places)))
@@ -183,7 +186,7 @@ class _Request:
         }
 
     def call(self, places: tuple[str | Any, ...], query: str) -> _Call | None:
-        """The call; None if anything about it is not plain."""
+        """The call of a request; None if any part of the request is not plain."""
         arguments: dict[str, Any] = dict(zip(self._places, places, strict=True))
         for wire, text in parse_qsl(query, keep_blank_values=True):
             name, kinds, limits = self._sent.get(wire, _UNKNOWN)
@@ -192,13 +195,13 @@ class _Request:
                 return None
             arguments[name] = value
         if arguments.get("search"):
-            return None  # this may read a whole log
+            return None  # a search can read a whole log
         wait = arguments.pop("wait_seconds", 0.0)
         return _Call(name=self._name, arguments=arguments, wait_seconds=wait)
 
 
-def _value(kinds: frozenset[Hint], text: str, limits: ArgumentLimits) -> Any:  # noqa: ANN401  as the row has it
-    """The value that the routes read from a text; `_MISSING` if this is left to them."""
+def _value(kinds: frozenset[Hint], text: str, limits: ArgumentLimits) -> Any:  # noqa: ANN401  the row determines the type
+    """The value of a query parameter, as the routes read it; `_MISSING` if the routes have to read it."""
     if kinds == {str} and limits.pattern is None:
         most = limits.max_length if limits.max_length is not None else len(text)
         return text if (limits.min_length or 0) <= len(text) <= most else _MISSING
@@ -214,6 +217,6 @@ def _value(kinds: frozenset[Hint], text: str, limits: ArgumentLimits) -> Any:  #
 
 
 def _kinds(hint: Hint) -> Iterator[Hint]:
-    """The types of a union; a single type itself."""
+    """The members of a union type; any other type itself."""
     parts = getattr(hint, "__args__", ())
     yield from parts if parts and not hasattr(hint, "__origin__") else (hint,)

@@ -1,8 +1,8 @@
 """The newest events of followed runs, encoded once for all followers.
 
-A run with thousands of jobs has many events each second. Reading them from the store and encoding them for
-each follower would take more time than the run itself. Therefore each committed event of a followed run is
-also kept in memory. Older events, and the events of a single job, are read from the store.
+A run with thousands of jobs has many events each second. To read them from the store and encode them for each
+follower would take more time than the run itself. Therefore each committed event of a followed run is also
+kept in memory. Older events, and the events of a single job, are read from the store.
 """
 
 import threading
@@ -17,8 +17,8 @@ _RUNS = 16
 _EVENTS, _BYTES = 4000, 256 * 1024
 """The largest number of kept events of one run, and their largest total size in bytes."""
 _PAGES_BYTES = 8 * 1024 * 1024
-"""The largest total size in bytes of kept pages of earlier events. Followers that begin with the first
-event read these pages."""
+"""The largest total size in bytes of kept pages of earlier events. Followers that begin with the first event
+read these pages."""
 
 
 class _Tail:
@@ -31,7 +31,7 @@ class _Tail:
         self._size = 0
 
     def add(self, sequence: int, text: bytes) -> None:
-        """Keep the next event; while there are too many, drop the older half."""
+        """Keep the next event. While the limits are exceeded, drop the older half of the events."""
         self.sequences.append(sequence)
         self.texts.append(text)
         self._size += len(text)
@@ -43,7 +43,7 @@ class _Tail:
 
 
 class EventTails:
-    """The kept events of all followed runs. The thread that commits adds events, and any thread reads
+    """The kept events of all followed runs. The thread that commits adds events, and any thread may read
     them."""
 
     def __init__(self) -> None:
@@ -53,7 +53,8 @@ class EventTails:
         self._page_bytes = 0
 
     def add(self, events: Sequence[Event], sequences: Sequence[int]) -> None:
-        """Keep committed events of followed runs. An event with the sequence 0 is already kept."""
+        """Keep committed events of followed runs. An event with the sequence 0 is skipped, because it is
+        already kept."""
         with self._lock:
             for event, sequence in zip(events, sequences, strict=True):
                 tail = self._tails.get(event.run_id)
@@ -61,7 +62,7 @@ class EventTails:
                     tail.add(sequence, encode(replace(event, id=event_id(sequence))))
 
     def follow(self, run_id: str, read_last: Callable[[], int]) -> None:
-        """Keep the events of a run, beginning with the next commit, unless the run is already followed.
+        """Keep the events of a run from the next commit on. If the run is already followed, nothing changes.
         `read_last` reads the sequence of the run's last event from the store. All later events are kept."""
         with self._lock:
             if run_id in self._tails:
@@ -76,18 +77,18 @@ class EventTails:
                 if self._tails.get(run_id) is tail:
                     del self._tails[run_id]
             raise
-        with self._lock:  # another thread may have replaced this tail by a newer one, which begins later
+        with self._lock:  # another thread may have replaced this tail by a newer tail, which begins later
             tail.begin = max(tail.begin, last)
 
     def clear(self) -> None:
-        """Delete all kept events, because the content of the store is not known for certain."""
+        """Delete all kept events and pages, because the content of the store is not known for certain."""
         with self._lock:
             self._tails.clear()
             self._pages.clear()
             self._page_bytes = 0
 
     def keep_page(self, run_id: str, sequence: int, limit: int, page: bytes) -> None:
-        """Keep a full page that was read from the store. No later event can belong to this page."""
+        """Keep a full page of events that was read from the store. No later event can belong to this page."""
         with self._lock:
             self._drop_page((run_id, sequence, limit))
             self._pages[run_id, sequence, limit] = page
@@ -99,7 +100,8 @@ class EventTails:
         self._page_bytes -= len(self._pages.pop(key, b""))
 
     def after(self, run_id: str, sequence: int, limit: int) -> bytes | None:
-        """The events after that sequence as a JSON array. None if the store has to be read."""
+        """At most `limit` events with a sequence greater than `sequence`, as a JSON array; None if the store
+        must be read."""
         with self._lock:
             tail = self._tails.get(run_id)
             if tail is None or tail.begin < 0 or sequence < tail.begin:

@@ -16,11 +16,12 @@ from gridmill.errors import InputError
 
 
 class Method(StrEnum):
-    """What an encoder makes of a column.
+    """The method of an encoder.
 
     Scalers: `standard` (mean 0, standard deviation 1), `minmax` (0 to 1), `robust` (median 0, interquartile
     range 1). For missing values: `mean`, `median`, `most_frequent`, `constant`. For categories: `onehot`,
-    `ordinal`, `frequency` (its share of the training rows), `target` (the mean label).
+    `ordinal`, `frequency` (the category's share of the training rows), `target` (the mean label of the
+    category).
     """
 
     STANDARD = "standard"
@@ -42,16 +43,18 @@ CATEGORICAL = (Method.ONEHOT, Method.ORDINAL, Method.FREQUENCY, Method.TARGET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """`columns` encoded by `method`, with numbers that are fitted on the training rows and kept.
+    """An encoding of `columns` by `method`. Its numbers are fitted on the training rows and stored.
 
-    Encoders apply in their order. Scalers and those for missing values replace the column; labels that are
-    later values of a scaled column are scaled with it. Encoders of categories make `carrier_target`,
-    `carrier_ordinal`, `carrier_frequency` or one column per category (`carrier_UA`: true or false; of the
-    `most` frequent ones), and the column itself goes, unless `keep`. What training never saw becomes the mean
-    label, -1, 0, or false in all columns.
+    Encoders are applied in the declared order. Scalers and encoders of missing values replace the column. If
+    a label is a later value of a scaled column, the label is scaled with it. Encoders of categories add
+    `carrier_target`, `carrier_ordinal`, `carrier_frequency`, or one column per category (`carrier_UA`: true
+    or false) for the `most` most frequent categories. They remove the column itself unless `keep` is true. A
+    category that is not in the training rows becomes the mean label (`target`), -1 (`ordinal`), 0
+    (`frequency`), or false in all columns (`onehot`).
 
-    `target` counts only labels of training rows that were known before a row's own time, so that no row sees
-    its own; `smoothing` is how many rows the mean of all weighs. `constant` takes `value`.
+    `target` uses only labels of training rows that were known before the time of the encoded row, so that no
+    row uses its own label. `smoothing` is the weight of the mean of all rows, as a number of rows. `constant`
+    replaces missing values by `value`.
     """
 
     columns: tuple[str, ...]
@@ -62,7 +65,8 @@ class Encoder:
     value: float | None = None
 
     def check(self) -> None:
-        """Raise InputError for no columns, and for a value that is missing or goes with another method."""
+        """Raise InputError if there are no columns, if `value` is missing for `constant` or set for another
+        method, or if `smoothing` or `most` is too small."""
         if not self.columns:
             raise InputError("names no columns", place="encoders.columns")
         if (self.value is None) == (self.method == Method.CONSTANT):
@@ -75,14 +79,14 @@ class Encoder:
 
 
 NUMBER_FORMATS = (*UNIX_UNITS, *DATE_DIGITS)
-"""Formats of numbers that a dataset uses as times."""
+"""The formats of numbers that a dataset can use as times."""
 
 BUCKET_ROWS = 5_000_000
-"""Rows of a dataset per bucket, if the number of buckets is not declared."""
+"""The number of rows per bucket of a dataset if `buckets` is not set."""
 
 
 class Aggregate(StrEnum):
-    """Window aggregates."""
+    """The aggregates that a window can compute."""
 
     COUNT = "count"
     SUM = "sum"
@@ -95,7 +99,7 @@ class Aggregate(StrEnum):
 
 
 class LabelRule(StrEnum):
-    """How a label is made from the rows that follow."""
+    """The aggregate of later events that makes a label."""
 
     ANY = "any"
     COUNT = "count"
@@ -107,11 +111,12 @@ class LabelRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """The rows of the dataset: one per row of `table`, at time `time`, for the entity that `entity` names.
+    """The rows of the dataset: one for each row of `table`. `time` is the column with the time of the row,
+    and `entity` are the columns that identify its entity.
 
-    `columns` are the features known with the row itself (default: all of them). `known_at`, a column or SQL
-    expression over the row, says when other rows may see it in windows and lags (default: after `time`). Rows
-    without a time or an entity are dropped, and counted.
+    `columns` are the columns that become features (default: all columns). Windows and lags of other rows use
+    a row only after its `known_at`, a column or an SQL expression over the row (default: `time`). Rows
+    without a time or an entity are dropped and counted.
     """
 
     table: str
@@ -123,13 +128,14 @@ class Basis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """An ordinary left join on equal columns, unique in the table.
+    """A left join on the columns `on`, whose values must be unique in the table.
 
-    A table that has a column of times says with `known_at` (a column or SQL expression over it) when a row
-    became known: what was not known before the basis time is missing. Or it is `exempt`: its rows count as
-    known whenever they are from, and the dataset says so. `columns` are those it adds (default: all others),
-    each with `prefix` before its name. A prediction's rows are known with their own time, and its `truth` is
-    added only where it is named.
+    If the table has a column with times, the join needs `known_at` or `exempt`. `known_at` (a column or an
+    SQL expression over the table) is the time when a row became known: a row that was not known before the
+    basis time counts as missing. With `exempt`, all rows count as known at any time, and the dataset shows
+    the exemption. `columns` are the columns that the join adds (default: all except `on`), with `prefix`
+    before each name. Rows of a prediction are known at their own time, and the column `truth` of a prediction
+    is added only if `columns` names it.
     """
 
     table: str
@@ -140,7 +146,7 @@ class Join:
     exempt: bool = False
 
     def check(self) -> None:
-        """Raise InputError for a join on nothing, and for one that is both checked and exempt."""
+        """Raise InputError if `on` is empty, or if both `known_at` and `exempt` are set."""
         if not self.on:
             raise InputError("names no columns to join on", place="joins.on")
         if self.known_at is not None and self.exempt:
@@ -149,13 +155,13 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfJoin:
-    """The newest row of `table` that was known before the basis time, per `on`.
+    """The newest row of `table` that has the same values of `on` and was known before the basis time.
 
-    `known_at` is the column (or SQL expression over the table) that says when a row became known;
-    it is compared with the basis time: strictly earlier. `within_seconds` drops older rows. `columns` are
-    those it adds (default: all but `on` and the column `known_at`), each with `prefix` before its name. What
-    it brings of the label is known when the label says so, if that is later; `exempt`, a reason, leaves it to
-    `known_at`, and the dataset shows it.
+    `known_at` is the column (or SQL expression over the table) with the time when a row became known; this
+    time must be strictly before the basis time. `within_seconds` is the largest age of a row. `columns` are
+    the columns that the join adds (default: all except `on` and the column `known_at`), with `prefix` before
+    each name. If the table contains values of the label, they are known only when the label is known, if that
+    is later than `known_at`. `exempt`, a reason, turns this rule off, and the dataset shows the reason.
     """
 
     table: str
@@ -171,14 +177,15 @@ class AsOfJoin:
 class Window:
     """Aggregates of `column` over the rows with the same `on` that were known strictly before the basis time.
 
-    They are those of the basis table with the same entity; or those of `table`, whose `known_at` (a column
-    or SQL expression over it) says when a row became known. `span_seconds` back from the basis time, or the
-    last `span_rows` rows. Missing values are passed over: without any value `count` and `distinct` are 0
-    and the others are missing, as is `std` (of a sample) of a single one. `column` can also be the label's
-    name: then only labels count that were known before. The features are called `temp_mean_1d`,
-    `temp_mean_24rows`, with `prefix` before it. A window over the column or the events that the label is made
-    of sees them when the label says that they are known, if that is later than `known_at`; `exempt`, a
-    reason, leaves it to `known_at`, and the dataset shows it.
+    The rows are those of the basis table with the same entity, or the rows of `table`, whose `known_at` (a
+    column or an SQL expression over the table) is the time when a row became known. The window covers
+    `span_seconds` before the basis time, or the last `span_rows` rows. Missing values are skipped. If there
+    is no value, `count` and `distinct` are 0 and the other aggregates are missing. `std` is the standard
+    deviation of a sample; for a single value it is missing. `column` can also be the name of the label: then
+    the window uses only labels that were known before the basis time. The features are named `temp_mean_1d`
+    or `temp_mean_24rows`, with `prefix` before the name. If the window uses the column or the events from
+    which the label is made, they are known only when the label is known, if that is later than `known_at`.
+    `exempt`, a reason, turns this rule off, and the dataset shows the reason.
     """
 
     column: str
@@ -192,7 +199,7 @@ class Window:
     exempt: str = ""
 
     def check(self) -> None:
-        """Raise InputError for a window that makes nothing, and for an exemption from nothing."""
+        """Raise InputError if there are no aggregates, or if `exempt` is set without `known_at`."""
         if not self.aggregates:
             raise InputError("names no aggregates", place="windows.aggregates")
         _check_exempt(self, "windows")
@@ -200,11 +207,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """Earlier values of `column` of the same entity: `temp_lag_1`, `temp_lag_7d`, ...
+    """Earlier values of `column` of the same entity, as features `temp_lag_1`, `temp_lag_7d` and so on.
 
-    `steps` are rows back among those strictly before the basis time (1 = the row before); `back_seconds`
-    times back: the value of the newest row that was known by then. `table`, `on`, `known_at`, `prefix` and
-    `exempt` are those of a window.
+    `steps` are numbers of rows back, counted among the rows strictly before the basis time (1: the row
+    before). `back_seconds` are durations: the feature is the value of the newest row that was known this long
+    before the basis time. `table`, `on`, `known_at`, `prefix` and `exempt` mean the same as in `Window`.
     """
 
     column: str
@@ -217,7 +224,8 @@ class Lag:
     exempt: str = ""
 
     def check(self) -> None:
-        """Raise InputError for a lag that goes nowhere, and for an exemption from nothing."""
+        """Raise InputError if `steps` and `back_seconds` are missing or out of range, or if `exempt` is set
+        without `known_at`."""
         _check_exempt(self, "lags")
         if not self.steps and not self.back_seconds:
             raise InputError("needs `steps` or `back`", place="lags.steps")
@@ -242,24 +250,26 @@ UNTIL_BASIS = "basis"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What is to be predicted: `column` of the same entity, exactly `horizon_seconds` after the basis time.
+    """The value to predict: `column` of the same entity, exactly `horizon_seconds` after the basis time.
 
-    With `steps` instead, that many rows ahead; with none of these, the row's own value, which then is no
-    feature. `next_rows` gives a label for each of that many rows ahead, of `column` or of several `columns`,
-    step by step: `temp_label_1`, `temp_label_2`, ... A label is known with the row it is taken from (as the
-    basis says), unless `known_at` (a column or SQL expression over that row) says when, and `delay_seconds`
-    later than that. No feature's expression may name it; windows, lags and joins of the basis's table see it
-    once it is known, whatever their `known_at` says, and so do those of a table that is a copy of it: of the
-    same columns, or made from it. A column whose later value is the label counts as known with the row where
-    it is a feature of the row.
+    With `steps`, the label is the value that many rows ahead. If `horizon_seconds`, `steps` and `next_rows`
+    are not set, the label is the value of the row itself, and the column is not a feature. `next_rows` gives
+    one label for each of that many rows ahead, of `column` or of several `columns`: `temp_label_1`,
+    `temp_label_2` and so on. A label is known when the row from which it is taken is known (see `Basis`).
+    `known_at` (a column or an SQL expression over that row) replaces this time, and `delay_seconds` is added
+    to it. Expressions in `features` must not name the label. Windows, lags and joins of the basis table use
+    the label only after it is known, whatever their `known_at` is. The same rule applies to a copy of the
+    basis table: a table with the same columns, or a table made from the basis table. If the label is a later
+    value of a column, the column as a feature of the row itself is known with the row.
 
-    Of a `table` of events it is the `outcome` of those with the same `on` that become known (`known_at`)
-    within `horizon_seconds` after the basis time: whether there is any, how many, an aggregate of `column`.
-    No part sees an event before it is known by the label's `known_at` and `delay_seconds`. The table tells of
-    the time until its newest event: a row whose `horizon_seconds` ends later has no label yet. `known_until`
-    says that it is complete for longer: until a time (ISO 8601) or, with `basis`, the basis's newest row.
+    If `table` is set, the label is the `outcome` of the events in `table` that have the same `on` and become
+    known (`known_at`) within `horizon_seconds` after the basis time. The outcome is whether there is any
+    event, the number of events, or an aggregate of `column`. No part of the dataset uses an event before the
+    label's `known_at` plus `delay_seconds`. By default, the table is complete until its newest event: a row
+    whose `horizon_seconds` ends later has no label yet. `known_until` declares that the table is complete for
+    longer: until a time (ISO 8601) or, with `basis`, until the newest row of the basis.
 
-    `name` is the column's name in the dataset. Rows without a label are dropped, and counted.
+    `name` is the column's name in the dataset. Rows without a label are dropped and counted.
     """
 
     column: str | None = None
@@ -277,12 +287,12 @@ class Label:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The columns it is taken from."""
+        """The columns from which the label is taken."""
         return (self.column,) if self.column is not None else self.columns
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the row's own value."""
+        """Whether the label is the value of the row itself."""
         return (
             self.table is None
             and self.horizon_seconds is None
@@ -292,13 +302,14 @@ class Label:
 
     @property
     def complete_until(self) -> datetime | None:
-        """`known_until` in UTC, without a zone; None where it is no time of its own. Raises InputError."""
+        """`known_until` in UTC, without a time zone; None if it is not set or is `basis`. Raises
+        InputError."""
         if self.known_until == UNTIL_BASIS:
             return None
         return _moment(self.known_until, "label.known_until")
 
     def check(self) -> None:
-        """Raise InputError for several ways of looking ahead, and for columns that do not go with them."""
+        """Raise InputError if several ways to look ahead are set, or if the fields do not fit together."""
         ways = ("horizon_seconds", "steps", "next_rows")
         given = [name.removesuffix("_seconds") for name in ways if getattr(self, name) is not None]
         if len(given) > 1:
@@ -321,7 +332,7 @@ class Label:
             )
 
     def _check_events(self) -> None:
-        self.complete_until  # noqa: B018  raises for what is no time
+        self.complete_until  # noqa: B018  raises InputError for an invalid time
         if self.horizon_seconds is None or self.known_at is None or self.outcome is None or self.columns:
             raise InputError(
                 "a label made of a table's events needs horizon, known_at and outcome, and no columns",
@@ -335,7 +346,7 @@ class Label:
 
 
 class SplitBy(StrEnum):
-    """What decides the split of a row beside the times that are given."""
+    """The rule that assigns rows to splits, in addition to times."""
 
     TIME = "time"
     RANDOM = "random"
@@ -344,18 +355,19 @@ class SplitBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Which rows are trained on, validated on and tested on.
+    """The rows for training, for validation and for test.
 
-    By time: `train` before `validation_from` ≤ validation before `test_from` ≤ test, as times (ISO 8601, UTC
-    unless they say otherwise) or as shares of the time span (`validation: 0.15`, `test: 0.15`). A row whose
-    label is known in a later split only is dropped, and counted: it would tell training what it is tested on.
-    Rows from `until` on are dropped too. With `gap_seconds` rows in that time before validation and before
-    test begin are dropped, and counted: 7 days of training, 7 of gap and 7 of test.
+    By time: training rows are before `validation_from`, validation rows are before `test_from`, and test rows
+    follow. Times are ISO 8601 (UTC unless they contain a time zone). Shares of the time span can replace them
+    (`validation: 0.15`, `test: 0.15`). If the label of a row is known only in a later split, the row is
+    dropped and counted: training must not use information from the time of the test. Rows at or after `until`
+    are dropped too. `gap_seconds` drops and counts the rows in that time before validation and before test:
+    for example 7 days of training, 7 days of gap and 7 days of test.
 
-    `by` random: shares of the rows, chosen by a hash of the columns `on` (default: entity and time) and of
-    `seed`; rows that come later change nothing for those that are there. `by` entity: shares of the
-    entities, so that none has rows in two splits. Times can be given beside it: then rows for which both do
-    not agree are dropped.
+    With `by: random` the splits are shares of the rows, chosen by a hash of the columns `on` (default: entity
+    and time) and of `seed`. Later rows do not change the splits of existing rows. With `by: entity` the
+    splits are shares of the entities, so that no entity has rows in two splits. If times are set as well, a
+    row is dropped if its time and its hash give different splits.
     """
 
     validation_from: str | None = None
@@ -370,23 +382,25 @@ class Split:
 
     @property
     def times(self) -> tuple[datetime | None, datetime | None]:
-        """`validation_from` and `test_from` in UTC, without a zone. Raises InputError for what is no time."""
+        """`validation_from` and `test_from` in UTC, without a time zone. Raises InputError for an invalid
+        time."""
         begins = {name: getattr(self, name) for name in ("validation_from", "test_from")}
         validation, test = (_moment(text, f"split.{name}") for name, text in begins.items())
         return validation, test
 
     @property
     def gap(self) -> timedelta:
-        """How long before validation and test rows are dropped."""
+        """The time before validation and before test in which rows are dropped."""
         return timedelta(seconds=self.gap_seconds or 0.0)
 
     @property
     def end(self) -> datetime | None:
-        """`until` in UTC, without a zone. Raises InputError for what is no time."""
+        """`until` in UTC, without a time zone. Raises InputError for an invalid time."""
         return _moment(self.until, "split.until")
 
     def check(self) -> None:
-        """Raise InputError for what is no time, and for splits that overlap."""
+        """Raise InputError for an invalid time, for splits that overlap, and for fields that do not fit
+        together."""
         validation_from, test_from = self.times
         ordered = [(t, n) for t, n in ((validation_from, "validation"), (test_from, "test")) if t]
         ordered += [(self.end, "the end")] if self.end else []
@@ -408,7 +422,7 @@ class Split:
             )
 
     def _check_gap(self) -> None:
-        """Raise InputError for a gap that is before nothing, and for one that leaves no validation rows."""
+        """Raise InputError if no split follows the gap, or if the gap leaves no validation rows."""
         validation_from, test_from = self.times
         if self.by != SplitBy.TIME and validation_from is None and test_from is None:
             raise InputError(
@@ -432,24 +446,25 @@ def _moment(text: str | None, place: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """Features and labels, point-in-time correct; or plain SQL over the tables in `tables`.
+    """Features and labels that are correct at each row's time, or plain SQL over the tables in `tables`.
 
-    `features` are SQL expressions over the row's columns and features. Of plain `sql`, `time` and `entity`
-    name the columns that labels, splits, windows, lags and as-of joins go by; what the SQL itself looks at is
-    not checked, and the dataset says so. It may call `pixels(bytes, width, height)`: an image's grey values,
-    0 to 1. A column of arrays of a fixed length becomes a column for each value: `pixel FLOAT[64]` gives
-    `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows alone. Rows in which one of the
-    columns or features in `required` is missing are dropped, and counted.
+    `features` are SQL expressions over the columns and features of the row. With plain `sql`, `time` and
+    `entity` name the columns that labels, splits, windows, lags and as-of joins use. Gridmill does not check
+    which rows the SQL itself uses, and the dataset shows this. The SQL may call `pixels(bytes, width,
+    height)`: the grey values of an image, 0 to 1. A column of arrays of a fixed length becomes one column for
+    each value: `pixel FLOAT[64]` gives `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows
+    only. A row is dropped and counted if one of the columns or features in `required` is missing.
 
-    `buckets` cuts the work into so many parts of whole entities (default: one for each five million rows),
-    for several machines and so that less memory is needed at a time. `incremental`: where the tables only had
-    later rows appended since the version before, its files and encoders are kept and only the new rows are
-    computed, into files of their own.
+    `buckets` divides the work into that many parts of whole entities (default: one part for each five million
+    rows), so that several machines share the work and each part needs less memory. `incremental`: if the
+    tables have only gained later rows since the previous version, its files and encoders are kept. Only the
+    new rows are computed, and they are written into new files.
 
-    A column of numbers that is used as a time (`time`, `known_at`) is converted: by the unit that
-    `timestamp_format` declares for its name (`at`, or `events.at` for one table), or by the only unit that
-    fits all its numbers, which the dataset shows. Units are `unix_s`, `unix_ms`, `unix_us` and `unix_ns`
-    since 1970, and `%Y%m%d`, with `%H`, `%M` and `%S` behind it, for digits that are a date.
+    A column of numbers that is used as a time (`time`, `known_at`) is converted. `timestamp_format` declares
+    the unit for the column's name (`at`, or `events.at` for one table). Without a declaration, the only unit
+    that fits all numbers is used, and the dataset shows it. Units are `unix_s`, `unix_ms`, `unix_us` and
+    `unix_ns` since 1970. For numbers whose digits are a date, the unit is `%Y%m%d`, which `%H`, `%M` and `%S`
+    can follow.
     """
 
     basis: Basis | None = None
@@ -472,25 +487,26 @@ class DatasetSpec:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that name a row: entity and time, of the basis or of plain SQL."""
+        """The columns that identify a row: entity and time, of the basis or of plain SQL."""
         time = self.basis.time if self.basis else self.time
         return (*(self.basis.entity if self.basis else self.entity), *([time] if time else []))
 
     def references(self) -> tuple[str, ...]:
-        """The tables that are read."""
+        """The tables that the dataset reads."""
         named = [self.basis.table] if self.basis else []
         named += [part.table for _, part in self.parts() if part.table is not None]
         return tuple(dict.fromkeys((*named, *self.tables)))
 
     def parts(self) -> Iterator[tuple[str, "Join | AsOfJoin | Window | Lag | Label"]]:
-        """Joins, as-of joins, windows, lags and the label, each after the field that declares it."""
+        """Joins, as-of joins, windows, lags and the label, each with the name of the field that declares
+        it."""
         for place in ("joins", "asof_joins", "windows", "lags"):
             yield from ((place, part) for part in getattr(self, place))
         if self.label is not None:
             yield "label", self.label
 
     def _check_incremental(self) -> None:
-        """Raise InputError where earlier rows could change when later ones are added."""
+        """Raise InputError if added rows could change the features or labels of earlier rows."""
         drawn = self.split is not None and self.split.by != SplitBy.TIME
         shares = self.split is not None and (self.split.validation, self.split.test) != (None, None)
         parts: tuple[Window | Lag, ...] = (*self.windows, *self.lags)
@@ -509,8 +525,8 @@ class DatasetSpec:
                 raise InputError(f"an incremental dataset {problem}", place="dataset.incremental")
 
     def _check_label_use(self) -> None:
-        """Raise InputError where the row's own label decides which rows it sees, and where two clocks are
-        given for a label's name."""
+        """Raise InputError if the label of a row decides which other rows the row uses, or if a window or lag
+        over the label sets its own `known_at`."""
         label = self.label
         if label is None:
             return
@@ -539,7 +555,8 @@ class DatasetSpec:
                 )
 
     def check(self) -> None:
-        """Raise InputError for parts that need a time, or SQL, where there is none."""
+        """Raise InputError for a field that is invalid or does not fit the others, such as a window over SQL
+        without `time`."""
         self._check_label_use()
         for name, unit in self.timestamp_format.items():
             if unit not in NUMBER_FORMATS:

@@ -4,10 +4,11 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """`now` is Unix time in seconds for records; `monotonic` never goes back and is for waiting."""
+    """A source of time. `now` is Unix time in seconds for records. `monotonic` never decreases and is for
+    waiting."""
 
     def now(self) -> float:
-        """Unix time in seconds; may jump."""
+        """Unix time in seconds. It can jump when the machine's clock is set."""
 
     def monotonic(self) -> float:
-        """Seconds from some start; never jumps."""
+        """Seconds since an arbitrary start. It never jumps."""

@@ -7,7 +7,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.usage import DiskSpace
 
 GOING = ".going-"
-"""Prefix of the name of an item that was moved to the trash."""
+"""The prefix of the name of an item in the trash."""
 
 
 class DiskArea(StrEnum):
@@ -16,8 +16,8 @@ class DiskArea(StrEnum):
     OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
     CHECKPOINTS = "checkpoints"  # below the storage root: checkpoints/PIPELINE/JOB/FOLDER
     MANIFEST = "manifest"  # below the storage root: manifests/PIPELINE/JOB/FILE
-    HANDED = "handed"  # below the storage root: inputs/ATTEMPT, where pods have another disk
-    IMPORT = "import"  # below the storage root: an archive, unpacked
+    HANDED = "handed"  # below the storage root: inputs/ATTEMPT, if the pods use another disk
+    IMPORT = "import"  # below the storage root: an unpacked archive
     STORE = "store"
     POD = "pod"
     ATTEMPT = "attempt"
@@ -36,13 +36,13 @@ IN_ROOT = (
     DiskArea.SHARED_BUNDLE,
     DiskArea.IMPORT,
 )
-"""Those below the storage root; the others are in the home."""
+"""The areas below the storage root. The other areas are in the home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskItem:
-    """A folder or file. `name` is unique within its place (outputs: the URI below the root); `changed` is
-    Unix time in seconds; `ended` is whether the pod or import of the item has ended."""
+    """A folder or file. `name` is unique within its area; the name of an output is its URI below the root.
+    `changed` is Unix time in seconds. `ended` is whether the pod or import of the item has ended."""
 
     area: DiskArea
     name: str
@@ -55,17 +55,18 @@ class HomeFolders(Protocol):
     """The folders of one home and its storage root."""
 
     def items(self) -> tuple[DiskItem, ...]:
-        """All items, by place and name. Items that disappear meanwhile are left out."""
+        """All items, in the order of area and name. An item that disappears during the listing is left
+        out."""
 
     def spaces(self) -> tuple[DiskSpace, ...]:
-        """The free space of the home and of the root, in this order; one entry if both share a file
-        system. A file system that does not answer is left out."""
+        """The free space of the home and of the root, in this order. There is one entry if both are on the
+        same file system. A file system that does not answer is left out."""
 
     def move_to_trash(self, thing: DiskItem) -> None:
-        """Move the item to the trash at once, unless it changed since it was listed."""
+        """Move the item to the trash at once, unless the item has changed since it was listed."""
 
     def delete(self, thing: DiskItem) -> None:
-        """Delete the items in the trash, also those of an interrupted deletion. Raises StorageError."""
+        """Delete the items in the trash, including items of an interrupted deletion. Raises StorageError."""
 
 
 class NoHomeFolders:

@@ -1,9 +1,10 @@
-"""The use cases of Gridmill, offered by the control node's service in process and by its clients.
+"""The use cases of Gridmill, which the control node's service and its clients offer.
 
 `Grid` joins the protocols of schedules, backfills, sites, advice, projects, sinks (alterations and status),
-versions and aliases, and housekeeping. The REST API has the types, default values and lines of help of these
-methods: the first line of a docstring is the line of help. `ports/usecases.py` has their HTTP requests.
-Every method that gives a `Page` takes a `limit` and the `cursor` of the page before (see ports/pages.py).
+versions and aliases, and housekeeping. The REST API takes its types, default values and help texts from these
+methods: the first line of a docstring is the help text. `ports/usecases.py` has the HTTP requests. Every
+method that returns a `Page` takes a `limit`, and as `cursor` the `next_cursor` of the previous page (see
+ports/pages.py).
 """
 
 from collections.abc import Mapping
@@ -42,8 +43,8 @@ from gridmill.ports.pages import PAGE_ITEMS, Page
 
 
 class Schedules(Protocol):
-    """What a face can ask about schedules. They have the names of their pipelines, those of jobs
-    are `PIPELINE/JOB`; `apply` makes them."""
+    """The use cases of schedules. `apply` creates schedules. The schedule of a pipeline has the pipeline's
+    name; the schedule of a job is named `PIPELINE/JOB`."""
 
     def schedules(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ScheduleView]:
         """List the schedules of kept pipelines and of their jobs, by name."""
@@ -54,18 +55,18 @@ class Schedules(Protocol):
     def pause_schedule(self, name: str) -> ScheduleView:
         """Start no further run of a schedule until it is started again.
 
-        A schedule that is paused already stays as it is.
+        A schedule that is already paused does not change.
         """
 
     def start_schedule(self, name: str) -> ScheduleView:
         """Let a paused schedule go on, from now.
 
-        Runs that were due meanwhile are skipped.
+        Runs that were due during the pause are skipped.
         """
 
 
 class Backfills(Protocol):
-    """What a face can ask about backfills. They have the names of their pipelines, each of which has one."""
+    """The use cases of backfills. A pipeline has at most one backfill, which has the pipeline's name."""
 
     def backfills(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[BackfillView]:
         """List the backfills of pipelines, by name."""
@@ -76,18 +77,18 @@ class Backfills(Protocol):
     def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
         """Start a backfill, or the same one again: chunks that are done stay, the others are run.
 
-        Returns at once. Chunks of that range that are done (by their runs) or under way stay as they are,
-        the others are run, those that failed, too. Without `chunks`: those it had before. Raises
-        ConflictError while the pipeline's backfill over another range is under way, UnavailableError where
-        the control node does not stay up, InputError, PipelineError.
+        Returns at once. Chunks of this range that are done or active do not change. All other chunks are run,
+        including failed ones. Without `chunks`, the backfill keeps its earlier chunks. Raises ConflictError
+        if the pipeline has an active backfill over another range, UnavailableError if the control node does
+        not keep running, InputError, PipelineError.
         """
 
     def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
         """Run a kept pipeline over a range, in chunks with the parameters `from` and `to`.
 
-        The pipeline is the one of the backfill's name, as it was applied last: its text is read again for
-        each chunk, with the chunk's bounds, and `values`, as parameters. Raises NotFoundError, PipelineError
-        where no text of it is kept, and what `start_backfill` raises.
+        The pipeline is the last applied one with the name of the backfill. Its text is read again for each
+        chunk, with the bounds of the chunk and `values` as parameters. Raises NotFoundError, PipelineError if
+        the text of the pipeline is not stored, and all errors of `start_backfill`.
         """
 
     def stop_backfill(self, name: str) -> BackfillView:
@@ -95,7 +96,7 @@ class Backfills(Protocol):
 
 
 class Sites(Protocol):
-    """What a face can ask about sites."""
+    """The use cases of sites."""
 
     def sites(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Site]:
         """List all sites and their nodes, by name."""
@@ -103,7 +104,7 @@ class Sites(Protocol):
     def nodes(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[NodeView]:
         """List the provider nodes of all sites: claimed, running, and as seen now.
 
-        Takes a second or so.
+        Takes about a second.
         """
 
     def farms(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[FarmView]:
@@ -112,38 +113,38 @@ class Sites(Protocol):
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
         """Add a site, or replace its settings with `replace`; returns it with the nodes seen there.
 
-        The site is opened first. Adding the same again is fine. Raises ConflictError when another one has
-        that name, unless `replace`; InputError for settings that its kind does not have, UnavailableError
-        when it does not answer.
+        The site is opened first. Adding the same site again succeeds. Raises ConflictError if another site
+        has this name and `replace` is false, InputError for settings that the site's kind does not have,
+        UnavailableError if the site does not answer.
         """
 
     def remove_site(self, name: str) -> None:
         """Delete a site where no resource and no deployment is.
 
-        Raises ConflictError while there is one.
+        Raises ConflictError if the site has a resource or a deployment.
         """
 
 
 class Advising(Protocol):
-    """What a face can ask about the workers of a job."""
+    """The use cases of advice on the number of workers of a job."""
 
     def advise(self, name: str) -> Advice:
         """Show advice on the workers of `pipeline/job`, from measurements of its attempts.
 
-        Raises NotFoundError where there is no such job, ConflictError where no attempt of it has succeeded
+        Raises NotFoundError if the job does not exist, ConflictError if no attempt of the job has succeeded
         yet, InputError for a job without workers.
         """
 
     def probe(self, name: str, *, workers: int, share: float = 0.1) -> RunView:
         """Run one job alone, with this number of workers on a share of its data; returns at once.
 
-        It reads the newest versions of its inputs; its outputs are deleted, its measurements are kept.
+        The job reads the newest versions of its inputs. Its outputs are deleted; its measurements are stored.
         Raises NotFoundError, InputError.
         """
 
 
 class Sharing(Protocol):
-    """What a face can ask about projects."""
+    """The use cases of projects."""
 
     def configure_project(self, project: Project) -> ProjectView:
         """Create a project, or replace its share and quota; its usage stays.
@@ -157,12 +158,12 @@ class Sharing(Protocol):
     def remove_project(self, name: str) -> None:
         """Delete a project without active runs, and its usage.
 
-        Raises NotFoundError, ConflictError while runs of it are active.
+        Raises NotFoundError, ConflictError if the project has active runs.
         """
 
 
 class Altering(Protocol):
-    """What a face can ask about alterations. They hold for runs that start after them."""
+    """The use cases of alterations of sinks. An alteration applies to runs that start after it."""
 
     def alterations(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
@@ -172,8 +173,8 @@ class Altering(Protocol):
     def alter_sink(self, name: str, change: SinkChange) -> Alterations:
         """Add or remove a source, constraint, metric or outage window of a sink.
 
-        Returns all changes of the sink after that. Raises NotFoundError for a pipeline that is not kept or
-        has no such sink, InputError for a part that exists already or does not exist.
+        Returns all alterations of the sink. Raises NotFoundError if the pipeline is not kept or has no such
+        sink, InputError if a part to add already exists or a part to remove does not exist.
         """
 
     def load_tasks(
@@ -181,30 +182,30 @@ class Altering(Protocol):
     ) -> Page[LoadTask]:
         """List the sources of one sink (`pipeline/job`) or of all: last load, rows, rejects, next look.
 
-        By sink, then by source. Raises NotFoundError.
+        The order is by sink, then by source. Raises NotFoundError.
         """
 
 
 class Projects(Protocol):
-    """What a face can ask about whole projects. Paths are on the control node's machine."""
+    """The use cases of archives. Paths are on the control node's machine."""
 
     def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
 
-        Raises NotFoundError, ConflictError while a run may be changing them, StorageError.
+        Raises NotFoundError, ConflictError if an active run may change the versions, StorageError.
         """
 
     def restore(self, path: str) -> ArchiveResult:
         """Verify an archive on the control node's machine, then make all of it visible at once.
 
-        Versions and pipelines that are here already and the same stay. Raises InputError for an archive that
-        is damaged, UnsafePathError, ConflictError where this grid has another version or pipeline of the
-        same name.
+        Versions and pipelines that this grid already has in the same form do not change. Raises InputError
+        for a damaged archive, UnsafePathError, ConflictError if this grid has a different version or pipeline
+        with the same name.
         """
 
 
 class Housekeeping(Protocol):
-    """What a face can ask about space."""
+    """The use cases of disk space."""
 
     def usage(self) -> tuple[DiskUsage, ...]:
         """Show the use of the control node's disk: versions, records, folders of pods, caches."""
@@ -212,23 +213,24 @@ class Housekeeping(Protocol):
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
         """Delete unused versions and leftovers, and history that is older than `days`.
 
-        These are versions beyond those that their jobs retain, files of removed versions and failed
-        attempts, folders of pods that ended, and history: events, reports, code, and runs that no version
-        refers to. Whatever a run may be using stays. With `dry_run` nothing is deleted, and the answer is
-        the same.
+        Unused versions and leftovers are versions beyond the number that their jobs retain, files of removed
+        versions and failed attempts, and folders of pods that ended. History is events, reports, code, and
+        runs to which no version refers. Nothing that a run may be using is deleted. With `dry_run` nothing is
+        deleted, and the result is the same.
         """
 
     def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
         """Delete a finished run: its records, events, logs, report, and leftovers of failed attempts.
 
-        The versions that it made stay. With `dry_run` nothing is deleted. Raises NotFoundError,
-        ConflictError while it is active, and for a run of a backfill, which needs it to know what is done.
+        The versions that the run made stay. With `dry_run` nothing is deleted. Raises NotFoundError,
+        ConflictError if the run is active or belongs to a backfill, because the backfill needs the run to
+        know which chunks are done.
         """
 
 
 class Versions(Altering, Protocol):
-    """What a face can ask about versions. Where one is named, `pipeline/job@3` is a number,
-    `pipeline/job@prod` an alias, and `pipeline/job` the newest."""
+    """The use cases of versions. In the name of a version, `pipeline/job@3` has a number, `pipeline/job@prod`
+    has an alias, and `pipeline/job` is the newest version."""
 
     def artifacts(
         self,
@@ -252,27 +254,28 @@ class Versions(Altering, Protocol):
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
         """Show the first rows of a table (or of a sink's rejects), or the files of a model or a command.
 
-        Raises InputError where there are none to show, StorageError when they cannot be read.
+        Raises InputError if there is nothing to show, StorageError if the rows or files cannot be read.
         """
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
         """Compare two versions: columns, statistics, metrics, settings, and rows by the columns of `key`.
 
-        Without `key` rows are compared by the columns that the versions declare as their key.
+        Without `key`, rows are compared by the columns that the versions declare as their key.
         """
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
         """Compare versions of a model side by side: metrics, settings, inputs and software.
 
-        `versions` are numbers, aliases or other models (`pipeline/job`); without any the last five, oldest
-        first. Raises InputError for a version that is no model, and where there is only one.
+        `versions` are numbers, aliases or other models (`pipeline/job`). Without `versions`, the last five
+        versions are compared, oldest first. Raises InputError for a version that is not a model, and if there
+        is only one version.
         """
 
     def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
         """Read all content of versions, and compare it with the checksums of when they were made.
 
-        `reference` is a version, `pipeline/job` for all versions of it, a pipeline for all of its, or empty
-        for all there are. Raises NotFoundError where nothing has that name.
+        `reference` is one version, `pipeline/job` for all versions of a job, a pipeline for all its versions,
+        or empty for all versions. Raises NotFoundError if nothing has this name.
         """
 
     def remove_artifact(
@@ -280,9 +283,9 @@ class Versions(Altering, Protocol):
     ) -> RemovalPreview:
         """Delete the content of a version, or of all (`pipeline/job`); their records stay, for lineage.
 
-        Raises ConflictError while a run may use it; without `force` also where an alias stands for it or
-        another version was made from it. With `dry_run` nothing is removed or raised for that. May be
-        repeated.
+        Raises ConflictError if a run may use the version. Without `force`, also raises ConflictError if an
+        alias refers to the version or another version was made from it. With `dry_run` nothing is deleted,
+        and ConflictError is not raised. May be repeated.
         """
 
     def aliases(
@@ -296,14 +299,14 @@ class Versions(Altering, Protocol):
     def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
         """Set or move an alias; with `expected` only where it stands for that version now (0: not set).
 
-        Returns the alias as it is stored. Raises StaleVersionError where it stands for another version than
-        `expected`, InputError, NotFoundError for a version that does not exist.
+        Returns the alias as it is stored. Raises StaleVersionError if the alias refers to another version
+        than `expected`, InputError, NotFoundError for a version that does not exist.
         """
 
     def remove_alias(self, alias_id: str) -> None:
         """Delete an alias; its version stays.
 
-        An alias that is not set is fine.
+        If the alias is not set, nothing changes.
         """
 
 
@@ -318,10 +321,11 @@ class Grid(
     Sharing,
     Protocol,
 ):
-    """Everything a face can ask of a grid. SDK and command line work on any implementation.
+    """All use cases of a grid. The SDK and the command line work with any implementation.
 
-    Takes and returns nouns; raises GridmillError and nothing else. Safe to call from several threads.
-    Names and ids of nothing raise NotFoundError; verbs may be repeated (what is gone is gone).
+    Arguments and results are records of `gridmill.domain`. Every error is a GridmillError. All methods are
+    safe to call from several threads. An unknown name or id raises NotFoundError. Methods that change the
+    grid may be repeated: deleting an object that does not exist succeeds.
     """
 
     def control(self) -> ControlView:
@@ -331,7 +335,7 @@ class Grid(
         """Keep a pipeline and its resources without running it; `adopt` moves its name to its folder.
 
         Raises PipelineError for references to jobs or resources that do not exist, CapacityError,
-        ConflictError for a name that belongs to another folder.
+        ConflictError if the name belongs to another folder.
         """
 
     def start_run(
@@ -339,9 +343,9 @@ class Grid(
     ) -> RunView:
         """Start a run; returns at once. `only` names jobs: they run with the jobs that they need.
 
-        `force` runs unchanged jobs too; with `only`, those that are named. A bundle the pipeline names must
-        have been put before. `adopt` moves the name to the pipeline's folder. Raises ConflictError for a
-        name that belongs to another folder.
+        `force` also runs unchanged jobs; together with `only`, it affects only the jobs in `only`. A code
+        bundle that the pipeline names must be stored before (see `put_bundle`). `adopt` moves the name to the
+        pipeline's folder. Raises ConflictError if the name belongs to another folder.
         """
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
@@ -360,9 +364,9 @@ class Grid(
     def run(self, run_id: str, *, since: str = "") -> RunView:
         """Show a run: the number of jobs in each state, and at most 100 jobs, those that failed or run first.
 
-        They have at most 1 MiB; `jobs` lists all of them. `since` is the `version` of a view that the caller
-        has: if that is still right, the answer has `unchanged` and no jobs. Of a run with more than 100 jobs
-        a view may be up to 2 s old. Raises NotFoundError.
+        The jobs have at most 1 MiB; `jobs` lists all jobs. `since` is the `version` of a view that the caller
+        has: if the run has not changed since, the answer has `unchanged` and no jobs. If the run has more
+        than 100 jobs, its view may be up to 2 s old. Raises NotFoundError.
         """
 
     def jobs(
@@ -375,7 +379,8 @@ class Grid(
     ) -> Page[JobView]:
         """List the jobs of a run in declared order, in one of these states or in any.
 
-        Each with its attempts, versions, progress, and why it was executed or waits. Raises NotFoundError.
+        Each job has its attempts, versions and progress, and the reason why it was executed or waits. Raises
+        NotFoundError.
         """
 
     def job(self, run_id: str, name: str) -> JobView:
@@ -387,13 +392,13 @@ class Grid(
     def resume(self, run_id: str) -> RunView:
         """Continue a failed or stopped run; jobs that succeeded are not run again.
 
-        A run that succeeded stays as it is.
+        A run that succeeded does not change.
         """
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
         """Stop a run, or one job of it; returns at once.
 
-        A run or job that has ended stays as it is.
+        A run or job that has ended does not change.
         """
 
     def events(
@@ -407,9 +412,10 @@ class Grid(
     ) -> tuple[Event, ...]:
         """List events of a run after the one with the id `after`; waits for one up to `wait_seconds`.
 
-        In order, at most `limit`, and at most 1 MiB (one event may be larger). Without `after` from the first
-        event. Returns as soon as there is any, or () at the end of `wait_seconds`. Raises InputError for an
-        id that is none, NotFoundError for a run or a job that does not exist.
+        The events are in order. There are at most `limit` events with at most 1 MiB (a single event may be
+        larger). Without `after`, the list begins with the first event. Returns as soon as there is an event,
+        or () after `wait_seconds`. Raises InputError for an invalid id, NotFoundError for a run or a job that
+        does not exist.
         """
 
     def logs(
@@ -427,17 +433,17 @@ class Grid(
     ) -> tuple[LogEntry, ...]:
         """List texts that the jobs of a run wrote after `after`; waits for one up to `wait_seconds`.
 
-        The id is an offset in the log of the run, in bytes: any number may be given, and `until` is another
-        one. `attempt`: only of that attempt, with the other ranks of its gang. `tail`: from a place behind
-        which at least that many lines follow. `search`: only lines that contain this text; an answer with an
-        empty text says how far it looked. At most `limit`, and at most about 1 MiB. Raises InputError,
-        NotFoundError.
+        The id of an entry is an offset in the log of the run, in bytes. `after` and `until` may be any
+        offset. `attempt` selects the texts of one attempt and of the other ranks of its gang. With `tail`,
+        the list begins at a place that at least that many lines follow. `search` selects lines that contain
+        this text; an entry with an empty text shows how far the search has read. There are at most `limit`
+        entries with at most about 1 MiB. Raises InputError, NotFoundError.
         """
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
         """Create or replace a resource; returns it with the size chosen for it, with reasons.
 
-        Raises CapacityError when no site is large enough.
+        Raises CapacityError if no site is large enough.
         """
 
     def resources(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Resource]:
@@ -446,7 +452,7 @@ class Grid(
     def remove_resource(self, name: str) -> None:
         """Delete a resource; its deployments are released when idle.
 
-        Raises ConflictError while jobs wait for it.
+        Raises ConflictError if jobs wait for the resource.
         """
 
     def deployments(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Deployment]:
@@ -455,7 +461,7 @@ class Grid(
     def release(self, deployment_id: str) -> None:
         """Release a deployment once it is idle.
 
-        One that does not exist is fine. Raises ConflictError while it works.
+        If the deployment does not exist, nothing changes. Raises ConflictError while the deployment works.
         """
 
     def pipelines(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Pipeline]:
@@ -467,7 +473,7 @@ class Grid(
     def remove_pipeline(self, name: str) -> None:
         """Delete a pipeline; its runs and artifacts stay.
 
-        Raises ConflictError while a run is active.
+        Raises ConflictError if the pipeline has an active run.
         """
 
     def has_bundle(self, bundle: str) -> bool:
@@ -476,7 +482,7 @@ class Grid(
     def put_bundle(self, bundle: str, data: bytes) -> None:
         """Store a code bundle (tar.gz).
 
-        Raises InputError when `bundle` is not its hash.
+        Raises InputError if `bundle` is not the hash of the data.
         """
 
     def report(self, run_id: str) -> str:
@@ -485,5 +491,5 @@ class Grid(
     def shutdown(self, *, all: bool = False) -> None:
         """End the control node and its idle deployments; `all` stops the runs that it works for first.
 
-        Raises ConflictError, naming these runs, without `all`.
+        Without `all`, raises ConflictError with the names of active runs.
         """

@@ -1,6 +1,7 @@
 """The port through which commands use the program that runs them: serve, join a grid, check this machine.
 
-The command line imports no adapter. `bootstrap` implements these protocols; `__main__` passes them to it.
+The command line imports no adapter. `bootstrap` implements these protocols, and `__main__` passes the
+implementation to the command line.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,10 +19,10 @@ from gridmill.ports.store import Store
 from gridmill.settings import Settings
 
 GRID_PORT = 6379
-"""The port of the head of a grid of loose machines, if its address has none."""
+"""The default port of the head of a grid of loose machines."""
 
 Check = tuple[str, bool, str]
-"""The subject of a check, whether it passed, and what was found."""
+"""The subject of a check, whether the check passed, and the result as text."""
 
 
 class ServedNode(Protocol):
@@ -37,14 +38,15 @@ class ServedNode(Protocol):
 
     @property
     def url(self) -> str:
-        """Where the REST API listens beside the Unix socket; empty if it does not."""
+        """The URL of the REST API if it also listens on a TCP port; empty if it listens only on the Unix
+        socket."""
 
     @property
     def ending(self) -> bool:
-        """Whether the control node ends by itself."""
+        """Whether the control node is shutting down by itself."""
 
     def check_own(self) -> None:
-        """Raise StoreInUseError if another control node took the store."""
+        """Raise StoreInUseError if another control node has taken over the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class LooseGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmAddress:
-    """What a join line contains of a farm; nothing of it is secret."""
+    """The part of a join line that describes a farm. It contains no secret."""
 
     name: str
     address: str
@@ -66,7 +68,7 @@ class FarmAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantView:
-    """A tenant as `farm tenants` shows it; times are Unix times."""
+    """A tenant as `farm tenants` shows it. Times are Unix times in seconds."""
 
     name: str
     version: str
@@ -79,18 +81,18 @@ class TenantView:
 
 
 class TenantRecords(Protocol):
-    """The records of the farm of this home: who may use it."""
+    """The records of the tenants of this home's farm."""
 
     @property
     def listening(self) -> FarmAddress:
-        """What the farm announced when it was started last."""
+        """The address that the farm announced at its last start."""
 
     def tenants(self) -> tuple[TenantView, ...]:
-        """All tenants that joined."""
+        """All tenants that joined the farm."""
 
     def invite(self, name: str = "") -> str:
-        """The secret of a new invitation: for anybody, or for the tenant of that name, to replace its
-        certificate and token. Raises NotFoundError, ConflictError."""
+        """The secret of a new invitation. Without `name`, any new tenant may use it. With `name`, only that
+        tenant may use it, to replace its certificate and token. Raises NotFoundError, ConflictError."""
 
     def revoke(self, name: str) -> None:
         """Refuse the tenant from now on. Raises NotFoundError."""
@@ -101,21 +103,21 @@ class ServedFarm(Protocol):
 
     @property
     def address(self) -> str:
-        """HOST:PORT where it listens."""
+        """The address HOST:PORT on which the farm listens."""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the certificate that it shows."""
+        """The SHA-256 hash (hex) of the farm's certificate."""
 
     @property
     def one_user(self) -> str:
-        """Why it serves one tenant only; empty: it serves several."""
+        """The reason why the farm serves only one tenant; empty if it serves several tenants."""
 
     def announce(self, known: FarmAddress) -> None:
-        """Keep what later join lines contain."""
+        """Store the address for later join lines."""
 
     def count_tenants(self) -> int:
-        """How many tenants joined, revoked ones included."""
+        """The number of tenants that joined, including revoked ones."""
 
     def invite(self) -> str:
         """The secret of a new invitation."""
@@ -129,39 +131,40 @@ class JoinedNode(Protocol):
         """Whether the node runs."""
 
     def wait_until_up(self, beat: Callable[[], None]) -> None:
-        """Wait; `beat` is called meanwhile and may raise. Raises InputError, UnavailableError."""
+        """Wait until the node runs. `beat` is called repeatedly during the wait and may raise. Raises
+        InputError, UnavailableError."""
 
     def leave(self) -> None:
-        """End the node: its jobs are given notice. May be repeated."""
+        """Stop the node after notice to its jobs. May be repeated."""
 
     def clear(self) -> None:
-        """Wait for the end of what ran on the node, and kill what is left after some seconds."""
+        """Wait until the processes of the node have ended, and kill the remaining processes after some
+        seconds."""
 
 
 class Provider(Protocol):
-    """This machine as one that a grid may use."""
+    """This machine as a machine that a grid may use."""
 
     def memory_bytes(self) -> int:
-        """The memory of this machine, or the limit of this process's control group."""
+        """The memory of this machine, or the memory limit of this process's control group."""
 
     def used_bytes(self) -> int:
-        """The memory that is used now."""
+        """The memory in use now."""
 
     def look(self, seconds: float) -> NodeUtilization:
-        """Watch what is busy for that time, and what of it is the owner's."""
+        """Measure for that time how busy the machine is, and which part of the use is the owner's."""
 
     def seconds_since_input(self) -> float:
         """The time since the last input at this machine; very long if there was none."""
 
     def last_sign(self) -> str:
-        """The kind of that input; empty if there was none."""
+        """The kind of the last input; empty if there was none."""
 
     def why_blind(self) -> str:
-        """Why the last look could not see every keyboard; empty if it could."""
+        """The reason why the last check could not observe every keyboard; empty if it could."""
 
     def claim(self, folder: Path) -> AbstractContextManager[None]:
-        """While the context is open, this machine cannot join another grid. Raises InputError,
-        UnavailableError."""
+        """A context in which this machine cannot join another grid. Raises InputError, UnavailableError."""
 
     def join(
         self,
@@ -173,22 +176,22 @@ class Provider(Protocol):
         memory_bytes: int,
         behind: bool,
     ) -> JoinedNode:
-        """Start a node of the grid at HOST:PORT, `behind` everything else that runs here. Raises InputError,
-        UnavailableError."""
+        """Start a node of the grid at HOST:PORT. With `behind`, the node has a lower priority than all other
+        programs on this machine. Raises InputError, UnavailableError."""
 
 
 class Host(Protocol):
     """All functions that commands need from the program that runs them."""
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """Check a pipeline against its data. Problems in the data are in the result and are never
+        """Check a pipeline against its data. Problems in the data are part of the result and are never
         raised."""
 
     def check_site(self, site: Site) -> None:
         """Raise InputError for settings that the site's kind does not have."""
 
     def records(self, settings: Settings) -> Store:
-        """The records of a home, from its file."""
+        """The store with the records of a home, opened from its file."""
 
     def serve(
         self,
@@ -198,11 +201,12 @@ class Host(Protocol):
         take_over: bool,
         say: Callable[[str], None],
     ) -> AbstractContextManager[ServedNode]:
-        """A control node for the home, which serves at `address` too. Raises HomeInUseError, StoreInUseError,
-        StorageError, UnavailableError, InputError."""
+        """A control node for the home. If `address` is set, the control node also serves at this address.
+        Raises HomeInUseError, StoreInUseError, StorageError, UnavailableError, InputError."""
 
     def check_head(self, host: str) -> None:
-        """Raise InputError if that is no address of this machine, UnavailableError without Ray."""
+        """Raise InputError if `host` is not an address of this machine, UnavailableError if Ray is not
+        installed."""
 
     def gather(self, grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
         """Start the head of a grid of loose machines, and add its site. Raises UnavailableError."""
@@ -217,19 +221,19 @@ class Host(Protocol):
         retain_seconds: float,
         limits: tuple[int | None, int | None] = (None, None),
     ) -> AbstractContextManager[ServedFarm]:
-        """A farm in this process. `limits` are the bytes and the inodes that the files of a tenant may use
-        (None: half of the disk's; 0: no limit). Raises InputError, UnavailableError, HomeInUseError,
-        StorageError."""
+        """A farm in this process. `limits` are the largest total size in bytes and the largest number of
+        inodes of a tenant's files (None: half of the disk's; 0: no limit). Raises InputError,
+        UnavailableError, HomeInUseError, StorageError."""
 
     def farm_desk(self, settings: Settings) -> AbstractContextManager[TenantRecords]:
         """The records of the farm of this home. Raises NotFoundError if there is none."""
 
     def join_farm(self, settings: Settings, name: str, controller: str, line: str) -> None:
-        """Become a tenant of the farm at `controller` by a join line. Raises InputError, ConflictError,
+        """Use a join line to become a tenant of the farm at `controller`. Raises InputError, ConflictError,
         UnavailableError, StorageError."""
 
     def provider(self) -> Provider:
-        """This machine as one that a grid may use."""
+        """This machine as a machine that a grid may use."""
 
     def recover(self, settings: Settings, *, dry_run: bool) -> RecoveryReport:
         """Restore lost records from the storage root. Raises HomeInUseError, StorageError,

@@ -9,42 +9,45 @@ from gridmill.domain.pod_protocol import FromPod, ToPod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """A message and the channel it came by (one per connection; a pod's newest Hello owns its channel)."""
+    """A message and its channel. Each connection has its own channel; the channel with a pod's newest Hello
+    belongs to the pod."""
 
     channel: int
-    message: FromPod | None  # None: the channel closed
+    message: FromPod | None  # None: the channel was closed
 
 
 class LinkServer(Protocol):
-    """The control node's end of all its links. Channels are numbers, new for each connection."""
+    """The control node's end of all its links. A channel is a number, and each connection has a new
+    number."""
 
     def receive(self) -> Sequence[ReceivedMessage]:
-        """All received messages, in order per channel; never waits."""
+        """All received messages; the messages of a channel are in order. Never waits."""
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Queue messages; never waits, and never raises for a closed channel."""
+        """Put messages into the queue of the channel. Never waits, and never raises for a closed channel."""
 
     def drop(self, channel: int) -> None:
         """Send the queued messages and close the channel."""
 
     def close(self) -> None:
-        """Close all channels. Pods will try to connect again."""
+        """Close all channels. Pods then try to connect again."""
 
 
 class PodLink(Protocol):
-    """The pod's end. Non-blocking, for a selector loop."""
+    """The pod's end of a link. No method blocks, so that a selector loop can use it."""
 
     def connect(self) -> bool:
         """Try to connect; False if the control node does not answer now."""
 
     def fileno(self) -> int | None:
-        """The file descriptor to select on for reading (None: poll)."""
+        """The file descriptor to select on for reading; None if the link must be polled."""
 
     def receive(self) -> Sequence[ToPod] | None:
         """The received messages; None if the link is closed."""
 
     def send(self, messages: Sequence[FromPod]) -> bool:
-        """Send; False when the link is closed. May buffer; `pending` says whether it did."""
+        """Send messages; False if the link is closed. Messages may be buffered; `pending` shows whether they
+        are."""
 
     def pending(self) -> bool:
         """True while buffered bytes wait for the socket to become writable; `flush` sends them."""
@@ -53,4 +56,4 @@ class PodLink(Protocol):
         """Send as many buffered bytes as possible; False if the link is closed."""
 
     def close(self) -> None:
-        """Close; may be repeated."""
+        """Close the link. May be repeated."""

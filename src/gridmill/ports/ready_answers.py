@@ -1,7 +1,8 @@
-"""Answers of a grid that are encoded already, for a server with many readers.
+"""Encoded answers of a grid, for a server with many readers.
 
-A grid may implement this beside `ports.grid.Grid`. Both methods give what the use case of that name gives, as
-JSON, for the same arguments. A server that finds neither calls the use case and encodes the answer.
+A grid may implement this protocol in addition to `ports.grid.Grid`. For a use case and its arguments, `ready`
+and `encoded` return the same answer as the use case, encoded as JSON. If a grid does not implement the
+protocol, the server calls the use case and encodes the answer.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,12 +14,13 @@ class ReadyAnswers(Protocol):
     """A grid with encoded answers."""
 
     def ready(self, name: str, arguments: Mapping[str, Any]) -> bytes | None:
-        """The answer if it is in memory: this never waits and does no work. None: call `encoded`. An answer
-        of a stream may be empty (`[]`)."""
+        """The answer if it is in memory; None if the caller has to call `encoded`. Never waits and does no
+        work. The answer of a stream may be empty (`[]`)."""
 
     def encoded(self, name: str, arguments: Mapping[str, Any]) -> bytes:
-        """The answer, from a thread that may wait. Raises what the use case raises."""
+        """The answer, made in the calling thread, which may have to wait. Raises the errors of the use
+        case."""
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """Call `watcher` from any thread after each commit, and when the control node ends. It must not
-        wait."""
+        """Call `watcher` from any thread after each commit, and when the control node ends. `watcher` must
+        not wait."""

@@ -13,10 +13,10 @@ from gridmill.domain.version_manifest import AliasMove, FileProblem, Verificatio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """One source file as it is now: enough to tell whether it changed. `ctime_ns` is when its content, name
-    or rights last changed, which no program can set; 0 where nobody knows. `content` is the hash of what it
-    holds (16 hex digits), empty where it was not read; `name` is its path relative to the folder of the
-    pipeline, as far as it is below it."""
+    """A source file in its present state, which shows whether the file has changed. `ctime_ns` is the time of
+    the last change of its content, name or permissions, which no program can set; 0 if the time is not known.
+    `content` is the hash of the file's content (16 hex digits); empty if the content was not read. `name` is
+    the path relative to the pipeline's folder, if the file is below this folder."""
 
     path: str
     size_bytes: int
@@ -32,28 +32,29 @@ class Storage(Protocol):
 
     @property
     def location(self) -> str:
-        """The root, as jobs are told it (a folder path)."""
+        """The path of the root folder, as jobs get it."""
 
     @property
     def bundles_location(self) -> str:
-        """Where code bundles lie (a folder path)."""
+        """The path of the folder with code bundles."""
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
-        """The files a source names now, sorted by path; relative paths start at `folder`.
+        """The files to which a source refers now, sorted by path. Relative paths start at `folder`.
 
-        Raises InputError when a path or glob matches nothing, naming what is near.
+        Raises InputError if a path or glob matches nothing; the message names similar paths.
         """
 
     def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
-        """The same files with their content's hashes. Files that look as they did when they were read last
-        are not read again; `key` names the source. May take long: not for holders of the lock. Raises
-        InputError."""
+        """The same files with the hashes of their content. A file that has not changed since it was last read
+        is not read again; `key` names the source. May take long: do not call it while holding the lock.
+        Raises InputError."""
 
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
-        """The files of a code bundle, by name. Raises StorageError where it is not here, InputError."""
+        """The files of a code bundle, by name. Raises StorageError if the bundle is not stored,
+        InputError."""
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """What is wrong with jobs, as far as their data says. Takes bounded time and never raises."""
+        """The problems of jobs that their data shows. Takes bounded time and never raises."""
 
     def remove(self, uri: str) -> None:
         """Delete a folder below the root; succeeds if it does not exist. Raises UnsafePathError."""
@@ -66,60 +67,64 @@ class Storage(Protocol):
         shared: bool = False,
         provenance: Provenance | None = None,
     ) -> None:
-        """Write the manifest of a version that is about to be committed; it is on the disk once
-        `sync_manifests` has returned.
+        """Write the manifest of a version that is about to be committed. It is on the disk after the next
+        `sync_manifests`.
 
-        `listed` is the URI where its attempt listed the files; empty, or nothing there: the manifest has no
-        list. `shared`: several processes wrote to its folder, which is looked at again. May be repeated.
-        Raises StorageError.
+        `listed` is the URI of the list of files that the attempt wrote. If `listed` is empty or the list does
+        not exist, the manifest has no list. With `shared`, several processes wrote to the version's folder,
+        and the folder is read again. May be repeated. Raises StorageError.
         """
 
     def sync_manifests(self) -> None:
-        """Have all manifests that were written on the disk, in one go. Raises StorageError; when they are
-        then written again, `keep_manifest` raises it for those that cannot be."""
+        """Write all new manifests to the disk together. Raises StorageError. If the caller then calls
+        `keep_manifest` again, that method raises StorageError for each manifest that cannot be written."""
 
     def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
-        """The number of the next version of `name`: `number`, or a higher one where a manifest shows that a
-        version which this home does not know has that. One of the same attempt, or without files, was never
-        committed. `first`: the home knows no version of that name."""
+        """The number of the next version of `name`. It is `number`, or a higher number if a manifest shows
+        that a version unknown to this home already has `number`. A manifest of the same attempt, or of a
+        version without files, does not use up its number, because the version was never committed. `first`:
+        the home knows no version of `name`."""
 
     def highest_run(self, pipeline: str) -> int:
-        """The highest number of a run that left something below the root; 0 if none did."""
+        """The highest number of a run of the pipeline that left files below the root; 0 if there is none."""
 
     def drop_listed(self, listed: str) -> None:
-        """Remove such a list, which a manifest has now. Never raises."""
+        """Delete the list of files at `listed` after it was copied into a manifest. Never raises."""
 
     def problems(self, version: Artifact) -> tuple[FileProblem, ...]:
-        """Files of a version that are not as its manifest says, as far as a quick look tells; nothing where
-        it has none. May take long: not for holders of the lock. Raises StorageError.
-        """
+        """The files of a version that differ from its manifest, as far as a quick check shows; none if the
+        version has no manifest. May take long: do not call it while holding the lock. Raises StorageError."""
 
     def verify(self, versions: Iterable[Artifact]) -> Iterator[VerificationResult]:
-        """The same, one after the other, from all of their content."""
+        """The result of a check of the whole content of each version, one version after the other."""
 
     def note_move(self, move: AliasMove) -> None:
-        """Append a move of an alias to those of its name. Raises StorageError."""
+        """Append a move of an alias to the stored moves of its name. Raises StorageError."""
 
     def claim(self, pipeline: str, owner: str) -> None:
-        """Take the pipeline's folders below the root for a store, for good; may be repeated.
+        """Reserve the pipeline's folders below the root for a store permanently. May be repeated.
 
-        Raises ConflictError when they are another store's, UnavailableError when they cannot be written.
+        Raises ConflictError if the folders belong to another store, UnavailableError if they cannot be
+        written.
         """
 
     def has_left(self, folder: str, host: str) -> bool:
-        """Whether `folder` of that machine is known not to exist any more: only where it is this machine."""
+        """Whether it is certain that `folder` of the machine `host` no longer exists. True only if `host` is
+        this machine."""
 
     def free_bytes(self) -> int:
-        """How much can still be written."""
+        """The number of bytes that can still be written."""
 
     def has_bundle(self, bundle: str) -> bool:
-        """Whether the code bundle of that hash is here."""
+        """Whether the code bundle with this hash is stored."""
 
     def shared_bundle(self, bundle: str) -> str:
-        """The path at which all machines that see the root find that code bundle, once it is shared."""
+        """The path of a shared code bundle for all machines that see the root."""
 
     def share_bundle(self, bundle: str) -> None:
-        """Copy it there, unless it is there; may take its time. Raises StorageError."""
+        """Copy a code bundle to the path of `shared_bundle`, unless the copy exists. May take long. Raises
+        StorageError."""
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Keep a code bundle, visible only when whole. Raises InputError when `bundle` is no hash."""
+        """Store a code bundle, which becomes visible only when it is complete. Raises InputError if `bundle`
+        is not the hash of `data`."""

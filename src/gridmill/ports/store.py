@@ -1,6 +1,6 @@
-"""The store port: versioned records changed by compare-and-set, and events; the key of each record.
+"""The store port: versioned records that are changed by compare-and-set, events, and the key of each record.
 
-Every store uses the same key, parent and liveness of a record.
+All stores use the functions of this module for the key, the parent and the liveness of a record.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -48,7 +48,7 @@ Noun: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A noun with its version (1 when first put)."""
+    """A noun (a record of `gridmill.domain`) with its version, which is 1 after the first write."""
 
     noun: Noun
     version: int
@@ -56,9 +56,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedRecord:
-    """A record that is not what was written, so that it is lost. `noun` is its class, `Event` for an event,
-    `Counter` for a number of ids, or `File` for the database itself; `key` and `parent` are as far as they
-    can be read; `problem` is how it was noticed. `told`: `gridmill recover` has reported it."""
+    """A record that is lost because its stored content differs from the written content. `noun` is its class,
+    `Event` for an event, `Counter` for a counter of ids, or `File` for the database itself. `key` and
+    `parent` have the part that is readable. `problem` is the sign by which the damage was noticed. `told`:
+    `gridmill recover` has reported it."""
 
     noun: str
     key: str
@@ -68,13 +69,13 @@ class DamagedRecord:
 
     @property
     def name(self) -> str:
-        """`Run weather-1`."""
+        """The class and the key, for example `Run weather-1`."""
         return f"{self.noun} {self.key}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """Write a noun. `expected` is the version read (0: must not exist yet)."""
+    """A write of a noun. `expected` is the version that was read (0: the noun must not exist yet)."""
 
     noun: Noun
     expected: int
@@ -82,7 +83,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Remove a noun of class `noun` with key `key`, read at version `expected`."""
+    """A deletion of the noun of class `noun` with the key `key`, which was read at version `expected`."""
 
     noun: type[Any]
     key: str
@@ -95,8 +96,8 @@ Mark: TypeAlias = int | str
 
 
 class Order(StrEnum):
-    """The order of a page of records: that in which they were first put, its reverse, or that of their keys
-    (by code point)."""
+    """The order of a page of records: the order of the first writes, its reverse, or the order of keys (by
+    code point)."""
 
     OLDEST_FIRST = "oldest-first"
     NEWEST_FIRST = "newest-first"
@@ -104,38 +105,40 @@ class Order(StrEnum):
 
 
 class Store(Protocol):
-    """All methods are safe to call from several threads.
+    """A store of records and events. All methods are safe to call from several threads.
 
-    A record or event that is not what was written is left out of all answers; the others are not affected.
-    What was noticed of it is in `damage`. The next commit sets a damaged record aside: its key is free then.
+    A record or event whose stored content differs from the written content is left out of all results. Other
+    records are not affected. `damage` lists such records. The next commit sets a damaged record aside, and
+    its key is then free.
     """
 
     def own(self, owner: str) -> None:
-        """Be the one control node that writes here, until it is closed or its connection is lost; may be
-        repeated, and takes up again what was lost. `owner` is told to others who ask for it.
+        """Become the only control node that writes to this store, until the store is closed or its connection
+        is lost. May be repeated, and connects again after a lost connection. Other programs that ask for the
+        owner get `owner`.
 
-        From then on `commit` raises StoreLostError, and writes nothing, when the connection was lost since.
-        Raises StoreInUseError while another one owns it. A store that no other process can reach without
-        the home's lock does nothing.
+        After this call, `commit` raises StoreLostError and writes nothing if the connection was lost in the
+        meantime. Raises StoreInUseError if another control node owns the store. If no other process can reach
+        the store without the home's lock, the method does nothing.
         """
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
-        """Apply all changes and keep all events, or none.
+        """Apply all changes and store all events, or none of them.
 
-        Returns the sequences given to `events` (an event whose (pod_id, number) with number > 0 is kept
-        already is left out silently and gets 0). Put increments a record's version by exactly one.
-        Raises StaleVersionError when any expected version is wrong, StorageError when the store cannot
-        be written, StoreLostError when its server is lost: then nobody knows whether it was committed.
+        Returns the sequences of `events`. If an event with the same (pod_id, number) and number > 0 is
+        already stored, the event is left out and its sequence is 0. Put increments a record's version by
+        exactly one. Raises StaleVersionError if any expected version is wrong, StorageError if the store
+        cannot be written, StoreLostError if the connection to its server is lost: then it is unknown whether
+        the changes were committed.
         """
 
     def get(self, noun: type[Any], key: str) -> Record | None:
-        """One record by key (`keys.key_of`)."""
+        """The record with this key (see `key_of`), or None."""
 
     def live(self) -> Iterable[Record]:
-        """Everything the control node keeps in memory: all sites, resources, schedules and backfills;
-        chunks that are left; deployments that are not gone; runs that are not finished with all their
-        JobRuns; attempts that are placed or running.
-        In the order they were first put."""
+        """All records that the control node keeps in memory: all sites, resources, schedules and backfills;
+        chunks that are not done; deployments that are not GONE; unfinished runs with all their JobRuns; and
+        placed or running attempts. The order is that of the first writes."""
 
     def list(
         self,
@@ -145,7 +148,7 @@ class Store(Protocol):
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Sequence[Record]:
-        """Records of a class in the order they were first put; `parent` filters (see `keys.parent_of`)."""
+        """Records of a class in the order of the first writes. `parent` selects records (see `parent_of`)."""
 
     def page(
         self,
@@ -156,58 +159,59 @@ class Store(Protocol):
         limit: int,
         parent: str | None = None,
     ) -> Sequence[tuple[Mark, Record]]:
-        """The first `limit` records of a class that follow the mark `after` in that order, each with its
-        mark. The record with that mark may have been deleted."""
+        """The first `limit` records of a class that follow the mark `after` in this order, each with its
+        mark. The record that has the mark `after` may have been deleted."""
 
     def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
-        """Those of `among` that are the parent of any record of that class (see `keys.parent_of`)."""
+        """The names in `among` that are the parent of at least one record of the class (see `parent_of`)."""
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000
     ) -> Sequence[Event]:
-        """Kept events with sequence > `after`, in order."""
+        """Stored events with a sequence greater than `after`, in order."""
 
     def last_event(self, run_id: str) -> int:
-        """The sequence of the newest event of a run; 0 where there is none."""
+        """The sequence of the newest event of a run; 0 if there is none."""
 
     def drop_events(self, run_ids: Sequence[str]) -> None:
-        """Forget the events of runs that ended long ago, all but the newest of the store: sequences go on
-        growing. May be repeated."""
+        """Delete the events of old runs, except the newest event of the store, so that sequences continue to
+        increase. May be repeated."""
 
     def space(self) -> StoreSpace:
-        """The space that it takes on the disk."""
+        """The space that the store uses on the disk."""
 
     def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
-        """Give free space back to the file system, as far as the database can, in small steps beside commits;
-        the space afterwards. May be repeated, and is cut short once `goes_on` is false."""
+        """Return free space to the file system, as far as the database can, in small steps between commits.
+        Returns the space that the store uses afterwards. Stops early if `goes_on` returns False. May be
+        repeated."""
 
     def counters(self) -> Mapping[str, int]:
-        """The highest number used so far of each `name-N` id: runs per pipeline, deployments per resource,
-        and `order` for Run.order. Used once, at start."""
+        """The highest number used so far in ids of the form `name-N`, by name: runs per pipeline, deployments
+        per resource, and `order` for Run.order. Called once, at start."""
 
     def use_numbers(self, used: Mapping[str, int]) -> None:
-        """Count these numbers as used up in `counters`; lower ones change nothing."""
+        """Mark these numbers as used in `counters`. A number below the stored number has no effect."""
 
     def damage(self) -> Sequence[DamagedRecord]:
-        """All damage that is known: of records that were set aside, and what this process has noticed."""
+        """All known damage: damaged records that were set aside, and damage that this process has noticed."""
 
     def take_new_damage(self) -> Sequence[DamagedRecord]:
-        """What was noticed since the last call. Asks no database."""
+        """The damage that was noticed since the last call. Does not read the database."""
 
     def check(self) -> Sequence[DamagedRecord]:
-        """Read everything, so that damage is noticed that no answer shows; what `damage` returns then. May
-        take long: not for holders of a lock."""
+        """Read the whole store, to notice damage that no other method has met. Returns all known damage, as
+        `damage` does. May take long: do not call it while holding a lock."""
 
     def mark_told(self) -> None:
-        """Damage that is known now was reported to the user."""
+        """Store that all damage known now was reported to the user."""
 
     def close(self) -> None:
         """Release files and connections; may be repeated."""
 
 
 def key_of(noun: Noun) -> str:
-    """The key: unique within the class."""
-    match noun:  # the most frequent first
+    """The key of a noun, which is unique within its class."""
+    match noun:  # the most frequent classes first
         case JobRun() | Attempt() | Provenance() | Run() | Deployment() | Artifact() | Alias() | Chunk():
             return noun.id
         case Measurement():
@@ -219,10 +223,10 @@ def key_of(noun: Noun) -> str:
 
 
 def parent_of(noun: Noun) -> str:
-    """What `Store.list(parent=...)` filters by: a run's pipeline, a JobRun's run, an attempt's run,
-    the name of an artifact, an alias or a provenance, a measurement's subject, a deployment's resource, a
-    chunk's pipeline; else empty."""
-    match noun:  # the most frequent first
+    """The parent by which `Store.list(parent=...)` selects: the pipeline of a run or a chunk, the run of a
+    JobRun or an attempt, the name of an artifact, an alias or a provenance, the subject of a measurement, the
+    resource of a deployment; otherwise empty."""
+    match noun:  # the most frequent classes first
         case JobRun() | Attempt():
             return noun.run_id
         case Provenance() | Artifact() | Alias():
@@ -240,7 +244,8 @@ def parent_of(noun: Noun) -> str:
 
 
 def is_live(noun: Noun) -> bool:
-    """False for what is finished by itself. (A JobRun is live while its run is: stores join the two.)"""
+    """Whether the noun can be among the records of `Store.live`. For a JobRun this depends on its run, which
+    the stores check; the result here is always True."""
     match noun:
         case JobRun():
             return True

@@ -1,4 +1,5 @@
-"""The shape of a use case: a method of `Grid` and its HTTP request, and the place of each argument in it."""
+"""The form of a use case: a method of `Grid`, its HTTP request, and the place of each argument in the
+request."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,19 +14,19 @@ from gridmill.domain.frozen import dataclass
 from gridmill.ports.grid import Grid
 from gridmill.ports.pages import Page
 
-Hint: TypeAlias = Any  # a type expression; typing has no type for them
+Hint: TypeAlias = Any  # a type expression, for which `typing` has no type
 
 
 class Role(StrEnum):
     """The role that a caller needs. It has no effect yet: every caller that connects may call everything."""
 
-    VIEWER = "viewer"  # reads
-    OPERATOR = "operator"  # runs pipelines, and changes what they make
-    ADMIN = "admin"  # changes what all users share: sites, projects, the disk, the control node
+    VIEWER = "viewer"  # only reads
+    OPERATOR = "operator"  # runs pipelines, and changes their results
+    ADMIN = "admin"  # changes objects that all users share: sites, projects, the disk, the control node
 
 
 class ResponseForm(StrEnum):
-    """What an answer is."""
+    """The form of an answer."""
 
     NOTHING = "nothing"
     ONE = "one"
@@ -35,7 +36,7 @@ class ResponseForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentLimits:
-    """The values that an argument may have over HTTP, in FastAPI's words; None: no limit."""
+    """The limits of an argument's value over HTTP, with FastAPI's names. None: no limit."""
 
     ge: int | None = None
     gt: int | None = None
@@ -52,7 +53,8 @@ _LONG = ArgumentLimits(min_length=1, max_length=500)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathField:
-    """A name in a path: an argument or, with `field`, a field of it. `sent` is its name in OpenAPI."""
+    """A name in a path. Its value is an argument or, if `field` is set, a field of the argument. `sent` is
+    its name in OpenAPI."""
 
     argument: str
     field: str
@@ -60,7 +62,7 @@ class PathField:
     limits: ArgumentLimits
 
     def value(self, arguments: Mapping[str, Any]) -> str:
-        """What stands here in the path of a call."""
+        """The value in the path of a call with these arguments."""
         argument: Any = arguments[self.argument]
         value: str = getattr(argument, self.field) if self.field else argument
         return value
@@ -70,11 +72,12 @@ class PathField:
 class UseCase:
     """A row of the table. `name` is the method of `Grid`, `operation` the name of the route in OpenAPI.
 
-    In `path`, which is below /v1, `{run_id}` is an argument and `{resource.name}` a field of one; a value of
-    `{name:path}` may contain slashes. The arguments of `body` are the request's body: a single one is the
-    whole body, several are the fields of an object. All other arguments are query parameters. `sent` has the
-    names in requests that differ from the names of arguments. `starts_run`: it answers with a run that is
-    active from then on, and that the control node stops when the caller goes, if the caller asks for that.
+    `path` is below /v1. In `path`, `{run_id}` is an argument and `{resource.name}` a field of an argument. A
+    value of `{name:path}` may contain slashes. `body` names the arguments in the body of the request: a
+    single argument is the whole body, and several arguments are the fields of an object. All other arguments
+    are query parameters. `sent` has the names in requests that differ from the names of arguments.
+    `starts_run`: the answer is a run that is now active. If the caller asks for it, the control node stops
+    this run when the caller disconnects.
     """
 
     name: str
@@ -90,28 +93,28 @@ class UseCase:
 
     @property
     def signature(self) -> Signature:
-        """The method's, without `self`."""
+        """The signature of the method, without `self`."""
         return _signature(self.name)
 
     @property
     def takes(self) -> Mapping[str, Hint]:
-        """The types of the arguments, in order."""
+        """The types of the arguments, by name, in order."""
         return {name: hint for name, hint in _hints(self.name).items() if name != "return"}
 
     @property
     def gives(self) -> Hint:
-        """The type of the answer; NoneType where there is none."""
+        """The type of the answer; NoneType if there is no answer."""
         return _hints(self.name)["return"]
 
     @property
     def item(self) -> Hint | None:
-        """The type of the items of a list; None for what is no list."""
+        """The type of the items of a list; None if the answer is not a list."""
         origin: object = get_origin(self.gives)
         return get_args(self.gives)[0] if origin is Page else None
 
     @property
     def form(self) -> ResponseForm:
-        """Whether the answer is one value (of a survey: a tuple), a page of a list, a stream or nothing."""
+        """The form of the answer: one value (which may be a tuple), a page of a list, a stream or nothing."""
         if self.gives is NoneType:
             return ResponseForm.NOTHING
         if self.item is not None:
@@ -124,8 +127,8 @@ class UseCase:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a caller that got no answer may ask again: what only reads, and bundles, whose name is the
-        hash of their content."""
+        """Whether a caller that got no answer may send the request again. This is true for requests that only
+        read, and for bundles, because the name of a bundle is the hash of its content."""
         return self.method == "GET" or self.tag == "bundles"
 
     @property
@@ -150,7 +153,7 @@ class UseCase:
         return {name: self.sent.get(name, name) for name in self.takes if name not in elsewhere}
 
     def filled(self, values: tuple[str, ...]) -> str:
-        """The path with these values, in the order of `places`, instead of the names."""
+        """The path in which `values`, in the order of `places`, replace the names."""
         left = iter(values)
         return _PLACE.sub(lambda found: next(left), self.path)
 
@@ -160,11 +163,13 @@ class UseCase:
         return _PLACE.sub(lambda found: f"{{{self._place(found).sent}{found['slashes']}}}", self.path)
 
     def arguments(self, given: tuple[object, ...], named: Mapping[str, object]) -> Mapping[str, Any]:
-        """The arguments of a call, by name. Raises TypeError as the method does."""
+        """The arguments of a call, by name. Raises TypeError for arguments that the method does not
+        accept."""
         return self.signature.bind(*given, **named).arguments
 
     def names(self, given: int, named: Iterable[str]) -> tuple[str, ...]:
-        """The arguments of a call with so many by position. Raises TypeError as the method does."""
+        """The names of the arguments of a call with `given` positional arguments and the named ones. Raises
+        TypeError for arguments that the method does not accept."""
         return tuple(self.signature.bind(*range(given), **dict.fromkeys(named)).arguments)
 
 

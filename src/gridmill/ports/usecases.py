@@ -1,8 +1,8 @@
-"""The table of use cases: for each method of `Grid` its HTTP request, its tag and the role that it requires.
+"""The table of use cases: the HTTP request, the tag and the required role of each method of `Grid`.
 
-The types of arguments and answers, default values and the line of help are those of the method in
-`ports.grid`. The REST routes with their OpenAPI document (api/routes.py), the HTTP client (sdk/grid_http.py)
-and the calls over the Unix socket (rpc/) are derived from this table.
+The types of arguments and answers, the default values and the help text come from the method in `ports.grid`.
+The REST routes with their OpenAPI document (api/routes.py), the HTTP client (sdk/grid_http.py) and the calls
+over the Unix socket (rpc/) are derived from this table.
 
 Every list has one form: pages of `items` in the order that the method documents, with a `next_cursor`, and
 the arguments `limit` and `cursor` (ports/pages.py). Every stream has one form: a JSON array of items, each
@@ -206,7 +206,7 @@ USE_CASES: Mapping[str, UseCase] = {row.name: row for row in _ROWS}
 
 
 def use_case(name: str) -> UseCase:
-    """The row of that name. Raises InputError."""
+    """The row of the use case with this name. Raises InputError."""
     try:
         return USE_CASES[name]
     except KeyError:
