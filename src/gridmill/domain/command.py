@@ -76,8 +76,8 @@ OWN_VARIABLES = frozenset(
 
 
 def input_variable(job: str) -> str:
-    """The name of the variable that has the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for `my-job`, and
-    `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result `other/job@prod` of another pipeline."""
+    """The name of the variable whose value is the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for
+    `my-job`, and `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result `other/job@prod` of another pipeline."""
     return INPUT + "".join(letter if letter.isalnum() else "_" for letter in job).upper()
 
 

@@ -13,7 +13,8 @@ POD_OVERHEAD_BYTES = 512 * MIB
 """The memory that a pod may use in addition to its jobs: for its agent, and for the warm process with its
 libraries."""
 _TENANTS_PART = 0.75
-"""The part of the machine's processes that all tenants together may have. The farm needs the rest."""
+"""The part of the machine's processes that all tenants together may have. The farm needs the
+remaining share."""
 _LEAST_PROCESSES = 64
 _MOST_PROCESSES = 16_384
 _AGENT_CPUS = 0.05

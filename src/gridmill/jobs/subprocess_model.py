@@ -30,7 +30,8 @@ class ModelProcess:
     replies: TextIO
     scratch: "TemporaryDirectory[str]"
     owner: int = field(default_factory=os.getpid)
-    """The process that started the model's process. Its forks must not use the model's process."""
+    """The process that started the model's process. Forks of it must not use the process of the
+    model."""
 
 
 @dataclass(frozen=True, kw_only=True)

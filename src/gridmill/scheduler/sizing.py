@@ -295,8 +295,8 @@ def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measuremen
 def _frugal(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], parts: int
 ) -> tuple[Measurement, ...]:
-    """The measurements without those that had far more memory than other attempts needed. This applies to
-    kinds that use more memory if they get more."""
+    """The measurements, except of attempts that were given far more memory than other attempts needed.
+    This applies to kinds that use more memory if they get more."""
     if not footprint_of(job).spills:
         return measured
     had = [

@@ -56,8 +56,9 @@ def bundle_members(tar: Path) -> Iterator[tuple[str, str, bytes]]:
 def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> None:
     """Unpack a bundle into `target`, which a rename makes complete or not at all. An existing `target` stays.
 
-    Only files, folders, and links that stay inside are made; other types are refused. With `expected`, the
-    content must have that hash. Raises InputError for a damaged or unsafe archive, StorageError.
+    Only files, folders, and links that point inside the folder are made; other types are refused. With
+    `expected`, the content must have that hash. Raises InputError for a damaged or unsafe
+    archive, StorageError.
     """
     if target.exists():
         return

@@ -52,8 +52,8 @@ _TABLES = ("record", "event", "counter")
 
 
 def _space(connection: Connection) -> StoreSpace:
-    """The space of the whole database. The free space in its tables is estimated from the number of deleted
-    rows."""
+    """The disk space that the whole database uses. The free space in its tables is estimated from the number
+    of deleted rows."""
     cursor = connection.cursor()
     names = ", ".join(f"'{name}'" for name in _TABLES)
     cursor.execute(

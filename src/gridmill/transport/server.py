@@ -261,7 +261,7 @@ def _serve(channel: Channel, events: int) -> bool:
 
 
 def _drain(channel: Channel) -> bool | None:
-    """Reads a limited number of chunks. None if there was none, False if the channel has ended."""
+    """Reads a limited number of chunks. None if there was no message, False if the channel has ended."""
     for count in range(_READS_PER_POLL):
         alive = channel.read()
         if not alive:

@@ -188,7 +188,7 @@ CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
 """Values per chunk. A chunk of wide rows has fewer rows. With more than WIDE columns the limit is lower. A
 chunk has at least BATCH_ROWS rows."""
 MOST_VALUES = 96_000_000
-"""The most values of other tables in memory; larger tables are in files."""
+"""The largest number of values of other tables that are held in memory; larger tables are in files."""
 VALUE_BYTES, WAITING = 2 * 8, 2
 """Bytes per value of a chunk, counted twice because there are two copies; and the number of further chunks in
 memory: one waits, and one is being read."""

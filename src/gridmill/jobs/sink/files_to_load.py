@@ -30,7 +30,7 @@ class LoadedFile:
     modified_ms: int = 0
     """When the source file was last modified, in milliseconds since 1970; 0 if unknown."""
     rejects: bool = False
-    """Whether its rows are rejected rows."""
+    """Whether the rows of this file are rejected rows."""
 
     @property
     def foreign(self) -> bool:

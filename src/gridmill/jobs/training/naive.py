@@ -147,7 +147,7 @@ def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], w
 
 
 def repeated_input(frame: SortedFrame, name: str) -> int:
-    """The number of the input to repeat. Raises InputError if no input has this name."""
+    """The position of the input to repeat. Raises InputError if no input has this name."""
     if name in frame.names:
         return frame.names.index(name)
     near = get_close_matches(name, frame.names, n=1)
