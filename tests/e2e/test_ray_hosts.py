@@ -354,7 +354,7 @@ jobs:
     assert state(view) == "failed"
     said = {name: job(view, name)["job"]["message"] for name in ("gpu", "ram", "many")}
     assert "host beta has 0 GPUs and not GPU number 0, which Ray assigned" in said["gpu"]
-    assert "of memory and not the 500 GiB that it promised" in said["ram"]
+    assert "of memory and not the 500 GiB that Ray assigned to a pod" in said["ram"]
     assert "the largest" in said["many"]
 
 

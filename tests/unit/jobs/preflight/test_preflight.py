@@ -358,7 +358,7 @@ WRONG: dict[str, tuple[str, str, str, str]] = {
         "model: gbdt",
         "model: gbdt, search: {parameters: {epochs: [1, 9]}}",
         "27: jobs.trees.training.search.parameters.epochs",
-        "no 'epochs' to search",
+        "no option 'epochs' to search",
     ),
     "folds": ("model: gbdt", "model: gbdt, folds: 5000", "27: jobs.trees.training.folds", "too few"),
     "sequence": ("sequence: 24", "sequence: 5000", "29: jobs.net.training.sequence", "Use `sequence: "),
