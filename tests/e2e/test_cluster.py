@@ -378,7 +378,9 @@ def test_data_goes_by_a_bucket_whose_credentials_stay_at_home(land: Farmland) ->
         land.gridmill("configure", "site", "far", "--export", "s3://nowhere")
         (land.shared / "tool.sh").write_text("echo never\n")
         run = land.run(COPIES, "copies")  # a bucket that is not there is waited for
-        land.wait(lambda: "thisbucketdoesnotexist" in "".join(land.gridmill("status").split()), "the bucket is told")
+        land.wait(
+            lambda: "thisbucketdoesnotexist" in "".join(land.gridmill("status").split()), "the bucket is told"
+        )
         land.gridmill("stop", "copies-2")
         run.wait(300)
     assert "T0PSECRET" in found(land.alpha)  # the control node has it, for one
