@@ -86,13 +86,15 @@ jobs:
 
 @pytest.mark.long
 def test_kills_of_the_control_node_lose_and_double_no_line(place: Place) -> None:
-    count = 60_000
-    (place.folder / "project").mkdir()
-    (place.folder / "project" / "count.py").write_text(
-        "import time\n"
-        f"for number in range({count}):\n"
+    project, enough = place.folder / "project", place.folder / "enough"
+    project.mkdir()
+    (project / "count.py").write_text(
+        "import itertools, os, time\n"
+        "for number in itertools.count():\n"
         "    print(number)\n"
         "    if number % 200 == 0: time.sleep(0.02)\n"
+        f"    if number % 200 == 0 and os.path.exists({str(enough)!r}): break\n"
+        f"open({str(enough)!r}, 'w').write(str(number + 1))\n"
     )
     file = place.write(f"pipeline: kept\njobs:\n  count:\n    command: {PYTHON} -u count.py\n")
     node = place.start("up")
@@ -105,9 +107,10 @@ def test_kills_of_the_control_node_lose_and_double_no_line(place: Place) -> None
         node.send_signal(signal.SIGKILL)
         node.wait()
         node = place.start("up")
+    enough.touch()
     assert place.gridmill("logs", "kept-1", "-f", timeout=PATIENCE_SECONDS).returncode == 0
     lines = place.gridmill("logs", "kept-1", "count").stdout.split()
-    assert lines == [str(number) for number in range(count)]
+    assert lines == [str(number) for number in range(int(enough.read_text()))]
     node.send_signal(signal.SIGTERM)
     node.wait()
 

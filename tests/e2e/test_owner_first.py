@@ -107,7 +107,7 @@ def is_busy(grid: Grid) -> bool:
 def test_the_grids_own_load_is_no_sign_of_the_owner(grid: Grid) -> None:
     grid.wait(lambda: is_busy(grid), "the load is there")
     time.sleep(QUIET_SECONDS)
-    assert times(grid, "given back") == 0, grid.said("join")
+    assert times(grid, "returned to its owner") == 0, grid.said("join")
     assert is_busy(grid)
 
 
@@ -116,7 +116,7 @@ def test_a_sign_of_the_owner_takes_the_machine_back(grid: Grid, sign: str) -> No
     """Also with a job that does not end by itself."""
     why, where, words = SIGNS[sign]
     grid.wait(lambda: is_busy(grid), "the load is there")
-    before = times(grid, "given back")
+    before = times(grid, "returned to its owner")
     grid.start(
         getattr(grid, where), sign, *(one.replace("BETA", grid.beta.address) for one in words), ahead=FIRST
     )
@@ -124,7 +124,7 @@ def test_a_sign_of_the_owner_takes_the_machine_back(grid: Grid, sign: str) -> No
     came = float(grid.said(sign).split()[0])
     watched = Watched(grid.beta)
     until = time.monotonic() + 120
-    while times(grid, "given back") == before:
+    while times(grid, "returned to its owner") == before:
         assert time.monotonic() < until, grid.said("join")
         time.sleep(0.02)
     returned = time.time() - came

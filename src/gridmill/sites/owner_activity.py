@@ -210,7 +210,7 @@ class IdleWatch:
         signs = {
             "the keyboard or mouse is in use": self._inputs.seconds_since(now),
             "input at a terminal": self._terminals.seconds_since(
-                now, wall, lambda device: is_grid_terminal(device, table, grid)
+                now, wall, lambda device: is_grid_terminal(device, table, grid) or self._is_grid_now(device)
             ),
             "somebody works over SSH": self._sessions.seconds_since(
                 now, time.clock_gettime(time.CLOCK_BOOTTIME), ssh_sessions(table, grid)
@@ -221,6 +221,12 @@ class IdleWatch:
         where = f" ({self._terminals.where})" if what == "input at a terminal" else ""
         self.sign = f"{what}{where}" if seconds < NEVER_SECONDS else ""
         return seconds
+
+    def _is_grid_now(self, device: int) -> bool:
+        """The same by a second look at the processes: a job that began after the first look may have used the
+        terminal before its times were read."""
+        table = self._processes()
+        return is_grid_terminal(device, table, grid_processes(table, rays=False))
 
     def _seconds_since_desktop(self, now: float) -> float:
         desktops = self._desktops

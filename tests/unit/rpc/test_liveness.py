@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,29 +95,33 @@ def test_with_only_a_url_a_stopped_control_node_is_found_by_its_port(node):
     assert over_tcp(url, None).control().pid == 1
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_listener_is_found_if_it_is_a_control_node(host: str):
-    program = """
+LISTENER = """
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
 server = socket.create_server((sys.argv[1], 0), family=family)
 print(server.getsockname()[1], flush=True)
 sys.stdin.read()
 """
+
+
+@contextmanager
+def listening(host: str, name: str) -> Iterator[tuple[int, int]]:
+    """A process with `name` among its words that takes connections and never answers: its port and id."""
+    process = subprocess.Popen(
+        (sys.executable, "-c", LISTENER, host, name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield int(process.stdout.readline()), process.pid
+    finally:
+        process.communicate()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_listener_is_found_if_it_is_a_control_node(host: str):
     for name, found in (("gridmill", True), ("another", False)):
-        process = subprocess.Popen(
-            (sys.executable, "-c", program, host, name),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            with socket.create_connection((host, int(process.stdout.readline()))) as client:
-                # the folder of the interpreter may have the name as well
-                expected = process.pid if found or "gridmill" in sys.executable else 0
-                assert listener_of(client) == expected
-        finally:
-            process.communicate()
+        with listening(host, name) as (port, pid), socket.create_connection((host, port)) as client:
+            # the folder of the interpreter may have the name as well
+            assert listener_of(client) == (pid if found or "gridmill" in sys.executable else 0)
 
 
 def test_a_call_that_takes_long_is_waited_for_while_the_control_node_answers_others(tmp_path: Path):
@@ -135,11 +140,11 @@ def test_a_call_that_takes_long_is_waited_for_while_the_control_node_answers_oth
 
 
 def test_a_control_node_that_takes_connections_and_does_nothing_is_hung():
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    """A process of its own: threads of other tests would use processor time here."""
+    with listening("127.0.0.1", "gridmill") as (port, _):
         began = time.monotonic()
         with pytest.raises(HungNodeError, match="is running and does not answer"):
-            over_tcp(url, None).control()
+            over_tcp(f"http://127.0.0.1:{port}", None).control()
         assert time.monotonic() - began < 5
 
 

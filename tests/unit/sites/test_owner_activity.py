@@ -193,11 +193,25 @@ def test_a_terminal_of_a_job_of_the_grid_is_not_the_owners(code: str) -> None:
     with running(words) as job:
         assert job.stdout is not None
         device = os.stat(job.stdout.readline().strip()).st_rdev
-        table = read_table()
+        table = my_processes()
         grid = grid_processes(table, rays=False)
         assert is_grid_terminal(device, table, grid)
         assert not is_grid_terminal(device, table, grid - {job.pid, *children(job.pid)})
         kill_trees(children(job.pid))
+
+
+def test_a_job_that_begins_during_a_look_is_not_the_owner(tmp_path: Path) -> None:
+    """The processes are read before the times of the terminals."""
+    with running([sys.executable, "-c", WITH_ONE, "-m", "gridmill.pod"]) as job:
+        assert job.stdout is not None
+        name = job.stdout.readline().strip().removeprefix("/dev/")
+        whole = my_processes()
+        looks = [{pid: one for pid, one in whole.items() if pid != job.pid}, whole]
+        watch = IdleWatch(tmp_path, processes=lambda: looks.pop(0))
+        (tmp_path / "pts").mkdir()
+        (tmp_path / name).symlink_to(f"/dev/{name}")
+        assert watch.seconds_since_input() > 1e8
+        assert looks == []
 
 
 def children(pid: int) -> list[int]:
