@@ -1,14 +1,14 @@
-"""The clock as a protocol."""
+"""This module defines the clock of the control node as a protocol, so that tests can replace the clock."""
 
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of time. `now` is Unix time in seconds for records. `monotonic` never decreases and is for
-    waiting."""
+    """A source of time. `now` returns Unix time in seconds, which is used in records. `monotonic` returns a
+    time that never decreases, which is used for waiting."""
 
     def now(self) -> float:
-        """Unix time in seconds. It can jump when the machine's clock is set."""
+        """Unix time in seconds. The time of `now` can jump when somebody sets the clock of the machine."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start. It never jumps."""
+        """Return the seconds since an arbitrary start. It never jumps."""

@@ -7,11 +7,11 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.usage import DiskSpace
 
 GOING = ".going-"
-"""The prefix of the name of an item in the trash."""
+"""The prefix that the name of each item in the trash begins with."""
 
 
 class DiskArea(StrEnum):
-    """The kinds of folders that use space."""
+    """The kinds of folders that use disk space in a home or a storage root."""
 
     OUTPUT = "output"  # below the storage root: KIND/PIPELINE/JOB/FOLDER
     CHECKPOINTS = "checkpoints"  # below the storage root: checkpoints/PIPELINE/JOB/FOLDER
@@ -36,13 +36,14 @@ IN_ROOT = (
     DiskArea.SHARED_BUNDLE,
     DiskArea.IMPORT,
 )
-"""The areas below the storage root. The other areas are in the home."""
+"""The areas of the disk that are below the storage root. All other areas are in the home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskItem:
-    """A folder or file. `name` is unique within its area; the name of an output is its URI below the root.
-    `changed` is Unix time in seconds. `ended` is whether the pod or import of the item has ended."""
+    """A folder or file that uses disk space; `name` is unique within its area, and the
+    name of an output is its URI below the root. `changed` is the Unix time in seconds of the last change of
+    the item. `ended` shows whether the pod or the import that the item belongs to has ended."""
 
     area: DiskArea
     name: str
@@ -52,25 +53,27 @@ class DiskItem:
 
 
 class HomeFolders(Protocol):
-    """The folders of one home and its storage root."""
+    """The listing and the deletion of the folders of one home and its storage root."""
 
     def items(self) -> tuple[DiskItem, ...]:
-        """All items, in the order of area and name. An item that disappears during the listing is left
-        out."""
+        """Return all items on the disk, ordered by area and then by name. An item that disappears while this
+        method lists the items is left out."""
 
     def spaces(self) -> tuple[DiskSpace, ...]:
-        """The free space of the home and of the root, in this order. There is one entry if both are on the
-        same file system. A file system that does not answer is left out."""
+        """Return the free disk space of the home and of the storage root, in this order. If both are on the
+        same file system, the result has one entry. A file system that does not respond is left out of the
+        result."""
 
     def move_to_trash(self, thing: DiskItem) -> None:
-        """Move the item to the trash at once, unless the item has changed since it was listed."""
+        """Move the item to the trash immediately, unless the item has changed since it was listed."""
 
     def delete(self, thing: DiskItem) -> None:
-        """Delete the items in the trash, including items of an interrupted deletion. Raises StorageError."""
+        """Delete the items in the trash, including the items of a deletion that was interrupted. Raises
+        StorageError."""
 
 
 class NoHomeFolders:
-    """No folders: for simulations without a disk."""
+    """An implementation without folders, for simulations that have no disk."""
 
     def items(self) -> tuple[DiskItem, ...]:
         """No items."""
@@ -81,7 +84,7 @@ class NoHomeFolders:
         return ()
 
     def move_to_trash(self, thing: DiskItem) -> None:
-        """Do nothing: there are no items."""
+        """Do nothing, because this implementation has no items."""
 
     def delete(self, thing: DiskItem) -> None:
-        """Do nothing: there are no items."""
+        """Do nothing, because this implementation has no items."""

@@ -1,10 +1,10 @@
-"""The use cases of Gridmill, which the control node's service and its clients offer.
+"""This module has the use cases of Gridmill, which the service of the control node and its clients offer.
 
-`Grid` joins the protocols of schedules, backfills, sites, advice, projects, sinks (alterations and status),
-versions and aliases, and housekeeping. The REST API takes its types, default values and help texts from these
-methods: the first line of a docstring is the help text. `ports/usecases.py` has the HTTP requests. Every
-method that returns a `Page` takes a `limit`, and as `cursor` the `next_cursor` of the previous page (see
-ports/pages.py).
+The protocol `Grid` inherits from one protocol for each subject: schedules, backfills, sites, advice,
+projects, sinks (alterations and status), versions and aliases, and housekeeping. The REST API takes the
+types, default values and help texts of its routes from these methods: the first line of a docstring is the
+help text. `ports/usecases.py` defines the HTTP request of each use case. Every method that returns a `Page`
+takes a `limit` and a `cursor`, which is the `next_cursor` of the previous page (see ports/pages.py).
 """
 
 from collections.abc import Mapping
@@ -47,19 +47,19 @@ class Schedules(Protocol):
     name; the schedule of a job is named `PIPELINE/JOB`."""
 
     def schedules(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ScheduleView]:
-        """List the schedules of kept pipelines and of their jobs, by name."""
+        """List the schedules of stored pipelines and of their jobs, by name."""
 
     def schedule(self, name: str) -> ScheduleView:
         """Show one schedule, with its next due times."""
 
     def pause_schedule(self, name: str) -> ScheduleView:
-        """Start no further run of a schedule until it is started again.
+        """Pause a schedule: it starts no further run until it is started again.
 
         A schedule that is already paused does not change.
         """
 
     def start_schedule(self, name: str) -> ScheduleView:
-        """Let a paused schedule go on, from now.
+        """Start a paused schedule again, beginning with the next due time.
 
         Runs that were due during the pause are skipped.
         """
@@ -69,30 +69,31 @@ class Backfills(Protocol):
     """The use cases of backfills. A pipeline has at most one backfill, which has the pipeline's name."""
 
     def backfills(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[BackfillView]:
-        """List the backfills of pipelines, by name."""
+        """List the backfills of all pipelines, by name."""
 
     def backfill(self, name: str) -> BackfillView:
-        """Show one backfill, with its chunks."""
+        """Show one backfill of a pipeline, with its chunks."""
 
     def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
-        """Start a backfill, or the same one again: chunks that are done stay, the others are run.
+        """Start a backfill, or start it again: chunks that are done stay, and all other chunks are run.
 
-        Returns at once. Chunks of this range that are done or active do not change. All other chunks are run,
-        including failed ones. Without `chunks`, the backfill keeps its earlier chunks. Raises ConflictError
-        if the pipeline has an active backfill over another range, UnavailableError if the control node does
-        not keep running, InputError, PipelineError.
+        Returns at once. Chunks of this range that are done or active are not changed. All other chunks of
+        the range are run, including failed chunks. If `chunks` is not set, the backfill uses the chunks that
+        it already has. Raises ConflictError if the pipeline has an active backfill over another range,
+        UnavailableError if the control node does not run permanently, InputError, PipelineError.
         """
 
     def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:
-        """Run a kept pipeline over a range, in chunks with the parameters `from` and `to`.
+        """Run a stored pipeline over a range of time, in chunks with the parameters `from` and `to`.
 
-        The pipeline is the last applied one with the name of the backfill. Its text is read again for each
-        chunk, with the bounds of the chunk and `values` as parameters. Raises NotFoundError, PipelineError if
-        the text of the pipeline is not stored, and all errors of `start_backfill`.
+        The method uses the pipeline that was applied last under the name of the backfill. The text of the
+        pipeline is read again for each chunk, with the bounds of the chunk and `values` as parameters.
+        Raises NotFoundError, PipelineError if the text of the pipeline is not stored, and all errors of
+        `start_backfill`.
         """
 
     def stop_backfill(self, name: str) -> BackfillView:
-        """Start no further chunk of a backfill until it is started again; active runs go on."""
+        """Stop a backfill: it starts no further chunk until it is started again; active runs continue."""
 
 
 class Sites(Protocol):
@@ -102,24 +103,24 @@ class Sites(Protocol):
         """List all sites and their nodes, by name."""
 
     def nodes(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[NodeView]:
-        """List the provider nodes of all sites: claimed, running, and as seen now.
+        """List the provider nodes of all sites, with their claimed, running and observed use.
 
         Takes about a second.
         """
 
     def farms(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[FarmView]:
-        """List farms, by name, as they were some seconds ago at most, with the speed of the connection."""
+        """List farms, by name, as they were at most some seconds ago, with the speed of the connection."""
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
-        """Add a site, or replace its settings with `replace`; returns it with the nodes seen there.
+        """Add a site, or replace its settings with `replace`; return the site with the nodes that it has.
 
-        The site is opened first. Adding the same site again succeeds. Raises ConflictError if another site
-        has this name and `replace` is false, InputError for settings that the site's kind does not have,
-        UnavailableError if the site does not answer.
+        The control node opens the site before it stores the site. If the same site is added again, the call
+        succeeds. Raises ConflictError if another site has this name and `replace` is false, InputError for
+        settings that the site's kind does not have, UnavailableError if the site does not answer.
         """
 
     def remove_site(self, name: str) -> None:
-        """Delete a site where no resource and no deployment is.
+        """Delete a site that has no resource and no deployment.
 
         Raises ConflictError if the site has a resource or a deployment.
         """
@@ -136,34 +137,35 @@ class Advising(Protocol):
         """
 
     def probe(self, name: str, *, workers: int, share: float = 0.1) -> RunView:
-        """Run one job alone, with this number of workers on a share of its data; returns at once.
+        """Run one job alone, with this number of workers on a fraction of its data; return immediately.
 
-        The job reads the newest versions of its inputs. Its outputs are deleted; its measurements are stored.
-        Raises NotFoundError, InputError.
+        The probed job reads the newest versions of its inputs. The outputs of the probed job are deleted,
+        and its measurements are stored. Raises NotFoundError, InputError.
         """
 
 
 class Sharing(Protocol):
-    """The use cases of projects."""
+    """The use cases of projects: their shares and quotas."""
 
     def configure_project(self, project: Project) -> ProjectView:
-        """Create a project, or replace its share and quota; its usage stays.
+        """Create a project, or replace its share and quota; the recorded usage of the project stays.
 
         Raises InputError.
         """
 
     def projects(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ProjectView]:
-        """List all projects as they are now, by name."""
+        """List all projects with their present usage, by name."""
 
     def remove_project(self, name: str) -> None:
-        """Delete a project without active runs, and its usage.
+        """Delete a project that has no active runs, together with its recorded usage.
 
         Raises NotFoundError, ConflictError if the project has active runs.
         """
 
 
 class Altering(Protocol):
-    """The use cases of alterations of sinks. An alteration applies to runs that start after it."""
+    """The use cases that alter sinks. An alteration of a sink applies to runs that start after the
+    alteration."""
 
     def alterations(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
@@ -173,21 +175,22 @@ class Altering(Protocol):
     def alter_sink(self, name: str, change: SinkChange) -> Alterations:
         """Add or remove a source, constraint, metric or outage window of a sink.
 
-        Returns all alterations of the sink. Raises NotFoundError if the pipeline is not kept or has no such
-        sink, InputError if a part to add already exists or a part to remove does not exist.
+        Returns all alterations of the sink. Raises NotFoundError if the pipeline is not stored or has no
+        such sink, InputError if the part to add already exists or the part to remove does not exist.
         """
 
     def load_tasks(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[LoadTask]:
-        """List the sources of one sink (`pipeline/job`) or of all: last load, rows, rejects, next look.
+        """List the sources of one sink (`pipeline/job`) or of all: last load, rows, rejects, next check.
 
-        The order is by sink, then by source. Raises NotFoundError.
+        The sources are ordered by sink, then by name. Raises NotFoundError.
         """
 
 
 class Projects(Protocol):
-    """The use cases of archives. Paths are on the control node's machine."""
+    """The use cases that write and restore archives. The paths of archives are paths on the machine of the
+    control node."""
 
     def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
         """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
@@ -196,11 +199,11 @@ class Projects(Protocol):
         """
 
     def restore(self, path: str) -> ArchiveResult:
-        """Verify an archive on the control node's machine, then make all of it visible at once.
+        """Verify an archive on the control node's machine, then make its content visible in one step.
 
-        Versions and pipelines that this grid already has in the same form do not change. Raises InputError
-        for a damaged archive, UnsafePathError, ConflictError if this grid has a different version or pipeline
-        with the same name.
+        Versions and pipelines that this grid already has with the same content do not change. Raises
+        InputError for a damaged archive, UnsafePathError, ConflictError if this grid has a different version
+        or pipeline with the same name.
         """
 
 
@@ -213,24 +216,24 @@ class Housekeeping(Protocol):
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
         """Delete unused versions and leftovers, and history that is older than `days`.
 
-        Unused versions and leftovers are versions beyond the number that their jobs retain, files of removed
-        versions and failed attempts, and folders of pods that ended. History is events, reports, code, and
-        runs to which no version refers. Nothing that a run may be using is deleted. With `dry_run` nothing is
-        deleted, and the result is the same.
+        Unused versions are versions beyond the number that their jobs retain; leftovers are the files of
+        removed versions and failed attempts, and the folders of pods that ended. History is events, reports,
+        code bundles, and runs to which no version refers. Files and records that a run may be using are
+        never deleted. With `dry_run` nothing is deleted, but the method returns the same result.
         """
 
     def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
-        """Delete a finished run: its records, events, logs, report, and leftovers of failed attempts.
+        """Delete a finished run: its records, events, logs and report, and leftovers of failed attempts.
 
-        The versions that the run made stay. With `dry_run` nothing is deleted. Raises NotFoundError,
-        ConflictError if the run is active or belongs to a backfill, because the backfill needs the run to
-        know which chunks are done.
+        The versions that the deleted run made stay. With `dry_run` the method deletes nothing. Raises
+        NotFoundError, ConflictError if the run is active or belongs to a backfill, because a backfill needs
+        its runs to know which chunks are done.
         """
 
 
 class Versions(Altering, Protocol):
-    """The use cases of versions. In the name of a version, `pipeline/job@3` has a number, `pipeline/job@prod`
-    has an alias, and `pipeline/job` is the newest version."""
+    """The use cases of versions and aliases. A version is named by its number (`pipeline/job@3`) or by an
+    alias (`pipeline/job@prod`); `pipeline/job` alone names the newest version."""
 
     def artifacts(
         self,
@@ -242,71 +245,73 @@ class Versions(Altering, Protocol):
     ) -> Page[Artifact]:
         """List versions of sinks, datasets, models, predictions and files, newest first.
 
-        Removed versions are left out. `name` is `pipeline/job`.
+        Versions whose content was removed are left out. `name` is `pipeline/job`.
         """
 
     def artifact(self, artifact_id: str) -> Artifact:
-        """Show a version (`pipeline/job@N`, `pipeline/job@ALIAS`); `pipeline/job` alone is the newest."""
+        """Show a version (`pipeline/job@N`, `pipeline/job@ALIAS`, or `pipeline/job` for the newest)."""
 
     def version(self, artifact_id: str) -> VersionView:
-        """Show a version with its names, its inputs, and the versions that were made from it."""
+        """Show a version with its aliases, its inputs, and the versions that were made from it."""
 
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
-        """Show the first rows of a table (or of a sink's rejects), or the files of a model or a command.
+        """Show the first rows of a table (or the rejects of a sink), or the files of a model or a command.
 
-        Raises InputError if there is nothing to show, StorageError if the rows or files cannot be read.
+        Raises InputError if the version has no rows or files to show, StorageError if the rows or files
+        cannot be read.
         """
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
-        """Compare two versions: columns, statistics, metrics, settings, and rows by the columns of `key`.
+        """Compare two versions: columns, statistics, metrics, settings, and rows by the key columns `key`.
 
-        Without `key`, rows are compared by the columns that the versions declare as their key.
+        If `key` is not set, rows are matched by the columns that the versions declare as their key.
         """
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
         """Compare versions of a model side by side: metrics, settings, inputs and software.
 
-        `versions` are numbers, aliases or other models (`pipeline/job`). Without `versions`, the last five
-        versions are compared, oldest first. Raises InputError for a version that is not a model, and if there
-        is only one version.
+        `versions` contains numbers, aliases or the names of other models (`pipeline/job`). Without
+        `versions`, the last five versions are compared, oldest first. Raises InputError for a version that
+        is not a model, and if the method would compare only one version.
         """
 
     def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
-        """Read all content of versions, and compare it with the checksums of when they were made.
+        """Read the whole content of versions, and compare it with the checksums from when they were made.
 
-        `reference` is one version, `pipeline/job` for all versions of a job, a pipeline for all its versions,
-        or empty for all versions. Raises NotFoundError if nothing has this name.
+        `reference` is one version, `pipeline/job` for all versions of a job, a pipeline for all its
+        versions, or empty for all versions. Raises NotFoundError if no version, job or pipeline has this
+        name.
         """
 
     def remove_artifact(
         self, artifact_id: str, *, force: bool = False, dry_run: bool = False
     ) -> RemovalPreview:
-        """Delete the content of a version, or of all (`pipeline/job`); their records stay, for lineage.
+        """Delete the content of a version, or of all versions of `pipeline/job`; their records stay.
 
-        Raises ConflictError if a run may use the version. Without `force`, also raises ConflictError if an
-        alias refers to the version or another version was made from it. With `dry_run` nothing is deleted,
-        and ConflictError is not raised. May be repeated.
+        Raises ConflictError if a run may use the version. Without `force`, the method also raises
+        ConflictError if an alias refers to the version or if another version was made from it. With
+        `dry_run` the method deletes nothing and does not raise ConflictError. May be repeated.
         """
 
     def aliases(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[Alias]:
-        """List the aliases that were set, of one `pipeline/job` or of all, by name.
+        """List the aliases that users have set, of one job (`pipeline/job`) or of all jobs, by name.
 
-        `latest` and `best` always exist and are not listed.
+        The aliases `latest` and `best` always exist and are not listed.
         """
 
     def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
-        """Set or move an alias; with `expected` only where it stands for that version now (0: not set).
+        """Set or move an alias; with `expected`, only if the alias names this version now (0: no version).
 
-        Returns the alias as it is stored. Raises StaleVersionError if the alias refers to another version
+        Returns the alias in its stored form. Raises StaleVersionError if the alias refers to another version
         than `expected`, InputError, NotFoundError for a version that does not exist.
         """
 
     def remove_alias(self, alias_id: str) -> None:
         """Delete an alias; its version stays.
 
-        If the alias is not set, nothing changes.
+        If the alias is not set, the call succeeds and changes nothing.
         """
 
 
@@ -321,35 +326,38 @@ class Grid(
     Sharing,
     Protocol,
 ):
-    """All use cases of a grid. The SDK and the command line work with any implementation.
+    """All use cases of a grid, as one protocol. The SDK and the command line work with any implementation of
+    this protocol.
 
-    Arguments and results are records of `gridmill.domain`. Every error is a GridmillError. All methods are
-    safe to call from several threads. An unknown name or id raises NotFoundError. Methods that change the
-    grid may be repeated: deleting an object that does not exist succeeds.
+    The arguments and results of all methods are records of `gridmill.domain`. Every error that a method
+    raises is a GridmillError. All methods of the grid can be called from several threads at the same time.
+    If a name or id is unknown, the method raises NotFoundError. Methods that change the grid may be
+    repeated: for example, deleting an object that does not exist succeeds.
     """
 
     def control(self) -> ControlView:
-        """Show the control node itself."""
+        """Show the control node of the grid."""
 
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
-        """Keep a pipeline and its resources without running it; `adopt` moves its name to its folder.
+        """Store a pipeline and its resources without running it; `adopt` moves its name to its folder.
 
         Raises PipelineError for references to jobs or resources that do not exist, CapacityError,
-        ConflictError if the name belongs to another folder.
+        ConflictError if the name of the pipeline belongs to another folder.
         """
 
     def start_run(
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
     ) -> RunView:
-        """Start a run; returns at once. `only` names jobs: they run with the jobs that they need.
+        """Start a run of a pipeline; `only` selects jobs, which run with the jobs that they need.
 
-        `force` also runs unchanged jobs; together with `only`, it affects only the jobs in `only`. A code
-        bundle that the pipeline names must be stored before (see `put_bundle`). `adopt` moves the name to the
-        pipeline's folder. Raises ConflictError if the name belongs to another folder.
+        `force` also executes jobs that are unchanged; together with `only`, it affects only the jobs in
+        `only`. If the pipeline refers to a code bundle, the bundle must already be stored (see
+        `put_bundle`). `adopt` moves the name of the pipeline to the folder of this pipeline. Raises
+        ConflictError if the name of the pipeline belongs to another folder.
         """
 
     def plan_run(self, pipeline: Pipeline) -> DryRun:
-        """Plan a run without starting it: sizes with reasons, order, expected memory and time."""
+        """Plan a run without starting it: sizes of jobs with reasons, order, expected memory and time."""
 
     def runs(
         self,
@@ -359,14 +367,15 @@ class Grid(
         limit: int = PAGE_ITEMS,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """List runs, newest first, of one pipeline or of all, in one of these states or in any."""
+        """List the runs of one pipeline or of all, in one of these states or in any state, newest first."""
 
     def run(self, run_id: str, *, since: str = "") -> RunView:
-        """Show a run: the number of jobs in each state, and at most 100 jobs, those that failed or run first.
+        """Show a run: the number of jobs in each state, and at most 100 jobs, failed and running jobs first.
 
-        The jobs have at most 1 MiB; `jobs` lists all jobs. `since` is the `version` of a view that the caller
-        has: if the run has not changed since, the answer has `unchanged` and no jobs. If the run has more
-        than 100 jobs, its view may be up to 2 s old. Raises NotFoundError.
+        The listed jobs have a total size of at most 1 MiB. `jobs` lists all jobs. `since` is the `version`
+        of a view that the caller already has: if the run has not changed since then, the answer has
+        `unchanged` and no jobs. If the run has more than 100 jobs, its view may be up to 2 s old. Raises
+        NotFoundError.
         """
 
     def jobs(
@@ -377,14 +386,14 @@ class Grid(
         limit: int = PAGE_ITEMS,
         cursor: str | None = None,
     ) -> Page[JobView]:
-        """List the jobs of a run in declared order, in one of these states or in any.
+        """List the jobs of a run in declared order, in one of these states or in any state.
 
-        Each job has its attempts, versions and progress, and the reason why it was executed or waits. Raises
-        NotFoundError.
+        Each job has its attempts, its versions, its progress, and the reason why it was executed or is
+        waiting. Raises NotFoundError.
         """
 
     def job(self, run_id: str, name: str) -> JobView:
-        """Show one job of a run.
+        """Show one job of a run, with its attempts.
 
         Raises NotFoundError.
         """
@@ -392,13 +401,13 @@ class Grid(
     def resume(self, run_id: str) -> RunView:
         """Continue a failed or stopped run; jobs that succeeded are not run again.
 
-        A run that succeeded does not change.
+        If the run has succeeded, the method changes nothing.
         """
 
     def stop_run(self, run_id: str, *, job: str | None = None) -> RunView:
-        """Stop a run, or one job of it; returns at once.
+        """Stop a run, or one job of a run, and return immediately.
 
-        A run or job that has ended does not change.
+        If the run or the job has already ended, the method changes nothing.
         """
 
     def events(
@@ -410,12 +419,13 @@ class Grid(
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
-        """List events of a run after the one with the id `after`; waits for one up to `wait_seconds`.
+        """List the events of a run after the event with the id `after`; wait up to `wait_seconds` for one.
 
-        The events are in order. There are at most `limit` events with at most 1 MiB (a single event may be
-        larger). Without `after`, the list begins with the first event. Returns as soon as there is an event,
-        or () after `wait_seconds`. Raises InputError for an invalid id, NotFoundError for a run or a job that
-        does not exist.
+        The events are listed in the order in which they happened. The result has at most `limit` events with
+        at most 1 MiB (a single event may be larger). If `after` is not set, the list begins with the first
+        event of the run. The method returns as soon as there is an event, or returns () after
+        `wait_seconds`. Raises InputError for an invalid id, NotFoundError for a run or a job that does not
+        exist.
         """
 
     def logs(
@@ -431,65 +441,67 @@ class Grid(
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[LogEntry, ...]:
-        """List texts that the jobs of a run wrote after `after`; waits for one up to `wait_seconds`.
+        """List log texts that the jobs of a run wrote after `after`; wait up to `wait_seconds` for one.
 
-        The id of an entry is an offset in the log of the run, in bytes. `after` and `until` may be any
-        offset. `attempt` selects the texts of one attempt and of the other ranks of its gang. With `tail`,
-        the list begins at a place that at least that many lines follow. `search` selects lines that contain
-        this text; an entry with an empty text shows how far the search has read. There are at most `limit`
-        entries with at most about 1 MiB. Raises InputError, NotFoundError.
+        The id of a log entry is its offset in the log of the run, in bytes. `after` and `until` may be any
+        offsets in the log. `attempt` selects the log texts of one attempt and of the other ranks of its
+        gang. With `tail`, the list begins at a position that is followed by at least `tail` lines. `search`
+        selects lines that contain this text; an entry with an empty text shows how far the search has read
+        the log. The result has at most `limit` entries with a total of at most about 1 MiB. Raises
+        InputError, NotFoundError.
         """
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
-        """Create or replace a resource; returns it with the size chosen for it, with reasons.
+        """Create or replace a resource; return it with the size that Gridmill chose, and the reasons.
 
-        Raises CapacityError if no site is large enough.
+        Raises CapacityError if no site is large enough for the resource.
         """
 
     def resources(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Resource]:
-        """List all resources, by name."""
+        """List all resources of the grid, by name."""
 
     def remove_resource(self, name: str) -> None:
-        """Delete a resource; its deployments are released when idle.
+        """Delete a resource; its deployments are released when they are idle.
 
         Raises ConflictError if jobs wait for the resource.
         """
 
     def deployments(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Deployment]:
-        """List the deployments that are not gone, by resource, then by number."""
+        """List the deployments that still exist, by resource, then by number."""
 
     def release(self, deployment_id: str) -> None:
-        """Release a deployment once it is idle.
+        """Release a deployment as soon as it is idle.
 
-        If the deployment does not exist, nothing changes. Raises ConflictError while the deployment works.
+        If the deployment does not exist, the call succeeds and changes nothing. Raises ConflictError while
+        the deployment runs a job.
         """
 
     def pipelines(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Pipeline]:
-        """List pipelines, by name, as they were applied last, or else as they were run last."""
+        """List pipelines by name, each as it was last applied or, if never applied, last run."""
 
     def pipeline(self, name: str) -> Pipeline:
-        """Show one pipeline, as it was applied last, or else as it was run last."""
+        """Show one pipeline as it was last applied, or as it was last run if it was never applied."""
 
     def remove_pipeline(self, name: str) -> None:
-        """Delete a pipeline; its runs and artifacts stay.
+        """Delete a pipeline; its runs and versions stay.
 
         Raises ConflictError if the pipeline has an active run.
         """
 
     def has_bundle(self, bundle: str) -> bool:
-        """Check whether the code bundle of that hash is stored."""
+        """Check whether the code bundle with this hash is stored."""
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Store a code bundle (tar.gz).
+        """Store a code bundle (a tar.gz file).
 
-        Raises InputError if `bundle` is not the hash of the data.
+        Raises InputError if `bundle` is not the hash of the bundle's data.
         """
 
     def report(self, run_id: str) -> str:
-        """Show the report of a run: one self-contained HTML document."""
+        """Show the report of a run, which is one self-contained HTML document."""
 
     def shutdown(self, *, all: bool = False) -> None:
-        """End the control node and its idle deployments; `all` stops the runs that it works for first.
+        """End the control node and its idle deployments; `all` first stops its active runs.
 
-        Without `all`, raises ConflictError with the names of active runs.
+        Without `all`, the method raises ConflictError with the names of the active runs.
         """

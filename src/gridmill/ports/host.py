@@ -1,7 +1,8 @@
-"""The port through which commands use the program that runs them: serve, join a grid, check this machine.
+"""The port through which a command uses the functions of its program: serve, join a grid, check this
+machine.
 
-The command line imports no adapter. `bootstrap` implements these protocols, and `__main__` passes the
-implementation to the command line.
+The command line imports no adapter of a port. `bootstrap` implements these protocols, and `__main__` passes
+the implementation to the command line.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,14 +20,14 @@ from gridmill.ports.store import Store
 from gridmill.settings import Settings
 
 GRID_PORT = 6379
-"""The default port of the head of a grid of loose machines."""
+"""The default port of the head node of a grid of loose machines."""
 
 Check = tuple[str, bool, str]
-"""The subject of a check, whether the check passed, and the result as text."""
+"""The subject of a check, whether the check passed, and the result of the check as text."""
 
 
 class ServedNode(Protocol):
-    """A control node in this process that serves its API and the clients of its home."""
+    """A control node in this process that serves its API and answers the clients of its home."""
 
     @property
     def grid(self) -> Grid:
@@ -34,24 +35,24 @@ class ServedNode(Protocol):
 
     @property
     def control(self) -> ControlView:
-        """The control node as it was when it began to serve."""
+        """The state of the control node when it began to serve."""
 
     @property
     def url(self) -> str:
-        """The URL of the REST API if it also listens on a TCP port; empty if it listens only on the Unix
-        socket."""
+        """The URL of the REST API if the control node also listens on a TCP port; empty if it listens only
+        on the Unix socket."""
 
     @property
     def ending(self) -> bool:
-        """Whether the control node is shutting down by itself."""
+        """Whether the control node has begun to shut down."""
 
     def check_own(self) -> None:
-        """Raise StoreInUseError if another control node has taken over the store."""
+        """Raise StoreInUseError if another control node has taken over the store of this control node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LooseGrid:
-    """The site of a grid of loose machines, and the file with the token that other machines need."""
+    """The site of a grid of loose machines, and the file with the token that other machines need to join."""
 
     site: Site
     token: Path
@@ -59,7 +60,7 @@ class LooseGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmAddress:
-    """The part of a join line that describes a farm. It contains no secret."""
+    """The part of a join line that has the address of a farm and describes it. It contains no secret."""
 
     name: str
     address: str
@@ -68,7 +69,8 @@ class FarmAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantView:
-    """A tenant as `farm tenants` shows it. Times are Unix times in seconds."""
+    """A tenant of a farm, as the command `farm tenants` shows it. All times of a tenant are Unix times in
+    seconds."""
 
     name: str
     version: str
@@ -85,17 +87,19 @@ class TenantRecords(Protocol):
 
     @property
     def listening(self) -> FarmAddress:
-        """The address that the farm announced at its last start."""
+        """The address that the farm stored when it last started."""
 
     def tenants(self) -> tuple[TenantView, ...]:
-        """All tenants that joined the farm."""
+        """All tenants that have joined the farm."""
 
     def invite(self, name: str = "") -> str:
-        """The secret of a new invitation. Without `name`, any new tenant may use it. With `name`, only that
-        tenant may use it, to replace its certificate and token. Raises NotFoundError, ConflictError."""
+        """Create an invitation to the farm, and return its secret. If `name` is not set, any new tenant may
+        use the invitation. If `name` is set, only that tenant may use the invitation, to replace its
+        certificate and token. Raises NotFoundError, ConflictError."""
 
     def revoke(self, name: str) -> None:
-        """Refuse the tenant from now on. Raises NotFoundError."""
+        """Revoke the access of the tenant: the farm refuses its requests after this call. Raises
+        NotFoundError."""
 
 
 class ServedFarm(Protocol):
@@ -107,64 +111,68 @@ class ServedFarm(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 hash (hex) of the farm's certificate."""
+        """The SHA-256 hash (hex) of the certificate of the farm."""
 
     @property
     def one_user(self) -> str:
-        """The reason why the farm serves only one tenant; empty if it serves several tenants."""
+        """The reason why the farm serves only one tenant; empty if the farm serves several tenants."""
 
     def announce(self, known: FarmAddress) -> None:
-        """Store the address for later join lines."""
+        """Store the address of the farm, for join lines that are printed later."""
 
     def count_tenants(self) -> int:
-        """The number of tenants that joined, including revoked ones."""
+        """The number of tenants that have joined the farm, including tenants that were revoked."""
 
     def invite(self) -> str:
-        """The secret of a new invitation."""
+        """Create an invitation to the farm, and return its secret."""
 
 
 class JoinedNode(Protocol):
-    """This machine as a node of a grid."""
+    """This machine as a provider node of a grid."""
 
     @property
     def up(self) -> bool:
         """Whether the node runs."""
 
     def wait_until_up(self, beat: Callable[[], None]) -> None:
-        """Wait until the node runs. `beat` is called repeatedly during the wait and may raise. Raises
-        InputError, UnavailableError."""
+        """Wait until the node runs its processes. The method calls `beat` repeatedly while it waits; `beat`
+        may raise an error. Raises InputError, UnavailableError."""
 
     def leave(self) -> None:
-        """Stop the node after notice to its jobs. May be repeated."""
+        """Notify the jobs of the node, then stop the node. May be repeated."""
 
     def clear(self) -> None:
-        """Wait until the processes of the node have ended, and kill the remaining processes after some
+        """Wait until the processes of the node have ended, and kill processes that still run after some
         seconds."""
 
 
 class Provider(Protocol):
-    """This machine as a machine that a grid may use."""
+    """This machine as a machine that a grid may use for jobs."""
 
     def memory_bytes(self) -> int:
-        """The memory of this machine, or the memory limit of this process's control group."""
+        """The memory size of this machine, or the memory limit of the control group of this process."""
 
     def used_bytes(self) -> int:
-        """The memory in use now."""
+        """The memory of this machine that is in use now."""
 
     def look(self, seconds: float) -> NodeUtilization:
-        """Measure for that time how busy the machine is, and which part of the use is the owner's."""
+        """Measure for `seconds` how busy the machine is, and how much of the use is caused by the machine's
+        owner."""
 
     def seconds_since_input(self) -> float:
-        """The time since the last input at this machine; very long if there was none."""
+        """The seconds since a person last used this machine; a very large value if nobody
+        has used it yet."""
 
     def last_sign(self) -> str:
-        """The kind of the last input; empty if there was none."""
+        """The kind of input by which a person last used this machine; empty if there was none."""
 
     def why_blind(self) -> str:
-        """The reason why the last check could not observe every keyboard; empty if it could."""
+        """The reason why the last check could not observe every keyboard of this machine; empty if it
+        could."""
 
     def claim(self, folder: Path) -> AbstractContextManager[None]:
-        """A context in which this machine cannot join another grid. Raises InputError, UnavailableError."""
+        """Return a context manager; while it is active, this machine cannot join another grid. Raises
+        InputError, UnavailableError."""
 
     def join(
         self,
@@ -176,22 +184,22 @@ class Provider(Protocol):
         memory_bytes: int,
         behind: bool,
     ) -> JoinedNode:
-        """Start a node of the grid at HOST:PORT. With `behind`, the node has a lower priority than all other
-        programs on this machine. Raises InputError, UnavailableError."""
+        """Start a provider node of the grid at HOST:PORT on this machine. With `behind`, the node has a
+        lower priority than all other programs on this machine. Raises InputError, UnavailableError."""
 
 
 class Host(Protocol):
     """All functions that commands need from the program that runs them."""
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """Check a pipeline against its data. Problems in the data are part of the result and are never
-        raised."""
+        """Check a pipeline against its data. Problems in the data are part of the result; the method never
+        raises them as errors."""
 
     def check_site(self, site: Site) -> None:
-        """Raise InputError for settings that the site's kind does not have."""
+        """Raise InputError if a setting of the site does not belong to its kind."""
 
     def records(self, settings: Settings) -> Store:
-        """The store with the records of a home, opened from its file."""
+        """Open the file of a home's store, and return the store with its records."""
 
     def serve(
         self,
@@ -201,15 +209,16 @@ class Host(Protocol):
         take_over: bool,
         say: Callable[[str], None],
     ) -> AbstractContextManager[ServedNode]:
-        """A control node for the home. If `address` is set, the control node also serves at this address.
-        Raises HomeInUseError, StoreInUseError, StorageError, UnavailableError, InputError."""
+        """Start a control node for the home, and return it. If `address` is set, the control node also
+        listens on this address. Raises HomeInUseError, StoreInUseError, StorageError, UnavailableError,
+        InputError."""
 
     def check_head(self, host: str) -> None:
         """Raise InputError if `host` is not an address of this machine, UnavailableError if Ray is not
         installed."""
 
     def gather(self, grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
-        """Start the head of a grid of loose machines, and add its site. Raises UnavailableError."""
+        """Start the head node of a grid of loose machines, and add its site. Raises UnavailableError."""
 
     def serve_farm(
         self,
@@ -221,23 +230,23 @@ class Host(Protocol):
         retain_seconds: float,
         limits: tuple[int | None, int | None] = (None, None),
     ) -> AbstractContextManager[ServedFarm]:
-        """A farm in this process. `limits` are the largest total size in bytes and the largest number of
-        inodes of a tenant's files (None: half of the disk's; 0: no limit). Raises InputError,
-        UnavailableError, HomeInUseError, StorageError."""
+        """Start a farm in this process, and return it. `limits` are the largest total size in bytes and the
+        largest number of inodes of one tenant's files (None: half of those of the disk; 0: no limit). Raises
+        InputError, UnavailableError, HomeInUseError, StorageError."""
 
     def farm_desk(self, settings: Settings) -> AbstractContextManager[TenantRecords]:
-        """The records of the farm of this home. Raises NotFoundError if there is none."""
+        """Return the records of the farm of this home. Raises NotFoundError if this home has no farm."""
 
     def join_farm(self, settings: Settings, name: str, controller: str, line: str) -> None:
         """Use a join line to become a tenant of the farm at `controller`. Raises InputError, ConflictError,
         UnavailableError, StorageError."""
 
     def provider(self) -> Provider:
-        """This machine as a machine that a grid may use."""
+        """Return this machine as a machine that a grid may use for jobs."""
 
     def recover(self, settings: Settings, *, dry_run: bool) -> RecoveryReport:
-        """Restore lost records from the storage root. Raises HomeInUseError, StorageError,
-        InputError."""
+        """Restore lost records of the home from the manifests in the storage root. Raises HomeInUseError,
+        StorageError, InputError."""
 
     def checks(self, settings: Settings) -> Iterator[Check]:
-        """All checks of this machine and of the farms that this home joined."""
+        """Return all checks of this machine and of the farms that this home joined."""

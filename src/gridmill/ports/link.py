@@ -1,4 +1,4 @@
-"""Links between control node and pods: three transports, one protocol."""
+"""This module defines the links between the control node and pods: one protocol with three transports."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,51 +9,53 @@ from gridmill.domain.pod_protocol import FromPod, ToPod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """A message and its channel. Each connection has its own channel; the channel with a pod's newest Hello
-    belongs to the pod."""
+    """A message that a link received, with the channel that it came from. Each connection has its own
+    channel; the channel with the newest Hello of a pod belongs to this pod."""
 
     channel: int
     message: FromPod | None  # None: the channel was closed
 
 
 class LinkServer(Protocol):
-    """The control node's end of all its links. A channel is a number, and each connection has a new
+    """The control node's end of all its links. A channel is a number, and each new connection has a new
     number."""
 
     def receive(self) -> Sequence[ReceivedMessage]:
-        """All received messages; the messages of a channel are in order. Never waits."""
+        """Return all received messages; the messages of one channel are in order. Never waits."""
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Put messages into the queue of the channel. Never waits, and never raises for a closed channel."""
+        """Put messages into the queue of the channel. The method never waits for the pod, and raises no
+        error if the channel is closed."""
 
     def drop(self, channel: int) -> None:
         """Send the queued messages and close the channel."""
 
     def close(self) -> None:
-        """Close all channels. Pods then try to connect again."""
+        """Close all channels. After the link is closed, pods try to connect again."""
 
 
 class PodLink(Protocol):
-    """The pod's end of a link. No method blocks, so that a selector loop can use it."""
+    """The pod's end of a link. No method of the link blocks, so that a selector loop can use the link."""
 
     def connect(self) -> bool:
-        """Try to connect; False if the control node does not answer now."""
+        """Try to connect; return False if the control node does not respond now."""
 
     def fileno(self) -> int | None:
-        """The file descriptor to select on for reading; None if the link must be polled."""
+        """Return the file descriptor that a selector can wait on for reading. Return None if the caller must
+        poll the link."""
 
     def receive(self) -> Sequence[ToPod] | None:
-        """The received messages; None if the link is closed."""
+        """Return the received messages, or None if the link is closed."""
 
     def send(self, messages: Sequence[FromPod]) -> bool:
-        """Send messages; False if the link is closed. Messages may be buffered; `pending` shows whether they
-        are."""
+        """Send messages; return False if the link is closed. Messages may be buffered; `pending` shows
+        whether bytes are still buffered."""
 
     def pending(self) -> bool:
-        """True while buffered bytes wait for the socket to become writable; `flush` sends them."""
+        """Return True while buffered bytes wait for the socket to become writable. `flush` sends them."""
 
     def flush(self) -> bool:
-        """Send as many buffered bytes as possible; False if the link is closed."""
+        """Send as many buffered bytes as possible; return False if the link is closed."""
 
     def close(self) -> None:
         """Close the link. May be repeated."""

@@ -1,4 +1,5 @@
-"""The port of job logs: append each text once, read and search a run's log or its end, and delete logs."""
+"""The port of job logs: append each text once, read and search the log of a run or its end, and delete
+logs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -9,10 +10,12 @@ from gridmill.domain.job_log import LogEntry, LogRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogQuery:
-    """A selection of the texts of a run, from offset `after` up to offset `until` (None: the end of the log).
+    """A selection of the log texts of a run between the offsets `after` and `until` (None: the end of the
+    log).
 
-    `job` selects the texts of one job. `attempt` selects the texts of one attempt and, if it belongs to a
-    gang, of the gang's other ranks. `search` selects lines that contain this text.
+    `job` selects the log texts of one job. `attempt` selects the log texts of one attempt and, if the
+    attempt belongs to a gang, of the other ranks of the gang. `search` selects the log lines that contain
+    this text.
     """
 
     run_id: str
@@ -24,32 +27,33 @@ class LogQuery:
 
 
 class LogStore(Protocol):
-    """A store of job logs. All methods are safe to call from several threads. One process appends, and other
-    processes may read."""
+    """A store of job logs. All methods of the log store can be called from several threads at the same time.
+    One process appends log texts, and other processes may read at the same time."""
 
     def append(self, records: Sequence[LogRecord]) -> None:
-        """Store texts, so that they survive the end of the process. A text is left out if its attempt already
-        has a text with the same or a higher number: texts that are sent again after a crash are stored once.
-        Raises StorageError."""
+        """Store log texts so that they survive the end of the process. A text is left out if its attempt
+        already has a text with the same or a higher number, so texts that a pod sends again after a crash
+        are stored only once. Raises StorageError."""
 
     def read(self, query: LogQuery) -> Sequence[LogEntry]:
-        """The next entries. At the end of the log there are none; otherwise there is at least one entry, and
-        at most about 1 MiB of text. A search reads about 64 MiB at a time. If these contain no match, the
-        result is an entry with an empty text."""
+        """The next entries. At the end of the log the method returns no entries; otherwise it returns at
+        least one entry, and at most about 1 MiB of text. One call with `search` reads about 64 MiB of the
+        log. If these 64 MiB contain no match, the result is an entry with an empty text."""
 
     def tail(self, query: LogQuery, lines: int, *, most_bytes: int | None = None) -> Sequence[LogEntry]:
-        """The entries from a place that at least `lines` lines follow, if the log has so many lines and they
-        have at most about `most_bytes`. If text before this place was dropped, an entry with the number of
-        dropped bytes comes first."""
+        """Return the last entries of the log: at least `lines` lines, if the log has so many lines and if
+        they have at most about `most_bytes`. If a text before the returned entries was dropped, the first
+        entry contains the number of dropped bytes."""
 
     def finish(self, run_id: str) -> None:
-        """Close and compress the files of a run. No more text of the run is expected."""
+        """Close and compress the log files of a run. After this call, no more text of the run is
+        expected."""
 
     def delete(self, run_ids: Sequence[str]) -> None:
-        """Delete the logs of runs; may be repeated. Raises StorageError."""
+        """Delete the logs of these runs; the call may be repeated. Raises StorageError."""
 
     def sizes(self) -> Mapping[str, int]:
-        """The size of each run's log on the disk, in bytes."""
+        """Return the size of each run's log on the disk, in bytes."""
 
     def close(self) -> None:
-        """Release files and threads; may be repeated."""
+        """Release the files and threads of the log store; the call may be repeated."""

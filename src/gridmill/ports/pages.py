@@ -1,9 +1,10 @@
-"""Pages of lists: the form of a page and of its cursor, and the functions that cut a list into pages.
+"""Pages of lists: this module defines a page, its cursor, and the functions that cut a list into pages.
 
-A cursor contains the key of the last item of its page in the order of the list, not a number of items. Items
-that are created or deleted between two requests therefore do not shift other items: an item that exists the
-whole time is in exactly one page. A cursor also contains a mark of its list and of the arguments that select
-items. It is refused for another list or other arguments.
+A cursor contains the key of the last item of its page in the order of the list; it does not contain a number
+of items. Items that are created or deleted between two requests therefore do not shift other items: an item
+that exists during all requests is on exactly one page. A cursor also contains a hash of the list's name and
+of the arguments that select items. The cursor is refused if a caller uses it for another list or with other
+arguments.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -22,18 +23,19 @@ Names: TypeAlias = tuple[str, ...]
 K = TypeVar("K", int, Names)
 
 PAGE_ITEMS = 100
-"""The largest number of items of a page if the caller sets no limit."""
+"""The largest number of items on a page if the caller sets no limit."""
 MOST_ITEMS = 1000
-"""The highest limit that a caller can set."""
+"""The highest `limit` of items on a page that a caller can set."""
 PAGE_BYTES = 2**20
-"""The largest size of a page's items as JSON, in bytes. A larger item is a page by itself."""
+"""The largest total size of the items of a page as JSON, in bytes. An item that is larger than this limit is
+alone on its page."""
 _MOST_POSITION = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """Some items of a list, in its order. `next_cursor` is the cursor for the next page; None on the last
-    page."""
+    """Some successive items of a list. `next_cursor` is the cursor for the next page of the list. It is None
+    on the last page."""
 
     items: tuple[T, ...]
     next_cursor: str | None = None
@@ -41,8 +43,8 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRequest(Generic[K]):
-    """A request for at most `limit` items whose keys follow `after` (None: from the first item). `mark` is
-    the mark of the list and its arguments."""
+    """A request for at most `limit` items whose keys follow the key `after` (None: the page begins with the
+    first item). `mark` is the mark of the list and its arguments."""
 
     limit: int
     mark: str
@@ -52,7 +54,8 @@ class PageRequest(Generic[K]):
 def page_request(
     kind: type[K], name: str, limit: int, cursor: str | None, *arguments: object
 ) -> PageRequest[K]:
-    """The request for a page of the list `name`, whose keys have the type `kind`. Raises InputError."""
+    """Return the request for a page of the list `name`, whose item keys have the type `kind`. Raises
+    InputError."""
     if not 1 <= limit <= MOST_ITEMS:
         raise InputError(f"{limit} is not between 1 and {MOST_ITEMS}", place="limit")
     mark = fingerprint(name, arguments)[:12]
@@ -77,8 +80,8 @@ def _read(kind: type[K], mark: str, cursor: str) -> K:
 
 
 def cut_page(request: PageRequest[K], following: Iterable[tuple[K, T]]) -> Page[T]:
-    """The page that begins with the first item of `following`. `following` are the items after the cursor,
-    with their keys. At most one item more than the page has is read."""
+    """Return the page that begins with the first item of `following`. `following` contains the items after
+    the cursor, each with its key. The function reads at most one item more than the page contains."""
     items, size, last = list[T](), 0, request.after
     for key, item in following:
         size += len(encode(item))
@@ -91,7 +94,7 @@ def cut_page(request: PageRequest[K], following: Iterable[tuple[K, T]]) -> Page[
 
 
 def page_by_names(request: PageRequest[Names], known: Iterable[T], names: Callable[[T], Names]) -> Page[T]:
-    """A page of the items in `known`, in the order of their names."""
+    """Return a page of the items in `known`, in the order of their names."""
     return page_of_views(request, known, names, lambda one: one)
 
 
@@ -101,8 +104,8 @@ def page_of_views(
     names: Callable[[S], Names],
     view: Callable[[S], T],
 ) -> Page[T]:
-    """A page of views of the items in `known`, in the order of their names. Only the views that the page
-    needs are made."""
+    """Return a page of views of the items in `known`, in the order of the items' names. The function makes
+    only the views that the page needs."""
     ordered = sorted(((names(one), one) for one in known), key=itemgetter(0))
     return cut_page(
         request, ((key, view(one)) for key, one in ordered if request.after is None or key > request.after)
@@ -110,5 +113,5 @@ def page_of_views(
 
 
 def names_of_deployment(one: Deployment) -> Names:
-    """The sort key of a deployment: its resource, then the number at the end of its id."""
+    """Return the sort key of a deployment: its resource, then the number at the end of its id."""
     return one.resource, f"{len(one.id):04}", one.id

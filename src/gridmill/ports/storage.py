@@ -1,4 +1,4 @@
-"""The storage port: the location of the root, the listing of sources, code bundles, and deletion."""
+"""The port of the storage root: its location, the files of sources, code bundles, and deletion."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -13,10 +13,11 @@ from gridmill.domain.version_manifest import AliasMove, FileProblem, Verificatio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStat:
-    """A source file in its present state, which shows whether the file has changed. `ctime_ns` is the time of
-    the last change of its content, name or permissions, which no program can set; 0 if the time is not known.
-    `content` is the hash of the file's content (16 hex digits); empty if the content was not read. `name` is
-    the path relative to the pipeline's folder, if the file is below this folder."""
+    """The state of a source file, which shows whether the file has changed since an earlier check.
+    `ctime_ns` is the time of the last change of the file's content, name or permissions, which no program
+    can set; 0 if the time is not known. `content` is the hash of the file's content (16 hex digits); empty
+    if the content was not read. `name` is the path relative to the folder of the pipeline, if the file is
+    below this folder."""
 
     path: str
     size_bytes: int
@@ -28,36 +29,39 @@ class FileStat:
 
 
 class Storage(Protocol):
-    """One storage root and the bundles of one home."""
+    """One storage root and the code bundles of one home."""
 
     @property
     def location(self) -> str:
-        """The path of the root folder, as jobs get it."""
+        """The path of the storage root, as jobs receive it."""
 
     @property
     def bundles_location(self) -> str:
         """The path of the folder with code bundles."""
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
-        """The files to which a source refers now, sorted by path. Relative paths start at `folder`.
+        """Return the files that a source refers to now, sorted by path. Relative paths of a source begin at
+        `folder`.
 
-        Raises InputError if a path or glob matches nothing; the message names similar paths.
+        Raises InputError if a path or glob of the source matches nothing; the message names similar paths.
         """
 
     def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
-        """The same files with the hashes of their content. A file that has not changed since it was last read
-        is not read again; `key` names the source. May take long: do not call it while holding the lock.
-        Raises InputError."""
+        """Return the same files with the hashes of their content. A file that has not changed since it was
+        last read is not read again. `key` names the source. This method may take long: do not call it while
+        you hold the lock of the ledger. Raises InputError."""
 
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
-        """The files of a code bundle, by name. Raises StorageError if the bundle is not stored,
+        """Return the files of a code bundle, by name. Raises StorageError if the bundle is not stored,
         InputError."""
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """The problems of jobs that their data shows. Takes bounded time and never raises."""
+        """Return the problems of jobs that the data of the jobs shows. The method takes a limited time and
+        never raises an error."""
 
     def remove(self, uri: str) -> None:
-        """Delete a folder below the root; succeeds if it does not exist. Raises UnsafePathError."""
+        """Delete a folder below the storage root; the call succeeds if the folder does not exist. Raises
+        UnsafePathError."""
 
     def keep_manifest(
         self,
@@ -67,64 +71,68 @@ class Storage(Protocol):
         shared: bool = False,
         provenance: Provenance | None = None,
     ) -> None:
-        """Write the manifest of a version that is about to be committed. It is on the disk after the next
-        `sync_manifests`.
+        """Write the manifest of a version that the caller commits next. The manifest is certain to be on the
+        disk after the next call of `sync_manifests`.
 
-        `listed` is the URI of the list of files that the attempt wrote. If `listed` is empty or the list does
-        not exist, the manifest has no list. With `shared`, several processes wrote to the version's folder,
-        and the folder is read again. May be repeated. Raises StorageError.
+        `listed` is the URI of the list of files that the attempt wrote. If `listed` is empty or the list
+        does not exist, the manifest has no list. With `shared`, several processes wrote to the folder of the
+        version, and the method reads the folder again. May be repeated. Raises StorageError.
         """
 
     def sync_manifests(self) -> None:
-        """Write all new manifests to the disk together. Raises StorageError. If the caller then calls
-        `keep_manifest` again, that method raises StorageError for each manifest that cannot be written."""
+        """Make sure that all new manifests are on the disk, in one step. Raises StorageError. If the caller
+        then calls `keep_manifest` again, that method raises StorageError for each manifest that cannot be
+        written."""
 
     def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
-        """The number of the next version of `name`. It is `number`, or a higher number if a manifest shows
-        that a version unknown to this home already has `number`. A manifest of the same attempt, or of a
-        version without files, does not use up its number, because the version was never committed. `first`:
-        the home knows no version of `name`."""
+        """Return the number of the next version of the artifact `name`. The result is `number`, or a higher
+        number if a manifest shows that a version unknown to this home already has `number`. A manifest of
+        the same attempt, or of a version without files, does not reserve its number, because that version
+        was never committed. `first` is true if the home knows no version of `name`."""
 
     def highest_run(self, pipeline: str) -> int:
-        """The highest number of a run of the pipeline that left files below the root; 0 if there is none."""
+        """Return the highest number of a run of the pipeline that left files below the storage root; 0 if
+        there is no such run."""
 
     def drop_listed(self, listed: str) -> None:
-        """Delete the list of files at `listed` after it was copied into a manifest. Never raises."""
+        """Delete the list of files at `listed`, after the list was copied into a manifest. Never raises."""
 
     def problems(self, version: Artifact) -> tuple[FileProblem, ...]:
-        """The files of a version that differ from its manifest, as far as a quick check shows; none if the
-        version has no manifest. May take long: do not call it while holding the lock. Raises StorageError."""
+        """Return the files of a version that differ from its manifest, as far as a quick check shows; empty
+        if the version has no manifest. This method may take long: do not call it while you hold the lock of
+        the ledger. Raises StorageError."""
 
     def verify(self, versions: Iterable[Artifact]) -> Iterator[VerificationResult]:
-        """The result of a check of the whole content of each version, one version after the other."""
+        """Check the whole content of each version, one version after the other, and return the results."""
 
     def note_move(self, move: AliasMove) -> None:
-        """Append a move of an alias to the stored moves of its name. Raises StorageError."""
+        """Append a move of an alias to the stored list of moves for this artifact. Raises StorageError."""
 
     def claim(self, pipeline: str, owner: str) -> None:
-        """Reserve the pipeline's folders below the root for a store permanently. May be repeated.
+        """Reserve the folders of a pipeline below the storage root permanently for one store. May be
+        repeated.
 
-        Raises ConflictError if the folders belong to another store, UnavailableError if they cannot be
-        written.
+        Raises ConflictError if the folders belong to another store, UnavailableError if the folders cannot
+        be written.
         """
 
     def has_left(self, folder: str, host: str) -> bool:
-        """Whether it is certain that `folder` of the machine `host` no longer exists. True only if `host` is
-        this machine."""
+        """Return whether it is certain that `folder` on the machine `host` no longer exists. The result can
+        be true only if `host` is this machine."""
 
     def free_bytes(self) -> int:
-        """The number of bytes that can still be written."""
+        """Return the number of bytes that can still be written to the storage root."""
 
     def has_bundle(self, bundle: str) -> bool:
-        """Whether the code bundle with this hash is stored."""
+        """Return whether the code bundle with this hash is stored."""
 
     def shared_bundle(self, bundle: str) -> str:
-        """The path of a shared code bundle for all machines that see the root."""
+        """The path of a shared copy of a code bundle, for all machines that can read the storage root."""
 
     def share_bundle(self, bundle: str) -> None:
-        """Copy a code bundle to the path of `shared_bundle`, unless the copy exists. May take long. Raises
-        StorageError."""
+        """Copy a code bundle to the path of `shared_bundle`, unless the copy already exists. May take long.
+        Raises StorageError."""
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Store a code bundle, which becomes visible only when it is complete. Raises InputError if `bundle`
-        is not the hash of `data`."""
+        """Store a code bundle; readers see the bundle only when it is complete. Raises InputError if
+        `bundle` is not the hash of `data`."""

@@ -1,6 +1,8 @@
-"""The store port: versioned records that are changed by compare-and-set, events, and the key of each record.
+"""The port of the store: versioned records that are changed by compare-and-set, events, and the key of each
+record.
 
-All stores use the functions of this module for the key, the parent and the liveness of a record.
+All stores use the functions of this module to find the key and the parent of a record, and whether the
+record is live.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -48,7 +50,7 @@ Noun: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A noun (a record of `gridmill.domain`) with its version, which is 1 after the first write."""
+    """A noun (a record of `gridmill.domain`) with its version number, which is 1 after the first write."""
 
     noun: Noun
     version: int
@@ -56,10 +58,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamagedRecord:
-    """A record that is lost because its stored content differs from the written content. `noun` is its class,
-    `Event` for an event, `Counter` for a counter of ids, or `File` for the database itself. `key` and
-    `parent` have the part that is readable. `problem` is the sign by which the damage was noticed. `told`:
-    `gridmill recover` has reported it."""
+    """A record that is lost because its stored content differs from the content that was written. `noun` is
+    the class of the record, `Event` for an event, `Counter` for a counter of ids, or `File` for the database
+    itself. `key` and `parent` contain as much of the record's key and parent as can be read. `problem`
+    describes how the damage was noticed. `told`: `told` is true if `gridmill recover` has reported the
+    damage."""
 
     noun: str
     key: str
@@ -69,13 +72,14 @@ class DamagedRecord:
 
     @property
     def name(self) -> str:
-        """The class and the key, for example `Run weather-1`."""
+        """The class and the key of the damaged record, for example `Run weather-1`."""
         return f"{self.noun} {self.key}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A write of a noun. `expected` is the version that was read (0: the noun must not exist yet)."""
+    """A write of one noun to the store. `expected` is the version that the writer has read (0: the noun must
+    not exist yet)."""
 
     noun: Noun
     expected: int
@@ -83,7 +87,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """A deletion of the noun of class `noun` with the key `key`, which was read at version `expected`."""
+    """A deletion of the noun with this class and key, which the writer has read at version `expected`."""
 
     noun: type[Any]
     key: str
@@ -92,12 +96,12 @@ class Delete:
 
 Change: TypeAlias = Put | Delete
 Mark: TypeAlias = int | str
-"""The place of a record in an order: its position or its key."""
+"""The position or the key of a record, which gives its place in an order of records."""
 
 
 class Order(StrEnum):
-    """The order of a page of records: the order of the first writes, its reverse, or the order of keys (by
-    code point)."""
+    """The order of a page of records: by first write, by first write in reverse, or by key (in the order of
+    code points)."""
 
     OLDEST_FIRST = "oldest-first"
     NEWEST_FIRST = "newest-first"
@@ -105,40 +109,42 @@ class Order(StrEnum):
 
 
 class Store(Protocol):
-    """A store of records and events. All methods are safe to call from several threads.
+    """A store of records and events. All methods of the store can be called from several threads at the same
+    time.
 
-    A record or event whose stored content differs from the written content is left out of all results. Other
-    records are not affected. `damage` lists such records. The next commit sets a damaged record aside, and
-    its key is then free.
+    Results contain no record or event whose stored content differs from the content that was written. Damage
+    to one record does not affect other records. `damage` lists such records. The next commit moves a damaged
+    record out of the records, so that its key is free again.
     """
 
     def own(self, owner: str) -> None:
-        """Become the only control node that writes to this store, until the store is closed or its connection
-        is lost. May be repeated, and connects again after a lost connection. Other programs that ask for the
-        owner get `owner`.
+        """Become the only control node that writes to this store, until the store is closed or its
+        connection is lost. The method may be repeated; after a lost connection it connects again. Other
+        programs that ask for the owner of the store receive `owner`.
 
-        After this call, `commit` raises StoreLostError and writes nothing if the connection was lost in the
-        meantime. Raises StoreInUseError if another control node owns the store. If no other process can reach
-        the store without the home's lock, the method does nothing.
+        After this call, `commit` writes nothing and raises StoreLostError if the connection was lost in the
+        meantime. Raises StoreInUseError if another control node owns the store. If other processes cannot
+        reach the store without the lock of the home, the method does nothing.
         """
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
-        """Apply all changes and store all events, or none of them.
+        """Apply all changes and store all events, or do nothing if one of them fails.
 
-        Returns the sequences of `events`. If an event with the same (pod_id, number) and number > 0 is
-        already stored, the event is left out and its sequence is 0. Put increments a record's version by
-        exactly one. Raises StaleVersionError if any expected version is wrong, StorageError if the store
-        cannot be written, StoreLostError if the connection to its server is lost: then it is unknown whether
-        the changes were committed.
+        Returns the sequence numbers of `events`. If an event with the same (pod_id, number) and number > 0
+        is already stored, the event is left out and its sequence number is 0. Put increases the version of a
+        record by exactly one. Raises StaleVersionError if any expected version is wrong, StorageError if the
+        store cannot be written, StoreLostError if the connection to the database server is lost: then it is
+        unknown whether the changes were committed.
         """
 
     def get(self, noun: type[Any], key: str) -> Record | None:
-        """The record with this key (see `key_of`), or None."""
+        """Return the record with this key (see `key_of`), or None if there is no such record."""
 
     def live(self) -> Iterable[Record]:
-        """All records that the control node keeps in memory: all sites, resources, schedules and backfills;
-        chunks that are not done; deployments that are not GONE; unfinished runs with all their JobRuns; and
-        placed or running attempts. The order is that of the first writes."""
+        """Return all records that the control node holds in memory: all sites, resources, schedules and
+        backfills; chunks that are not done; deployments that are not GONE; unfinished runs with all their
+        JobRuns; and placed or running attempts. The records are in the order in which they were first
+        written."""
 
     def list(
         self,
@@ -148,7 +154,8 @@ class Store(Protocol):
         limit: int | None = None,
         newest_first: bool = False,
     ) -> Sequence[Record]:
-        """Records of a class in the order of the first writes. `parent` selects records (see `parent_of`)."""
+        """Return the records of a class in the order in which they were first written. `parent` selects the
+        records with this parent (see `parent_of`)."""
 
     def page(
         self,
@@ -159,58 +166,63 @@ class Store(Protocol):
         limit: int,
         parent: str | None = None,
     ) -> Sequence[tuple[Mark, Record]]:
-        """The first `limit` records of a class that follow the mark `after` in this order, each with its
-        mark. The record that has the mark `after` may have been deleted."""
+        """Return the first `limit` records of a class after the position `after` in this order, each with
+        its own position. The record at the position `after` may have been deleted."""
 
     def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
-        """The names in `among` that are the parent of at least one record of the class (see `parent_of`)."""
+        """Return the names in `among` that are the parent of at least one record of the class (see
+        `parent_of`)."""
 
     def events(
         self, *, run_id: str | None = None, job: str | None = None, after: int = 0, limit: int = 1000
     ) -> Sequence[Event]:
-        """Stored events with a sequence greater than `after`, in order."""
+        """Return stored events whose sequence number is greater than `after`, in order."""
 
     def last_event(self, run_id: str) -> int:
-        """The sequence of the newest event of a run; 0 if there is none."""
+        """Return the sequence number of the newest event of a run; 0 if the run has no events."""
 
     def drop_events(self, run_ids: Sequence[str]) -> None:
-        """Delete the events of old runs, except the newest event of the store, so that sequences continue to
-        increase. May be repeated."""
+        """Delete the events of old runs, except the newest event of the store, so that sequence numbers
+        continue to increase. May be repeated."""
 
     def space(self) -> StoreSpace:
-        """The space that the store uses on the disk."""
+        """Return the disk space that the store uses."""
 
     def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
-        """Return free space to the file system, as far as the database can, in small steps between commits.
-        Returns the space that the store uses afterwards. Stops early if `goes_on` returns False. May be
-        repeated."""
+        """Return free space to the file system, as far as the database allows, in small steps between
+        commits. The result is the disk space that the store uses after this call. The method stops early if
+        `goes_on` returns False. May be repeated."""
 
     def counters(self) -> Mapping[str, int]:
-        """The highest number used so far in ids of the form `name-N`, by name: runs per pipeline, deployments
-        per resource, and `order` for Run.order. Called once, at start."""
+        """Return the highest number used so far in ids of the form `name-N`, by name: runs per pipeline,
+        deployments per resource, and `order` for Run.order. Called once, at start."""
 
     def use_numbers(self, used: Mapping[str, int]) -> None:
-        """Mark these numbers as used in `counters`. A number below the stored number has no effect."""
+        """Record in `counters` that these numbers are used. A number that is lower than the stored number
+        has no effect."""
 
     def damage(self) -> Sequence[DamagedRecord]:
-        """All known damage: damaged records that were set aside, and damage that this process has noticed."""
+        """Return all known damage of the store: damaged records that were already moved out, and damage that
+        this process has noticed."""
 
     def take_new_damage(self) -> Sequence[DamagedRecord]:
-        """The damage that was noticed since the last call. Does not read the database."""
+        """Return the damage that was noticed since the last call of this method. The method does not read
+        the database."""
 
     def check(self) -> Sequence[DamagedRecord]:
-        """Read the whole store, to notice damage that no other method has met. Returns all known damage, as
-        `damage` does. May take long: do not call it while holding a lock."""
+        """Read the whole store, to notice damage in records that no other method has read. Returns all known
+        damage of the store, as `damage` does. This method may take long: do not call it while you hold a
+        lock."""
 
     def mark_told(self) -> None:
-        """Store that all damage known now was reported to the user."""
+        """Record in the store that all damage known now was reported to the user."""
 
     def close(self) -> None:
-        """Release files and connections; may be repeated."""
+        """Release the files and connections of the store; the call may be repeated."""
 
 
 def key_of(noun: Noun) -> str:
-    """The key of a noun, which is unique within its class."""
+    """Return the key of a noun, which is unique within its class."""
     match noun:  # the most frequent classes first
         case JobRun() | Attempt() | Provenance() | Run() | Deployment() | Artifact() | Alias() | Chunk():
             return noun.id
@@ -223,9 +235,9 @@ def key_of(noun: Noun) -> str:
 
 
 def parent_of(noun: Noun) -> str:
-    """The parent by which `Store.list(parent=...)` selects: the pipeline of a run or a chunk, the run of a
-    JobRun or an attempt, the name of an artifact, an alias or a provenance, the subject of a measurement, the
-    resource of a deployment; otherwise empty."""
+    """Return the parent by which `Store.list(parent=...)` selects records: the pipeline of a run or a chunk,
+    the run of a JobRun or an attempt, the name of an artifact, an alias or a provenance, the subject of a
+    measurement, the resource of a deployment; for other nouns it is empty."""
     match noun:  # the most frequent classes first
         case JobRun() | Attempt():
             return noun.run_id
@@ -244,8 +256,8 @@ def parent_of(noun: Noun) -> str:
 
 
 def is_live(noun: Noun) -> bool:
-    """Whether the noun can be among the records of `Store.live`. For a JobRun this depends on its run, which
-    the stores check; the result here is always True."""
+    """Return whether `Store.live` can contain the noun. For a JobRun the answer depends on its run, which
+    the stores check; this function always returns True for a JobRun."""
     match noun:
         case JobRun():
             return True

@@ -1,5 +1,5 @@
-"""The form of a use case: a method of `Grid`, its HTTP request, and the place of each argument in the
-request."""
+"""This module defines what a use case consists of: a method of `Grid`, its HTTP request, and the place of
+each argument in the request."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,8 @@ Hint: TypeAlias = Any  # a type expression, for which `typing` has no type
 
 
 class Role(StrEnum):
-    """The role that a caller needs. It has no effect yet: every caller that connects may call everything."""
+    """The role that a caller needs to call a use case. The role has no effect yet, because every caller that
+    connects may call every use case."""
 
     VIEWER = "viewer"  # only reads
     OPERATOR = "operator"  # runs pipelines, and changes their results
@@ -26,7 +27,7 @@ class Role(StrEnum):
 
 
 class ResponseForm(StrEnum):
-    """The form of an answer."""
+    """The form of the answer of a use case."""
 
     NOTHING = "nothing"
     ONE = "one"
@@ -36,7 +37,8 @@ class ResponseForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentLimits:
-    """The limits of an argument's value over HTTP, with FastAPI's names. None: no limit."""
+    """The limits of the value of an argument over HTTP, with the names that FastAPI uses for them. None: no
+    limit."""
 
     ge: int | None = None
     gt: int | None = None
@@ -53,8 +55,8 @@ _LONG = ArgumentLimits(min_length=1, max_length=500)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathField:
-    """A name in a path. Its value is an argument or, if `field` is set, a field of the argument. `sent` is
-    its name in OpenAPI."""
+    """A name in the path of an HTTP request. The value of the name is an argument or, if `field` is set, a
+    field of the argument. `sent` is the name of the path field in OpenAPI."""
 
     argument: str
     field: str
@@ -62,7 +64,7 @@ class PathField:
     limits: ArgumentLimits
 
     def value(self, arguments: Mapping[str, Any]) -> str:
-        """The value in the path of a call with these arguments."""
+        """Return the value that a call with these arguments has in its path."""
         argument: Any = arguments[self.argument]
         value: str = getattr(argument, self.field) if self.field else argument
         return value
@@ -70,13 +72,15 @@ class PathField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseCase:
-    """A row of the table. `name` is the method of `Grid`, `operation` the name of the route in OpenAPI.
+    """A row of the table of use cases. `name` is the name of the method of `Grid`, and `operation` is the
+    name of the route in OpenAPI.
 
-    `path` is below /v1. In `path`, `{run_id}` is an argument and `{resource.name}` a field of an argument. A
-    value of `{name:path}` may contain slashes. `body` names the arguments in the body of the request: a
-    single argument is the whole body, and several arguments are the fields of an object. All other arguments
-    are query parameters. `sent` has the names in requests that differ from the names of arguments.
-    `starts_run`: the answer is a run that is now active. If the caller asks for it, the control node stops
+    `path` is below /v1. In `path`, `{run_id}` stands for an argument and `{resource.name}` for a field of an
+    argument. A value of `{name:path}` may contain slashes. `body` names the arguments that are in the body
+    of the request: a single argument is the whole body, and several arguments are the fields of an object.
+    All arguments that are neither in the path nor in the body are query parameters. `sent` has the names
+    that arguments have in requests, if they differ from the names in Python. `starts_run` is true if the
+    answer is a run that is now active. If a caller of such a use case asks for it, the control node stops
     this run when the caller disconnects.
     """
 
@@ -93,28 +97,29 @@ class UseCase:
 
     @property
     def signature(self) -> Signature:
-        """The signature of the method, without `self`."""
+        """The signature of the method of the use case, without `self`."""
         return _signature(self.name)
 
     @property
     def takes(self) -> Mapping[str, Hint]:
-        """The types of the arguments, by name, in order."""
+        """The types of the arguments of a use case, by name, in order."""
         return {name: hint for name, hint in _hints(self.name).items() if name != "return"}
 
     @property
     def gives(self) -> Hint:
-        """The type of the answer; NoneType if there is no answer."""
+        """The type of the answer of a use case. The type is NoneType if the use case has no answer."""
         return _hints(self.name)["return"]
 
     @property
     def item(self) -> Hint | None:
-        """The type of the items of a list; None if the answer is not a list."""
+        """The type of the items if the answer is a list. None if the answer is not a list."""
         origin: object = get_origin(self.gives)
         return get_args(self.gives)[0] if origin is Page else None
 
     @property
     def form(self) -> ResponseForm:
-        """The form of the answer: one value (which may be a tuple), a page of a list, a stream or nothing."""
+        """The form of the answer: one value (which may be a tuple), a page of a list, a stream, or no
+        answer."""
         if self.gives is NoneType:
             return ResponseForm.NOTHING
         if self.item is not None:
@@ -127,18 +132,18 @@ class UseCase:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a caller that got no answer may send the request again. This is true for requests that only
-        read, and for bundles, because the name of a bundle is the hash of its content."""
+        """Whether a caller that received no answer may send the request again. The result is true for
+        requests that only read, and for bundles, because the name of a bundle is the hash of its content."""
         return self.method == "GET" or self.tag == "bundles"
 
     @property
     def help(self) -> str:
-        """The first line of the method's docstring."""
+        """The first line of the docstring of the use case's method."""
         return cleandoc(getattr(Grid, self.name).__doc__).partition("\n")[0]
 
     @property
     def places(self) -> tuple[PathField, ...]:
-        """The names in the path, in order."""
+        """The names in the path of a use case, in order."""
         return tuple(self._place(match) for match in _PLACE.finditer(self.path))
 
     def _place(self, found: re.Match[str]) -> PathField:
@@ -148,12 +153,12 @@ class UseCase:
 
     @property
     def queries(self) -> Mapping[str, str]:
-        """The arguments that are query parameters, each with its name in a request."""
+        """The arguments that are query parameters, each with the name that it has in a request."""
         elsewhere = {*self.body, *(place.argument for place in self.places)}
         return {name: self.sent.get(name, name) for name in self.takes if name not in elsewhere}
 
     def filled(self, values: tuple[str, ...]) -> str:
-        """The path in which `values`, in the order of `places`, replace the names."""
+        """Return the path with its names replaced by `values`, in the order of `places`."""
         left = iter(values)
         return _PLACE.sub(lambda found: next(left), self.path)
 
@@ -163,13 +168,13 @@ class UseCase:
         return _PLACE.sub(lambda found: f"{{{self._place(found).sent}{found['slashes']}}}", self.path)
 
     def arguments(self, given: tuple[object, ...], named: Mapping[str, object]) -> Mapping[str, Any]:
-        """The arguments of a call, by name. Raises TypeError for arguments that the method does not
-        accept."""
+        """Return the arguments of a call of the use case, by name. Raises TypeError for arguments that the
+        method does not accept."""
         return self.signature.bind(*given, **named).arguments
 
     def names(self, given: int, named: Iterable[str]) -> tuple[str, ...]:
-        """The names of the arguments of a call with `given` positional arguments and the named ones. Raises
-        TypeError for arguments that the method does not accept."""
+        """Return the names of the arguments in a call with `given` positional arguments and these named
+        arguments. Raises TypeError for arguments that the method does not accept."""
         return tuple(self.signature.bind(*range(given), **dict.fromkeys(named)).arguments)
 
 

@@ -1,12 +1,13 @@
-"""The table of use cases: the HTTP request, the tag and the required role of each method of `Grid`.
+"""The table of use cases: the HTTP request, the OpenAPI tag and the required role of each method of `Grid`.
 
 The types of arguments and answers, the default values and the help text come from the method in `ports.grid`.
 The REST routes with their OpenAPI document (api/routes.py), the HTTP client (sdk/grid_http.py) and the calls
 over the Unix socket (rpc/) are derived from this table.
 
-Every list has one form: pages of `items` in the order that the method documents, with a `next_cursor`, and
-the arguments `limit` and `cursor` (ports/pages.py). Every stream has one form: a JSON array of items, each
-with an `id`, and an argument `after`, the id of the last item that the caller has.
+Every list use case has the same form: pages of `items` in the order that the method documents, with a
+`next_cursor`, and the arguments `limit` and `cursor` (ports/pages.py). Every stream use case has the same
+form: a JSON array of items, each with an `id`, and an argument `after`, which is the id of the last item
+that the caller has.
 """
 
 from collections.abc import Mapping
@@ -202,11 +203,11 @@ _ROWS = (
 )
 
 USE_CASES: Mapping[str, UseCase] = {row.name: row for row in _ROWS}
-"""The rows by name, in the order of the routes."""
+"""The rows of the table of use cases by name, in the order of the routes."""
 
 
 def use_case(name: str) -> UseCase:
-    """The row of the use case with this name. Raises InputError."""
+    """Return the row of the table for the use case with this name. Raises InputError."""
     try:
         return USE_CASES[name]
     except KeyError:
