@@ -115,6 +115,42 @@ def test_a_report_fits_every_screen_in_light_and_dark(browser, shown, tmp_path, 
     assert [url for url in browser.requests if not url.startswith("file:")] == []
 
 
+TIMES = "[...document.querySelectorAll('time')].map(one => one.textContent)"
+BEGAN_THERE = {
+    "Europe/Berlin": "2023-11-14 23:13:20 +01:00 (Europe/Berlin)",
+    "America/St_Johns": "2023-11-14 18:43:20 -03:30 (America/St_Johns)",
+}
+IN_UTC = "2023-11-14 22:13:20 UTC"
+
+
+def test_times_are_in_the_zone_of_the_reader_and_in_utc_without_scripts(browser, tmp_path):
+    file = tmp_path / "times.html"
+    file.write_text(render(a_run(a_job("</time><script>document.title = 'taken'</script>")), ()))
+    begin = len(browser.requests)
+    for zone, text in BEGAN_THERE.items():
+        browser.set_zone(zone)
+        browser.open(file)
+        assert browser.run(TIMES) == [text]
+        assert browser.run("document.querySelector('time').title") == IN_UTC
+        assert browser.run("document.title") == "p-2 succeeded · Gridmill"
+        assert browser.run("document.scripts.length") == 1
+        browser.open(file, scripts=False)
+        assert browser.run(TIMES) == [IN_UTC]
+    browser.set_zone("")
+    assert browser.errors == []
+    assert all(url.startswith("file:") for url in browser.requests[begin:])
+
+
+def test_the_policy_of_a_report_stops_every_other_script(browser, tmp_path):
+    file = tmp_path / "injected.html"
+    page = render(a_run(a_job("load")), ())
+    file.write_text(page.replace("</main>", "<script>document.title = 'taken'</script></main>"))
+    browser.open(file)
+    assert browser.run("document.title") == "p-2 succeeded · Gridmill"
+    assert browser.errors, "the browser reports that it refused the script"
+    browser.errors.clear()
+
+
 def test_a_report_is_printed_without_cut_edges(browser, tmp_path):
     file = tmp_path / "report.html"
     file.write_text(pages()["models"])

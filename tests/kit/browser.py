@@ -104,6 +104,10 @@ class Page:
         while not self._loaded:
             self._read()
 
+    def set_zone(self, name: str) -> None:
+        """Set the time zone of pages that are opened from now on."""
+        self._ask("Emulation.setTimezoneOverride", timezoneId=name)
+
     def media(self, name: str, *, width: int) -> None:
         """Lay the page out as for `print`, on paper of that width."""
         self._ask(

@@ -1,16 +1,19 @@
 """Renders a run as one self-contained HTML page: error or result, then jobs, data, models and advice.
 
-The page has no script and loads nothing. Its size is limited: each list has a maximum number of entries and
-shows how many it leaves out. The advice on workers shows the measured points, the fitted law and its
-confidence. The page begins with the errors (the failed jobs, the reasons and the remedies) or with the
-results of the run. For a prediction, the page shows the chosen model with the reason, and a sample of true
-and predicted values.
+The page loads nothing. Its only script shows times in the reader's time zone, and the policy of the page
+allows no other script: the policy has the hash of its text. Without the script, times are in UTC. The size of
+the page is limited: each list has a maximum number of entries and shows how many it leaves out. The advice on
+workers shows the measured points, the fitted law and its confidence. The page begins with the errors (the
+failed jobs, the reasons and the remedies) or with the results of the run. For a prediction, the page shows
+the chosen model with the reason, and a sample of true and predicted values.
 """
 
 import os
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from math import log2
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -303,6 +306,15 @@ def _compiled() -> BytecodeCache | None:
     return FileSystemBytecodeCache(str(folder)) if os.access(folder, os.W_OK) else None
 
 
+@cache
+def _script() -> tuple[Markup, str]:
+    """The script of the page, and its hash in the form of a Content-Security-Policy."""
+    loader = _environment().loader
+    assert loader is not None
+    text = loader.get_source(_environment(), "times.js")[0]
+    return Markup(text), f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
 def compile_template() -> Template:
     """The template of the page, compiled once in a process."""
     return _environment().get_template("report.html.j2")
@@ -324,9 +336,12 @@ def render(
     remarks = _remarks(view)
     line, left_out = timeline_of(view)
     failed = failures(view, logs)
+    script, script_hash = _script()
     return compile_template().render(
         run=view.run,
         version=__version__,
+        script=script,
+        script_hash=script_hash,
         wall=_wall(view),
         when=_time(view.run.started or view.run.created),
         project="" if view.run.project == DEFAULT else view.run.project,
@@ -334,6 +349,7 @@ def render(
             (name, shortened(_given(value), LONGEST_PARAMETER)) for name, value in view.run.parameters.items()
         ],
         trigger=_trigger(view.run),
+        due=_due(view.run),
         counts=_counts(view),
         failures=failed,
         more_failures=_failed(view) - len(failed) if len(failed) == SHOWN_FAILURES else 0,
@@ -404,10 +420,15 @@ def _trigger(run: Run) -> str:
         return f"a probe of {run.probe}"
     if run.chunk:
         return f"backfill {run.chunk}"
-    return "" if run.due is None else f"its schedule, due {_time(run.due)[1]}"
+    return "its schedule, due" if _due(run) else ""
+
+
+def _due(run: Run) -> tuple[str, str] | None:
+    """The time at which a schedule had to start the run."""
+    return None if run.due is None or run.probe or run.chunk else _time(run.due)
 
 
 def _time(seconds: float) -> tuple[str, str]:
-    """A time in ISO 8601, and as text in the time zone of the machine that writes the report."""
-    local = datetime.fromtimestamp(seconds).astimezone()
-    return local.isoformat(timespec="seconds"), local.strftime("%Y-%m-%d %H:%M:%S %Z")
+    """A time in UTC: in ISO 8601 for the script, and as text for a reader without scripts."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ"), moment.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,7 +1,9 @@
 """The HTML report: what leads it, what it shows of each job, and that it is bounded and harmless."""
 
 import re
+from base64 import b64encode
 from dataclasses import replace
+from hashlib import sha256
 from html.parser import HTMLParser
 
 import pytest
@@ -71,7 +73,7 @@ class Page(HTMLParser):
         assert self._open.pop() == tag
 
     def handle_data(self, data):
-        self.text += f" {data}" if "style" not in self._open else ""
+        self.text += f" {data}" if not {"style", "script"} & set(self._open) else ""
 
 
 def words(page: str) -> str:
@@ -233,11 +235,32 @@ def test_every_text_of_a_user_is_escaped_and_the_page_is_well_formed():
     page = Page(render(view, events, logs=logs(HOSTILE, HOSTILE)))
     assert HOSTILE in page.text
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+", one) for one in page.ids)
-    assert not {"script", "img", "iframe", "object", "link"} & set(page.tags)
+    assert not {"img", "iframe", "object", "link"} & set(page.tags)
+    assert page.tags.count("script") == 1, "the page's own"
     assert all(link.startswith("#") for link in page.links)
 
 
 TRIAL = {"number": 0, "value": 1.0, "parameters": {HOSTILE: HOSTILE}, "seconds": 1.0}
+
+
+def test_the_policy_allows_one_script_by_the_hash_of_its_text():
+    page = render(a_run(a_job("</time><script>alert(1)</script>")), ())
+    scripts = re.findall(r"<script[^>]*>(.*?)</script>", page, re.DOTALL)
+    allowed = re.findall(r"'sha256-([^']+)'", page)
+    assert [b64encode(sha256(text.encode()).digest()).decode() for text in scripts] == allowed
+    assert "script-src 'sha256-" in page
+    assert "unsafe-eval" not in page
+
+
+def test_times_are_in_utc_for_readers_without_scripts():
+    run = a_run(a_job("load"), due=BEGAN - 13.0)
+    page = render(run, ())
+    times = re.findall(r'<time datetime="([^"]+)">([^<]+)</time>', page)
+    assert times == [
+        ("2023-11-14T22:13:20Z", "2023-11-14 22:13:20 UTC"),
+        ("2023-11-14T22:13:07Z", "2023-11-14 22:13:07 UTC"),
+    ]
+    assert "22:13:20 UTC by its schedule, due 2023-11-14 22:13:07 UTC" in words(page)
 
 
 def test_links_lead_somewhere_and_ids_are_unique():
