@@ -141,12 +141,14 @@ def _removed_as_empty(path: Path) -> bool:
     """Whether the path was a control group without processes, as a killed pod leaves it, and was deleted."""
     if not path.is_relative_to("/sys/fs/cgroup"):
         return False
-    below = sorted((one for one in path.rglob("*") if one.is_dir()), reverse=True)
-    if any(map(_has_process, (path, *below))):
+    groups = [
+        Path(folder) for folder, _, _ in os.walk(path, topdown=False)
+    ]  # skips those that vanish meanwhile
+    if any(map(_has_process, groups)):
         return False
     with suppress(OSError):
-        for one in (*below, path):
-            one.rmdir()
+        for group in groups:
+            group.rmdir()
     return not path.exists()
 
 
