@@ -1,1 +1,1 @@
-"""Sites: one module or package each; none imports another."""
+"""The sites: each kind of site is one module or package, and no kind imports another kind."""

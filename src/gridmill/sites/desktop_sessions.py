@@ -1,7 +1,9 @@
-"""Asks systemd-logind when the sessions of a machine's users were last used, with the program `loginctl`.
+"""Asks systemd-logind, with the program `loginctl`, when the desktop sessions of a machine's users were last
+used.
 
-Desktops report to logind whether their users are idle, and since when. The properties are those of
-org.freedesktop.login1.Session: https://www.freedesktop.org/software/systemd/man/org.freedesktop.login1.html
+Desktops report to logind whether their users are idle, and since which time they are idle. The properties
+are those of org.freedesktop.login1.Session:
+https://www.freedesktop.org/software/systemd/man/org.freedesktop.login1.html
 """
 
 import subprocess
@@ -11,19 +13,20 @@ _SHOWN = ("Class", "Type", "State", "IdleHint", "IdleSinceHint", "TimestampMonot
 _GRAPHICAL = ("x11", "wayland", "mir")
 _PATIENCE_SECONDS = 1.0
 _SILENT_LOOKS = 3
-"""After this many unanswered requests in a row the machine counts as in use. One late answer can happen on a
-busy machine."""
+"""After this many unanswered requests to logind in a row, the machine counts as in use. A single late answer
+of logind can also happen on a busy machine."""
 _AGAIN_SECONDS = 30.0
-"""If a machine has no logind, it is asked again after this time."""
+"""If a machine has no logind, Gridmill looks for logind again after this number of seconds."""
 NEVER_SECONDS = 10.0**9
 
 
 class DesktopSessions:
-    """The reports of logind over time.
+    """Collects the reports of logind about desktop sessions over time.
 
-    Times since a sign are very long if there was none, or if there is no logind. All times are of the
-    monotonic clock. Times of the wall clock are converted when they are first seen, so setting the wall clock
-    makes no sign.
+    The time since the last sign of a user is very long if there was no such sign, or if there is no logind.
+    All times in this class are times of the monotonic clock. Times of the wall clock are converted to the
+    monotonic clock when they are first read, so a change of the wall clock does not look like activity of a
+    user.
     """
 
     def __init__(self) -> None:
@@ -33,7 +36,8 @@ class DesktopSessions:
         self._times: dict[int, float] = {}
 
     def look(self, now: float, wall: float) -> None:
-        """Requests the sessions; `wall` is in seconds since 1970."""
+        """Asks logind for the state of the sessions. `wall` is the time of the wall clock in seconds since
+        1970."""
         if now < self._ask_at:
             return
         try:
@@ -49,14 +53,14 @@ class DesktopSessions:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the state of the sessions is unknown."""
+        """Returns whether the state of the users' sessions is unknown."""
         return self._silent >= _SILENT_LOOKS or (self._silent > 0 and self._sessions is None)
 
     def seconds_since_use(self, now: float) -> float:
-        """Seconds since a graphical session of a user was last in use.
+        """Returns the seconds since a graphical session of a user was last in use.
 
-        A session whose desktop never reports idleness counts as in use, and so does a machine whose logind
-        does not answer.
+        A session whose desktop never reports idleness counts as in use. A machine whose logind does not
+        answer counts as in use too.
         """
         if self.is_silent:
             return 0.0
@@ -64,13 +68,13 @@ class DesktopSessions:
         return min((self._idle_seconds(one, now) for one in desktops), default=NEVER_SECONDS)
 
     def seconds_since_arrival(self, now: float) -> float:
-        """Seconds since a session of a user started, or a desktop reported that its user is no longer
-        idle."""
+        """Returns the seconds since a session of a user started, or since a desktop reported that its user
+        is no longer idle."""
         times = (since for one in self._of_users() for since in self._arrivals(one, now))
         return min(times, default=NEVER_SECONDS)
 
     def _of_users(self) -> Iterator[Mapping[str, str]]:
-        """Whether it is a user's session: not the login screen, and not a session that is closing."""
+        """Yields the sessions of users, without login screens and without sessions that are closing."""
         return (
             one
             for one in self._sessions or ()
@@ -95,7 +99,8 @@ def _microseconds(session: Mapping[str, str], name: str) -> int | None:
 
 
 def read_sessions(output: str) -> tuple[Mapping[str, str], ...]:
-    """Parses the output of `loginctl show-session`: NAME=VALUE lines, a blank line between sessions."""
+    """Parses the output of `loginctl show-session`, which has lines NAME=VALUE and a blank line between two
+    sessions."""
     return tuple(filter(None, map(_properties, output.split("\n\n"))))
 
 
@@ -105,7 +110,7 @@ def _properties(block: str) -> Mapping[str, str]:
 
 
 def _sessions() -> tuple[Mapping[str, str], ...] | None:
-    """The properties of all sessions; None if there is no logind. Raises TimeoutExpired."""
+    """Returns the properties of all sessions, or None if there is no logind. Raises TimeoutExpired."""
     listed = _loginctl("list-sessions", "--no-legend")
     if listed is None:
         return None
@@ -115,7 +120,7 @@ def _sessions() -> tuple[Mapping[str, str], ...] | None:
 
 
 def _loginctl(*words: str) -> str | None:
-    """The output of `loginctl`; None if there is no logind, or a session has just ended. Raises
+    """Returns the output of `loginctl`, or None if there is no logind or if a session has just ended. Raises
     TimeoutExpired."""
     try:
         done = subprocess.run(

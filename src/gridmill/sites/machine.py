@@ -1,4 +1,4 @@
-"""Observes this machine: its load, the part of the load that is Gridmill's, its memory and its GPUs."""
+"""Observes this machine: its load, the share of the load that Gridmill causes, its memory and its GPUs."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from gridmill.sites.process_table import (
 _PROC = Path("/proc")
 _SECONDS = 0.25
 _LOOKS = 3
-"""A process counts as one that needs a CPU if it is ready to run at each of four moments."""
+"""A process counts as one that needs a CPU if it is ready to run at each of four moments in time."""
 _GPU_SECONDS = 10.0
 _MIB = 2**20
 _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
@@ -30,11 +30,11 @@ _GPU_FIELDS = "name,memory.total,memory.used,utilization.gpu"
 def look_at_machine(
     seconds: float = _SECONDS, *, with_gpus: bool = True, rays: bool = True
 ) -> NodeUtilization:
-    """Observes the machine for that time.
+    """Observes the machine for this number of seconds.
 
-    CPU time is the kernel's count (proc(5)), including ended children that were waited for. `process_table`
-    defines which processes are the owner's, also for `rays`. `with_gpus` asks the driver, which may take
-    seconds.
+    The CPU time is the time that the kernel counts (proc(5)). It includes ended child processes for which
+    their parents waited. The module `process_table` defines which processes belong to the machine's owner,
+    also for the parameter `rays`. With `with_gpus`, the GPU driver is asked, which may take seconds.
     """
     first = _look(rays=rays)
     waiting = {pid for pid in first.owners if first.table[pid].runs}
@@ -54,8 +54,8 @@ def look_at_machine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MachineSample:
-    """The load between two looks. `at` are their times. On a busy machine reading all processes takes longer
-    than the time between the looks."""
+    """The load of the machine between two measurements. `at` are the times of the measurements. On a busy
+    machine, reading all processes takes longer than the time between the measurements."""
 
     at: tuple[float, float]
     busy_ticks: int
@@ -71,32 +71,35 @@ def _look(*, rays: bool) -> _MachineSample:
 
 
 def _busy_ticks() -> int:
-    """CPU time that was not idle: user, nice, system, irq, softirq and steal of the line `cpu`."""
+    """Returns the CPU time that was not idle: the fields user, nice, system, irq, softirq and steal of the
+    line `cpu` in /proc/stat."""
     words = (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:]
     user, nice, system, _, _, irq, softirq, steal = map(int, words[:8])
     return user + nice + system + irq + softirq + steal
 
 
 def used_bytes() -> int:
-    """The memory that a new process cannot get without swapping (all but MemAvailable of proc(5))."""
+    """Returns the memory in bytes that a new process cannot get without swapping: all memory except
+    MemAvailable of proc(5)."""
     total, available = _memory()
     return total - available
 
 
 def free_bytes() -> int:
-    """The memory that new processes can get without swapping; at most the limit of this process's cgroup."""
+    """Returns the memory in bytes that new processes can get without swapping, but at most the limit of this
+    process's cgroup."""
     return min(_memory()[1], memory_of_machine())
 
 
 def _memory() -> tuple[int, int]:
-    """MemTotal and MemAvailable of proc(5), in bytes."""
+    """Returns MemTotal and MemAvailable of proc(5), in bytes."""
     lines = (line.split() for line in (_PROC / "meminfo").read_text().splitlines())
     kibibytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
     return kibibytes["MemTotal"] * 1024, kibibytes["MemAvailable"] * 1024
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The GPUs that nvidia-smi (NVML) lists; none without it."""
+    """Returns the GPUs that nvidia-smi (NVML) lists, or an empty tuple if nvidia-smi does not exist."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ()
@@ -111,14 +114,16 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def count_gpus(devices: Path = Path("/dev")) -> int | None:
-    """The number of GPUs for jobs here; None if only the driver of another vendor knows it."""
+    """Returns the number of GPUs on this machine for jobs, or None if the machine has GPUs of a vendor whose
+    driver Gridmill cannot ask."""
     count = len(gpus()) or len(list(devices.glob("nvidia[0-9]*")))
     others = ("kfd", "dxg", "dri/renderD*", "accel/accel*")
     return None if not count and any(any(devices.glob(other)) for other in others) else count
 
 
 def read_gpus(output: str) -> Iterator[Gpu]:
-    """Parses lines `NAME, MIB, MIB, PERCENT`; a value that the driver does not report (`[N/A]`) is 0."""
+    """Parses lines `NAME, MIB, MIB, PERCENT` of nvidia-smi. A value that the driver does not report
+    (`[N/A]`) becomes 0."""
     for line in output.splitlines():
         fields = [field.strip() for field in line.rsplit(",", 3)]
         if len(fields) == 4:
@@ -131,13 +136,14 @@ def read_gpus(output: str) -> Iterator[Gpu]:
 
 
 def memory_of_machine() -> int:
-    """The memory of the machine, or the limit of this process's cgroup if it is lower."""
+    """Returns the memory of the machine in bytes, or the limit of this process's cgroup if the limit is
+    lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_cgroup_limits()])
 
 
 def _cgroup_limits() -> list[int]:
-    """Memory limits of this process's cgroups and those above (v2 and v1)."""
+    """Returns the memory limits of this process's cgroup and of the cgroups above it (cgroup v2 and v1)."""
     limits = []
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

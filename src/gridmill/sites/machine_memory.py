@@ -1,8 +1,8 @@
-"""Whether the pods of this machine, of all homes, may use more memory than it can still give.
+"""Checks whether the pods of all homes on this machine may use more memory than the machine still has.
 
-Each home measures the machine by itself and does not know other homes. Pods are processes that all homes of a
-user can see: their promised memory is in their orders, their used memory is in /proc. Other programs count
-through the free memory.
+Each home checks the machine by itself and has no information about other homes. Pods are processes that all
+homes of a user can see. The memory that was promised to a pod is in its order, and the memory that it uses
+is in /proc. The memory of other programs is taken into account because it is not free.
 """
 
 import os
@@ -26,7 +26,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaim:
-    """A pod of this machine: its home, its promised memory, and the present use of its processes."""
+    """A pod on this machine: its home, the memory that was promised to it, and the memory that its processes
+    use now."""
 
     home: str
     promised_bytes: int
@@ -34,12 +35,12 @@ class PodClaim:
 
     @property
     def open_bytes(self) -> int:
-        """The memory that it may still take."""
+        """Returns how much more memory the pod may use."""
         return max(0, self.promised_bytes - self.used_bytes)
 
 
 def pod_claims() -> list[PodClaim]:
-    """The pods whose orders this user may read."""
+    """Returns the pods whose orders this user may read."""
     table = read_table()
     claims = []
     for pid in table:
@@ -52,13 +53,14 @@ def pod_claims() -> list[PodClaim]:
 
 
 def overbooked(home: Path) -> str:
-    """A warning if this machine may run out of memory, with a hint; empty while it has the memory that its
-    pods may use."""
+    """Returns a warning with a hint if this machine may run out of memory, or an empty text while it has the
+    memory that its pods may use."""
     return overbooked_text(str(home), pod_claims(), free_bytes())
 
 
 def overbooked_text(home: str, claims: Sequence[PodClaim], free: int) -> str:
-    """The same for these pods and so much free memory."""
+    """Returns the warning about too little memory for these pods if the machine has `free` bytes left, or an
+    empty text if the memory is sufficient."""
     still = sum(claim.open_bytes for claim in claims)
     if still <= free:
         return ""
@@ -72,7 +74,7 @@ def overbooked_text(home: str, claims: Sequence[PodClaim], free: int) -> str:
 
 
 def homes_text(home: str, claims: Sequence[PodClaim]) -> str:
-    """`2 GiB (/home/a/.gridmill)` for each home except that one."""
+    """Returns texts such as `2 GiB (/home/a/.gridmill)` for each home except `home`."""
     promised: dict[str, int] = {}
     for claim in claims:
         if claim.home != home:
@@ -81,7 +83,8 @@ def homes_text(home: str, claims: Sequence[PodClaim]) -> str:
 
 
 def _pod_folder(pid: int) -> Path | None:
-    """The folder of a pod, which is its working directory; None for other processes and other users' pods."""
+    """Returns the folder of a pod, which is the working directory of its process. Returns None for other
+    processes and for pods of other users."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if not any(pair in _MODULES for pair in pairwise(words)):
@@ -107,7 +110,7 @@ def _private_bytes(pid: int) -> int:
 
 
 class MemoryWatch:
-    """Checks the memory of the machine repeatedly for one home."""
+    """Checks for one home repeatedly whether the machine has enough memory for its pods."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -115,12 +118,13 @@ class MemoryWatch:
         self._problem = ""
 
     def problem(self, now: float) -> str:
-        """The last warning; empty if the last check is old, because there were no pods then."""
+        """Returns the last warning, or an empty text if the last check is old because there were no pods
+        since then."""
         return self._problem if now < self._looked + KNOWN_SECONDS else ""
 
     def look(self, now: float) -> None:
-        """Checks again if the last check is some seconds old. A warning keeps its text until the problem is
-        over."""
+        """Repeats the check if the last check is some seconds old. A warning keeps its text until the
+        machine has enough memory again."""
         if now < self._due:
             return
         self._due, self._looked = now + LOOK_SECONDS, now
@@ -128,5 +132,5 @@ class MemoryWatch:
         self._problem = (self._problem or found) if found else ""
 
     def again(self) -> None:
-        """Called after a pod started: the next check is not delayed."""
+        """Makes the next call of `look` check at once; it is called after a pod started."""
         self._due = 0.0

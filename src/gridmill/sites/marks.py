@@ -1,4 +1,5 @@
-"""Marks that distinguish one home's pods at a site from another's, and one storage root from another."""
+"""Creates marks: random names that distinguish the pods of one home at a site from the pods of another home,
+and one storage root from another."""
 
 import fcntl
 import secrets
@@ -8,7 +9,8 @@ from gridmill.errors import StorageError
 
 
 def mark_root(root: Path, mark: str) -> Path:
-    """The path of the file, which is made if it is missing. Raises StorageError."""
+    """Returns the path of the file that marks the storage root. The file is created if it is missing. Raises
+    StorageError."""
     path = root / ".sites" / mark
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -19,7 +21,8 @@ def mark_root(root: Path, mark: str) -> Path:
 
 
 def mark_of(folder: Path, name: str) -> str:
-    """The mark that distinguishes this home's jobs from all others, made once."""
+    """Returns the random name that distinguishes the jobs of this home from the jobs of all other homes. The
+    name is created once."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / f"{name}.mark").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,7 +1,9 @@
-"""Detects when a machine's owner last used it: at terminals, keyboards and mice, over SSH, at a desktop.
+"""Detects when the owner of a machine last used it: at a terminal, with a keyboard or a mouse, over SSH, or
+at a desktop.
 
-Keyboards and mice are seen by events of their input devices, terminals by their access times, commands over
-SSH by their processes. Desktops report to systemd-logind: see `desktop_sessions`.
+The use of keyboards and mice is detected by the events of their input devices, the use of terminals by their
+access times, and commands over SSH by their processes. Desktops report their use to systemd-logind: see
+`desktop_sessions`.
 """
 
 import os
@@ -16,23 +18,24 @@ from gridmill.sites.desktop_sessions import NEVER_SECONDS, DesktopSessions
 from gridmill.sites.process_table import Table, grid_processes, is_grid_terminal, read_table, ssh_sessions
 
 _EVENT = struct.Struct("@llHHi")
-"""struct input_event of linux/input.h: seconds, microseconds, type, code, value."""
+"""The structure input_event of linux/input.h: seconds, microseconds, type, code, value."""
 _KEY, _RELATIVE = 1, 2
-"""EV_KEY (a key, a button, a touch) and EV_REL (a mouse moves). Events that people do not cause have other
-types: the lid (EV_SW), an accelerometer or a stick that drifts (EV_ABS)."""
+"""The event types EV_KEY (a key, a button or a touch) and EV_REL (the movement of a mouse). Events that
+people do not cause have other types: for example the lid (EV_SW), or an accelerometer or a joystick that
+drifts (EV_ABS)."""
 _MANY = 1024
 
 
 def open_device(path: Path) -> int:
-    """A descriptor for reading without waiting. Raises OSError."""
+    """Returns a file descriptor for reading the device without waiting. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 class InputDevices:
-    """The keyboards and mice below `devices`/input, kept open.
+    """Reads events of the keyboards and mice below `devices`/input, which this class leaves open.
 
-    Each process that opens a device gets all its events, so other readers miss none. (The access times of
-    these devices do not show use: reading does not change them.)
+    Each process that opens a device gets all events of the device, so other readers miss none. (The access
+    times of input devices do not show their use, because reading does not change these times.)
     """
 
     def __init__(self, devices: Path = Path("/dev"), opening: Callable[[Path], int] = open_device) -> None:
@@ -41,11 +44,12 @@ class InputDevices:
         self._open: dict[Path, int] = {}
         self._last: float | None = None
         self.blind = False
-        """Some devices cannot be read by this user; one of them may be a keyboard."""
+        """True if this user cannot read some input devices, of which any may be a keyboard."""
 
     def seconds_since(self, now: float) -> float:
-        """Seconds since the last event, on the clock of `now`; a very large number if there was none. Devices
-        that were plugged in later are watched from this call on."""
+        """Returns the seconds since the last event of any input device, on the clock of `now`, or a very
+        large number if there was no event. Devices that were plugged in after the previous call are observed
+        from this call on."""
         drained = [self._had_input(path) for path in list(self._open)]
         if any(drained):
             self._last = now
@@ -60,7 +64,7 @@ class InputDevices:
             self._close_device(path)
 
     def _opened(self, path: Path) -> bool:
-        """Whether the device may be read; True also for a file that is not a device."""
+        """Returns whether the device may be read. Returns True also for a file that is not a device."""
         try:
             descriptor = self._opening(path)
         except PermissionError:
@@ -74,7 +78,8 @@ class InputDevices:
         return True
 
     def _had_input(self, path: Path) -> bool:
-        """Whether there was an event. A device that was removed is dropped."""
+        """Returns whether the device reported an event since the previous call. A device that was removed
+        from the machine is no longer observed."""
         seen = False
         try:
             while data := os.read(self._open[path], _MANY * _EVENT.size):
@@ -94,16 +99,16 @@ class InputDevices:
 
 _MASTERS = ("ptmx", "pts/ptmx")
 _WINDOW = 8
-"""Seconds. The kernel (tty_update_time in drivers/tty/tty_io.c) changes a terminal's access time only if more
-than its three lowest bits differ: further keys within such a window of 8 s leave no trace."""
+"""The length of a window in seconds. The kernel (tty_update_time in drivers/tty/tty_io.c) changes the access
+time of a terminal only if more than its three lowest bits differ. Therefore further keys within the same
+window of 8 s cannot be detected."""
 
 
 class Terminals:
-    """The terminals below `devices`.
-
-    A time that changed is a sign, unless the clock was set. A program that reads typed text changes the
-    access time of its terminal. If no program reads it, only the time of the last write to ptmx changes,
-    through which all terminal windows and logins type.
+    """Observes the access times of the terminals below `devices`. If an access time has changed, somebody
+    has typed, unless the clock was set. A program that reads typed text changes the access time of its
+    terminal. If no program reads the typed text, only the time of the last write to the device ptmx changes.
+    All terminal windows and logins type through this device.
     """
 
     def __init__(self, devices: Path = Path("/dev")) -> None:
@@ -111,13 +116,15 @@ class Terminals:
         self._times: dict[Path, tuple[float, float]] = {}
         self._last = -NEVER_SECONDS
         self.where = ""
-        """The terminal with the last sign."""
+        """The terminal with the latest input."""
 
     def seconds_since(self, now: float, wall: float, is_grid: Callable[[int], bool]) -> float:
-        """Seconds since the last input, on the clock of `now`; `wall` is in seconds since 1970.
+        """Returns the seconds since the last input at a terminal, on the clock of `now`. `wall` is the wall
+        clock time in seconds since 1970.
 
-        While a window with input is open, there may be more input. `is_grid` returns for a device number
-        whether it is a terminal of the grid's own jobs.
+        While the window of time that contains an input is not over, further input in it cannot be detected.
+        `is_grid` returns for the device number of a terminal whether the terminal belongs to jobs of the
+        grid.
         """
         found = dict(self._access_times())
         for path, (at, device) in found.items():
@@ -147,19 +154,19 @@ class Terminals:
 
 
 class SshSessions:
-    """Commands over SSH without a terminal, detected by their start.
+    """Detects commands over SSH that have no terminal, by the start of their processes.
 
-    Short commands do not count, because monitoring programs use them. Later activity of a command is visible
-    only in its CPU time.
+    Short commands do not count as use of the machine, because monitoring programs run short commands. The
+    later activity of such a command is visible only in its CPU time.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], float] = {}
 
     def seconds_since(self, now: float, uptime: float, sessions: Mapping[int, int]) -> float:
-        """Seconds since a command was last seen to last, on the clock of `now`; see
-        process_table.ssh_sessions. `uptime` is the present time after boot, which is the clock of process
-        starts."""
+        """Returns the seconds since a command over SSH first ran long enough to count, on the clock of
+        `now`; see process_table.ssh_sessions. `uptime` is the present time in seconds after boot, because
+        process starts are measured on this clock."""
         ticks = os.sysconf("SC_CLK_TCK")
         lasting = {
             key: now - (age - _SESSION_SECONDS)
@@ -180,10 +187,10 @@ BLIND = (
 
 
 class IdleWatch:
-    """Combines all signs.
+    """Combines all signs of use.
 
-    If keyboards cannot be read, a desktop counts as used until it reports that it is idle. Otherwise only its
-    report that it is no longer idle counts.
+    If keyboards cannot be read, a desktop counts as used until it reports that it is idle. If keyboards can
+    be read, only the report of a desktop that it is no longer idle counts as use.
     """
 
     def __init__(
@@ -199,10 +206,11 @@ class IdleWatch:
         self._sessions = SshSessions()
         self._desktops = desktops or DesktopSessions()
         self.sign = ""
-        """The kind of the last sign."""
+        """The kind of the last sign of a person."""
 
     def seconds_since_input(self) -> float:
-        """Seconds since the last sign of a person; a very large number if there was none."""
+        """Returns the seconds since the last sign that a person uses the machine, or a very large number if
+        there was no sign."""
         now, wall = time.monotonic(), time.time()
         self._desktops.look(now, wall)
         table = self._processes()
@@ -223,8 +231,8 @@ class IdleWatch:
         return seconds
 
     def _is_grid_now(self, device: int) -> bool:
-        """The same by a second look at the processes: a job that began after the first look may have used the
-        terminal before its times were read."""
+        """Returns whether the terminal belongs to jobs of the grid, by reading the processes again. A job
+        that began after the first reading may have used the terminal before the access times were read."""
         table = self._processes()
         return is_grid_terminal(device, table, grid_processes(table, rays=False))
 
@@ -234,7 +242,7 @@ class IdleWatch:
 
     @property
     def cannot_watch(self) -> bool:
-        """Whether the last look could not read the keyboards, see BLIND."""
+        """Returns whether the keyboards could not be read at the last check; see BLIND."""
         return self._inputs.blind
 
     def close(self) -> None:

@@ -1,4 +1,5 @@
-"""Starts a process that imports all that a pod needs before a pod is requested."""
+"""Starts a process that imports all modules of a pod before any pod is requested, so that the first pod
+starts faster."""
 
 import os
 import socket
@@ -12,13 +13,14 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyProcess:
-    """The process (`gridmill.pod.standby`) and the socket on which it waits."""
+    """A process (`gridmill.pod.standby`) that waits to become a pod, and the socket on which it waits."""
 
     process: subprocess.Popen[bytes]
     link: socket.socket
 
     def become(self, folder: Path, *, lock: int, log: int) -> bool:
-        """Makes it the pod of that folder. Returns False if the process does not exist any more."""
+        """Makes the waiting process the pod of this folder. Returns False if the waiting process does not
+        exist any more."""
         with self.link:
             try:
                 socket.send_fds(self.link, [os.fsencode(folder)], [lock, log])
@@ -28,7 +30,7 @@ class StandbyProcess:
         return True
 
     def end(self) -> None:
-        """Ends the process, which is not needed."""
+        """Ends the waiting process, because it is not needed."""
         self.link.close()
         self.process.kill()
         self.process.wait()

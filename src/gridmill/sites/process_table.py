@@ -1,7 +1,9 @@
-"""Reads the processes of this machine, and separates those of the grid from those of the machine's owner.
+"""Reads the processes of this machine, and separates the processes of the grid from the processes of the
+machine's owner.
 
-The grid's processes are Gridmill's commands, pods, a Ray node's own processes, and their descendants (pods
-adopt orphans). Kernel threads belong to neither, because reads and writes of the grid also keep them busy.
+The processes of the grid are Gridmill's commands, its pods, the processes of a Ray node, and all their
+descendants. Orphans stay descendants because their pods adopt them. Kernel threads belong neither to the
+grid nor to the owner, because reads and writes of the grid also keep them busy.
 """
 
 import os
@@ -21,7 +23,7 @@ _RAY_MODULES = (b"ray.scripts",)
 _ADOPT = ("systemd", "init")
 _SSH_SERVERS = ("sshd", "sshd-session", "sshd-auth")
 _PF_KTHREAD = 0x00200000
-"""Flag of a kernel thread (include/linux/sched.h)."""
+"""The process flag of a kernel thread (include/linux/sched.h)."""
 _POD_WORDS = 6
 _KILL_ROUNDS = 50
 _KILL_PAUSE_SECONDS = 0.02
@@ -30,9 +32,9 @@ _TUNNEL_OPTION = re.compile(rb"-[A-Za-z]*N[A-Za-z]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One line of /proc/PID/stat. `ticks` is its CPU time, `children_ticks` the CPU time of ended children
-    for which it waited, `start` is in ticks after boot, `terminal` is the device number of its controlling
-    terminal."""
+    """One line of /proc/PID/stat. `ticks` is the CPU time of the process, `children_ticks` is the CPU time
+    of the ended children for which it waited, `start` is its start in ticks after boot, and `terminal` is
+    the device number of its controlling terminal."""
 
     name: str
     parent: int
@@ -50,7 +52,7 @@ Table = Mapping[int, Process]
 
 
 def read_table() -> Table:
-    """All processes that this user sees."""
+    """Returns all processes that this user can see."""
     return dict(_processes())
 
 
@@ -61,17 +63,17 @@ def _processes() -> Iterator[tuple[int, Process]]:
 
 
 def read_one(pid: int) -> Process | None:
-    """The process; None if it has ended."""
+    """Returns the process with this id, or None if it has ended."""
     with suppress(OSError, ValueError, IndexError):
         return read_process(pid, (PROC / str(pid) / "stat").read_text())
     return None
 
 
 def read_process(pid: int, stat: str) -> Process:
-    """Parses a line of /proc/PID/stat (proc(5)).
+    """Parses the line in /proc/PID/stat (see proc(5)).
 
-    The time of orphans does not count for the process that adopted them, because they may have been
-    Gridmill's.
+    The CPU time of orphans is not added to the process that adopted them, because the orphans may have been
+    processes of Gridmill.
     """
     head, _, rest = stat.rpartition(")")
     name, words = head.partition("(")[2], rest.split()
@@ -90,23 +92,26 @@ def read_process(pid: int, stat: str) -> Process:
 
 
 def grid_processes(table: Table, *, rays: bool) -> frozenset[int]:
-    """This process, Gridmill's processes and their descendants; with `rays` also every Ray node.
+    """Returns the processes of the grid: this process, other processes of Gridmill, and all their
+    descendants. With `rays`, the processes of every Ray node are included.
 
-    (A lent machine is a Ray node below this process; another Ray on it belongs to its owner.)
+    (On a lent machine, the grid's Ray node is a descendant of this process. Any other Ray node on the
+    machine belongs to the owner.)
     """
     known = {pid: True for pid in table if pid == os.getpid() or is_grid_command(_words(pid), rays=rays)}
     return frozenset(pid for pid in table if _descends(pid, table, known))
 
 
 def owner_processes(table: Table, grid: Collection[int]) -> frozenset[int]:
-    """The owner's processes: not the grid's, not the kernel's, and not SSH connections that only forward
-    ports."""
+    """Returns the processes of the machine's owner. Processes of the grid, kernel threads, and SSH
+    connections that only forward ports are left out."""
     kernel = {pid for pid, process in table.items() if process.is_kernel}
     return frozenset(table.keys() - kernel - set(grid) - _tunnels(table))
 
 
 def is_grid_command(words: list[bytes], *, rays: bool) -> bool:
-    """Whether its command line is that of a pod or command of Gridmill, or of a Ray node's own process."""
+    """Returns whether this command line starts a pod or a command of Gridmill, or a process of a Ray
+    node."""
     if not words:
         return False
     program = os.path.basename(words[0]).decode(errors="replace")
@@ -118,8 +123,8 @@ def is_grid_command(words: list[bytes], *, rays: bool) -> bool:
 
 
 def _is_grid_module(words: list[bytes], *, rays: bool) -> bool:
-    """Whether the words after `python` start a module or script of Gridmill or Ray: options, then `-m MODULE`
-    or a script."""
+    """Returns whether the words after `python` start a module or script of Gridmill or Ray. The words may
+    contain options before `-m MODULE` or the script."""
     for word, following in zip(words, [*words[1:], b""], strict=True):
         if word == b"-m":
             ours = following == b"gridmill" or following.startswith(b"gridmill.")
@@ -144,7 +149,7 @@ def _descends(pid: int, table: Table, known: dict[int, bool]) -> bool:
 
 
 def below(pid: int, table: Table) -> tuple[int, ...]:
-    """The process and its descendants."""
+    """Returns the process and its descendants."""
     known = {pid: True}
     return tuple(one for one in table if _descends(one, table, known))
 
@@ -158,28 +163,29 @@ def _is_pod(words: list[bytes]) -> bool:
 
 
 def ray_processes(pid: int) -> tuple[int, ...]:
-    """A Ray node's processes: the descendants of its first process, without pods and their jobs."""
+    """Returns the processes of a Ray node: the descendants of its first process, without pods and their
+    jobs."""
     table = read_table()
     known = dict.fromkeys(_pods(table), True)
     return tuple(one for one in below(pid, table) if not _descends(one, table, known))
 
 
 def pods_below(pid: int) -> Mapping[int, int]:
-    """The pods among the descendants of that process, with their starts, see Process.start."""
+    """Returns the pods among the descendants of this process, with their start times as in Process.start."""
     table = read_table()
     pods = set(_pods(table))
     return {one: table[one].start for one in below(pid, table) if one in pods}
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether that process still runs, see Process.start."""
+    """Returns whether the process with this id and this start time still runs; see Process.start."""
     process = read_one(pid)
     return process is not None and process.start == start and not process.has_ended
 
 
 def kill_trees(pids: Collection[int]) -> None:
-    """Kills the processes and their descendants: first the descendants, until no new ones appear. (A pod
-    adopts its orphans, so none escapes.)"""
+    """Kills the processes and their descendants. The descendants are killed first, until no new descendants
+    appear. (A pod adopts its orphans, so no process of a job escapes.)"""
     for _ in range(_KILL_ROUNDS):
         table = read_table()
         trees = {one for pid in pids for one in below(pid, table) if not table[one].has_ended}
@@ -195,10 +201,11 @@ def kill_trees(pids: Collection[int]) -> None:
 
 
 def used_ticks(before: Table, after: Table, owners: Collection[int]) -> int:
-    """CPU time of the processes `owners` between two looks, including children that ended meanwhile.
+    """Returns the CPU time of the processes `owners` between two readings of the process table, including
+    children that ended in between.
 
-    If a child that was not the owner's ended, the children's time of its parent is left out, because the
-    child's share is unknown.
+    If a child process that is not in `owners` ended in between, the CPU time of the ended children of its
+    parent is not counted, because the share of that child is unknown.
     """
     ended: dict[int, list[int]] = {}
     for pid, process in before.items():
@@ -226,7 +233,8 @@ def _ticks_of(pid: int, before: Table, after: Table, ended: list[int], owners: C
 
 
 def _tunnels(table: Table) -> set[int]:
-    """Processes of SSH connections that run no command: they only forward ports, like the grid's."""
+    """Returns the processes of SSH connections that run no command: they only forward ports, as the
+    connections of the grid do."""
     busy = {process.parent for process in table.values() if process.name not in _SSH_SERVERS}
     servers = {pid for pid, process in table.items() if process.name in _SSH_SERVERS}
     idle = {pid for pid in servers if pid not in busy and not _is_sftp(pid)}
@@ -234,18 +242,18 @@ def _tunnels(table: Table) -> set[int]:
 
 
 def _is_sftp(pid: int) -> bool:
-    """Whether the server process itself transfers files (the subsystem internal-sftp)."""
+    """Returns whether the SSH server process itself transfers files (the subsystem internal-sftp)."""
     return any(b"internal-sftp" in word for word in _words(pid)[:1])
 
 
 def _forwards_only(pid: int) -> bool:
-    """Whether it is `ssh -N`, which runs no command."""
+    """Returns whether the process is `ssh -N`, which runs no command."""
     return any(_TUNNEL_OPTION.fullmatch(word) for word in _words(pid)[1:])
 
 
 def ssh_sessions(table: Table, grid: Collection[int]) -> Mapping[int, int]:
-    """The processes that were started over SSH without a terminal, except the grid's own commands, with their
-    starts. (A session with a terminal is visible by its terminal.)"""
+    """Returns the processes that were started over SSH without a terminal, with their start times. Commands
+    of the grid are left out. (An SSH session with a terminal is detected by its terminal.)"""
     return {
         pid: process.start
         for pid, process in table.items()
@@ -264,10 +272,10 @@ def _is_session(pid: int, process: Process, table: Table) -> bool:
 
 
 def is_grid_terminal(device: int, table: Table, grid: Collection[int]) -> bool:
-    """Whether only jobs of the grid use a terminal (its st_rdev); for ptmx, through which all terminals type,
-    whether a job has it open.
+    """Returns whether only jobs of the grid use the terminal with this device number (st_rdev). For the
+    device ptmx, through which all terminals type, it returns whether a job has the device open.
 
-    Gridmill's commands do not count, because people run them at their own terminals.
+    Gridmill's commands do not count as jobs, because people run them at their own terminals.
     """
     users = {pid for pid, process in table.items() if _device(process.terminal) == device}
     known = dict.fromkeys(_pods(table), True)
@@ -276,7 +284,8 @@ def is_grid_terminal(device: int, table: Table, grid: Collection[int]) -> bool:
 
 
 def _device(number: int) -> int:
-    """The device number that /proc/PID/stat encodes in `tty_nr` (proc(5)); 0 for none."""
+    """Returns the device number that /proc/PID/stat encodes in the field `tty_nr` (proc(5)), or 0 if there
+    is no terminal."""
     return os.makedev((number >> 8) & 0xFFF, (number & 0xFF) | ((number >> 12) & 0xFFF00)) if number else 0
 
 

@@ -1,8 +1,9 @@
-"""Pods as processes of this machine, each in its own session: for the local site and for Ray's nodes.
+"""Starts pods as processes of this machine, each in its own session. The local site, the nodes of Ray and
+farms use this module.
 
-A pod lives while it holds the lock in its folder. The site takes that lock for the pod and passes it on, so a
-started pod never looks like one that was not started. `clear` removes folders of ended pods on machines
-without a control node.
+A pod is alive while it holds the lock in its folder. The site takes the lock for the pod and passes it on to
+the pod, so that a started pod is never mistaken for a pod that was not started. The function `clear` removes
+folders of ended pods on machines without a control node.
 """
 
 import fcntl
@@ -34,13 +35,13 @@ from gridmill.sites.machine_memory import MemoryWatch
 from gridmill.sites.preload import StandbyProcess, start_ahead
 
 KEPT_SECONDS = 86400.0
-"""How long the folder of an ended pod is kept: users may look for the reason of its end, and its last events
-are read from it."""
+"""The number of seconds for which the folder of an ended pod is kept. Users may look in it for the reason
+why the pod ended, and the last events of the pod are read from it."""
 
 
 def clear(folder: Path) -> None:
-    """Removes the folder of a pod, if it has ended. It is renamed first, because other processes look at its
-    content."""
+    """Removes the folder of a pod if the pod has ended. The folder is renamed before it is deleted, because
+    other processes look at its content."""
     if not (folder / "ended").exists():
         return
     gone = folder.with_name(f".gone-{folder.name}")
@@ -50,7 +51,7 @@ def clear(folder: Path) -> None:
 
 
 def clear_old(pods: Path, now: float) -> None:
-    """Removes those of these folders whose pods ended over a day before `now` (Unix time)."""
+    """Removes those of these folders whose pods ended more than a day before `now` (Unix time)."""
     for mark in tuple(pods.glob("*/ended")):
         with suppress(OSError):
             if now - mark.stat().st_mtime > KEPT_SECONDS:
@@ -60,34 +61,34 @@ def clear_old(pods: Path, now: float) -> None:
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
 GPUS = "gpus"
-"""Key in a PodOrder's settings: the numbers of the GPUs that belong to the pod alone, separated by commas."""
+"""The key in the settings of a PodOrder for the numbers of the GPUs that only this pod uses, separated by
+commas."""
 _DISK = frozenset({"GRIDMILL_DISK_RESERVE", "GRIDMILL_JOB_DISK", "GRIDMILL_JOB_FILES"})
 _MEMORY_SHARE = 0.8
 _END_SECONDS = 4.0
 _POLL_SECONDS = 0.01
 _NOTED = 1000
 NOT_CONFINED = "the pod could not be confined"
-"""The start of a log line which shows that the confiner's program could not start."""
+"""The start of a log line which shows that the confiner's program could not be started."""
 
 
 class Confiner(Protocol):
-    """Starts pods confined, so that they cannot harm others: used by a farm."""
+    """Starts pods in confinement, so that they cannot harm other users. A farm uses it."""
 
     def command(self, order: PodOrder, folder: Path, words: Sequence[str]) -> list[str]:
-        """The command line of a program for root that starts these words confined."""
+        """Returns the command line of a program that runs as root and starts `words` in confinement."""
 
     def environment(self) -> Mapping[str, str | None]:
-        """The environment variables of a pod that differ from this process's; None: not set."""
+        """Returns the environment variables of a pod that differ from the variables of this process. The
+        value None means that the variable is not set."""
 
     def pid(self, pod: str) -> int | None:
-        """The process that supervises a pod; None if there is none."""
+        """Returns the id of the process that supervises a pod, or None if there is no such process."""
 
 
 class ProcessSite:
-    """A SitePort.
-
-    Pods are found only by their folders, so another control node's site sees the same pods. Safe to call from
-    several threads.
+    """Implements SitePort with processes of this machine. Pods are found only by their folders, so the site
+    of another control node finds the same pods. This class is safe to call from several threads.
     """
 
     def __init__(
@@ -98,8 +99,9 @@ class ProcessSite:
         user: int | None = None,
         confiner: Confiner | None = None,
     ) -> None:
-        """With `lifeline` the pods end when this process does. With `user` they run as that Unix user, which
-        only root can do; the caller then sets the owner of the folders. The `confiner` starts them."""
+        """With `lifeline`, the pods end when this process ends. With `user`, the pods run as that Unix user,
+        which requires root. The caller must then set the owner of the folders. The `confiner` starts the
+        pods."""
         self._settings = settings
         self._user, self._confiner = user, confiner
         self._lifeline = os.pipe() if lifeline else None
@@ -113,32 +115,32 @@ class ProcessSite:
         return (Node(name=socket.gethostname(), capacity=measure_capacity(self._settings)),)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The capacity of this machine: what its processes may use, measured once."""
+        """Returns the capacity of this machine that its processes may use. The capacity is measured once."""
         return self._nodes
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """The present load of this machine."""
+        """Returns the present load of this machine."""
         return {node.name: look_at_machine() for node in self._nodes}
 
     def link(self) -> str:
-        """The Unix socket in the home."""
+        """Returns the path of the Unix socket in the home, to which pods connect."""
         return f"unix:{self._settings.home / 'links.sock'}"
 
     def pod_home(self, pod_id: str) -> str:
-        """The home itself, so that pods share its caches."""
+        """Returns the home itself, so that pods share the caches in it."""
         return str(self._settings.home)
 
     def _folder(self, pod_id: str) -> Path:
         return self._settings.home / "pods" / pod_id
 
     def prepare(self) -> None:
-        """Starts a process that imports what a pod needs; it becomes the first pod."""
+        """Starts a process that imports all modules of a pod. This process becomes the first pod."""
         # a confined pod cannot be made of a process of this user
         if self._ahead is None and self._user is None:
             self._ahead = start_ahead(self._environment())
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Starts each pod unless it was ever started. Raises UnavailableError."""
+        """Starts each of these pods, unless the pod was started before. Raises UnavailableError."""
         try:
             for order in orders:
                 self._bring_up(order)
@@ -189,7 +191,7 @@ class ProcessSite:
         return words if self._confiner is None else self._confiner.command(order, folder, words)
 
     def _as_user(self) -> dict[str, Any]:
-        """Arguments for a process: the user, and only the user's own groups."""
+        """Returns the arguments for a process that runs as the user and has only the groups of this user."""
         user = self._user
         return {} if user is None else {"user": user, "group": user, "extra_groups": [], "umask": 0o077}
 
@@ -197,7 +199,8 @@ class ProcessSite:
         return {LIFELINE_FD: str(self._lifeline[0])} if self._lifeline else {}
 
     def _environment(self) -> dict[str, str]:
-        """The environment of this process with the present settings, whatever their source."""
+        """Returns the environment of this process, with all settings as variables, wherever the settings
+        come from."""
         settings = self._settings
         changes = self._confiner.environment() if self._confiner is not None else {}
         environment = {
@@ -213,8 +216,8 @@ class ProcessSite:
         return {name: value for name, value in {**environment, **changes}.items() if value is not None}
 
     def claimed_bytes(self) -> int:
-        """The promised memory of the pods that live here. It holds the lock, so that no other thread starts a
-        pod meanwhile."""
+        """Returns the memory in bytes that is promised to the running pods of this machine. The function
+        holds the lock, so that no other thread starts a pod during the calculation."""
         folders = [path.parent for path in (self._settings.home / "pods").glob("*/order.json")]
         living = (folder for folder in folders if _is_locked(folder))
         return sum(
@@ -222,7 +225,8 @@ class ProcessSite:
         )
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """The reports of all pods. Pods that died are cleaned up together first."""
+        """Returns the reports on all these pods. Before the reports are made, all pods that died are cleaned
+        up together."""
         self._reap()
         self._memory.look(time.monotonic())
         dead = [pod_id for pod_id in pod_ids if _died(self._folder(pod_id))]
@@ -231,11 +235,12 @@ class ProcessSite:
         return {pod_id: self._look(pod_id) for pod_id in pod_ids}
 
     def memory_problem(self) -> str:
-        """The last warning that this machine may run out of memory; empty if there is none."""
+        """Returns the last warning that this machine may run out of memory, or an empty text if there is
+        none."""
         return self._memory.problem(time.monotonic())
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """The remaining events of its journal."""
+        """Returns the events in the pod's journal that the control node has not acknowledged."""
         read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
         return tuple(read(self._folder(pod_id) / "journal"))
 
@@ -259,8 +264,8 @@ class ProcessSite:
                 self._children.pop(pod_id, None)
 
     def _sweep(self, pod_ids: Iterable[str]) -> None:
-        """Cleans up after dead pods, with one process each, because only the pod package handles cgroups and
-        /proc."""
+        """Cleans up after dead pods with one process for each, because only the pod package handles cgroups
+        and /proc."""
         sweepers = [
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "gridmill.pod.cleanup", str(self._folder(pod_id))],
@@ -277,7 +282,8 @@ class ProcessSite:
             sweeper.wait()
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """Sends SIGTERM, then SIGKILL to pods that do not end within seconds, and cleans up after those."""
+        """Sends SIGTERM to the pods, then SIGKILL to the pods that do not end within seconds, and cleans up
+        after the killed pods."""
         living = [pod_id for pod_id in pod_ids if _is_locked(self._folder(pod_id))]
         self._signal(living, signal.SIGTERM)
         living = self._wait(living, _END_SECONDS)
@@ -291,7 +297,7 @@ class ProcessSite:
             self._bar(pod_id)
 
     def _bar(self, pod_id: str) -> None:
-        """Marks a pod that was torn down before it started, so that it never starts."""
+        """Marks a pod that was torn down before it started, so that the pod never starts."""
         folder = self._folder(pod_id)
         if _was_started(folder) or folder.is_file():  # a farm's job may create the file
             return
@@ -308,7 +314,7 @@ class ProcessSite:
                 _send(pid, number)
 
     def _keeper(self, pod_id: str) -> int | None:
-        """The process of a pod, or the process that supervises it."""
+        """Returns the id of the pod's process, or of the process that supervises the pod."""
         if self._confiner is not None:
             return self._confiner.pid(pod_id)
         child = self._children.get(pod_id)
@@ -316,7 +322,8 @@ class ProcessSite:
         return pid if pid is not None and self._is_theirs(pid) else None
 
     def _is_theirs(self, pid: int) -> bool:
-        """For pods of this user only: pods of another user could write any number into their folders."""
+        """Returns whether the process belongs to the user of the pods. The check is needed because pods of
+        another user could write any process id into their folders."""
         if self._user is None:
             return True
         try:
@@ -325,7 +332,7 @@ class ProcessSite:
             return False
 
     def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
-        """The pods that still live after that time."""
+        """Returns the pods that are still alive after this number of seconds."""
         until = time.monotonic() + seconds
         living = list(pod_ids)
         while living and time.monotonic() < until:
@@ -355,7 +362,7 @@ def _take_lock(folder: Path) -> int | None:
 
 
 def _is_locked(folder: Path) -> bool:
-    """True while a pod lives in the folder. It takes a shared lock for a moment."""
+    """Returns True while a pod is alive in the folder. The check takes a shared lock for a short time."""
     try:
         descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -382,14 +389,15 @@ def _died(folder: Path) -> bool:
 
 
 def _why_never_started(folder: Path) -> str:
-    """The reason, with the error of the program that confines it, if that failed."""
+    """Returns the reason why the pod never started. If the program that confines the pod failed, the reason
+    contains its error."""
     lines = _noted(folder / "log").splitlines()
     why = next((line for line in lines if line.startswith(NOT_CONFINED)), "")
     return f"it was never started{why and ': '}{why}"
 
 
 def _why_ended(folder: Path) -> str:
-    """The recorded reason for a pod that did not end by itself."""
+    """Returns the recorded reason why a pod ended, if the pod did not end by itself."""
     return f"it {_noted(folder / 'ended') or 'has ended'}"
 
 
@@ -401,7 +409,8 @@ def _pid(folder: Path) -> int | None:
 
 
 def _noted(file: Path) -> str:
-    """The start of the file. It never waits: a farm's jobs may create a FIFO."""
+    """Returns the start of the file's content. Reading never waits, although a farm's jobs may replace the
+    file with a FIFO."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), errors="replace") as opened:
             return opened.read(_NOTED).strip()
@@ -417,15 +426,17 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _write_order(folder: Path, order: PodOrder) -> None:
-    """Writes a file that only this user can read, because it contains the pod's secret."""
+    """Writes the pod's order to a file that only this user can read, because the order contains the pod's
+    secret."""
     descriptor = os.open(folder / "order.json", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(encode(order))
 
 
 def measure_capacity(settings: Settings) -> Amounts:
-    """The CPUs that this process may use, 80 % of the memory that it may use (the system needs the rest), and
-    all GPUs. Each GPU counts as many times as jobs may share it."""
+    """Returns the capacity of this machine: the CPUs that this process may use, 80 % of the memory that it
+    may use (the system needs the other 20 %), and all GPUs. If several jobs may share a GPU, the GPU counts
+    as this many GPUs."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = settings.memory_bytes or int(memory_of_machine() * _MEMORY_SHARE)
     shared = len(gpus()) * settings.gpu_shares

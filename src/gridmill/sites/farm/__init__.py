@@ -1,1 +1,1 @@
-"""The farm site: pods on the machines of a farm, which is called over mutual TLS."""
+"""The site of kind `cluster`: it runs pods on the machines of a farm, and calls the farm over mutual TLS."""

@@ -1,4 +1,4 @@
-"""Persistent notes on attempts at a farm, and the end of an attempt that is reported from them."""
+"""Stores notes on attempts at a farm on the disk, and builds the end events of attempts from these notes."""
 
 import time
 from collections.abc import Mapping
@@ -21,16 +21,19 @@ _KEPT_SECONDS = 30 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptNote:
-    """The state of an attempt at the farm that is known after restarts and in later sessions.
+    """The state of an attempt at a farm, stored so that it is known after a restart of the control node.
 
-    The attempt leaves its own folder and its checkpoints (`farm_checkpoints`) at the farm, by their URIs; a
-    `part` always leaves files. `refusal` is the reason if it never started, in the form of `errors.to_body`.
-    `end_event` is the body of its reported end after all results arrived; a repeated end gets the same body.
-    `upload` is the transfer of its inputs; `staging` is the way of its transfers. `pod_id` is its pod.
-    `alike` are local folders that may contain parts of its results. `carried` is the manifest fingerprint of
-    its local checkpoints at their last transfer in either direction (empty: there were none). `lost`: its pod
-    was given up while the farm could not be reached. `ended`: no more requests about it. `is_there`: its end
-    was reported, but the farm has not deleted it yet.
+    The attempt leaves its own folder and its checkpoints (`farm_checkpoints`) at the farm, each under its
+    URI. A `part` of a job always leaves files at the farm. `refusal` is the reason why the attempt never
+    started, in the form of `errors.to_body`. `end_event` is the body of the attempt's end event, which is
+    reported after all results arrived. If the end is reported again, the body is the same. `upload` is the
+    transfer of the attempt's inputs, and `staging` is the way in which its data is transferred. `pod_id` is
+    the id of the attempt's pod. `alike` are local folders that may contain parts of the attempt's results.
+    `carried` is the manifest fingerprint of the local checkpoints at their last transfer in either
+    direction; it is empty if there were no checkpoints. `lost` is true if the control node gave up the pod
+    of the attempt while the farm could not be reached. `ended` is true if the control node sends no more
+    requests about the attempt. `is_there` is true if the end of the attempt was reported, but the farm has
+    not deleted the attempt yet.
     """
 
     token: str
@@ -51,15 +54,15 @@ class AttemptNote:
 
     @property
     def is_open(self) -> bool:
-        """Whether more results of it may arrive."""
+        """Returns whether more results of the attempt may arrive."""
         return self.end_event is None and not self.ended
 
 
 class AttemptLog:
-    """The notes, one file per attempt, in a folder. Safe to use from several threads."""
+    """Stores the notes on attempts in a folder, one file per attempt. Safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
-        """Deletes old notes, which are not needed any more."""
+        """Deletes old notes that are not needed any more."""
         self._folder = folder
         self._lock = Lock()
         self._open: dict[str, AttemptNote] = {}
@@ -73,18 +76,19 @@ class AttemptLog:
                     self._sort(path.stem, decode(path.read_bytes(), AttemptNote))
 
     def find(self, attempt_id: str) -> AttemptNote | None:
-        """The note of the attempt; None if it never was at this farm, or if the note is damaged."""
+        """Returns the note of the attempt, or None if the attempt never was at this farm or if its note is
+        damaged."""
         try:
             return decode(self._path(attempt_id).read_bytes(), AttemptNote)
         except (OSError, InputError):
             return None
 
     def is_damaged(self, attempt_id: str) -> bool:
-        """Whether it was at this farm but its note is damaged."""
+        """Returns whether the attempt was at this farm but its note is damaged."""
         return self._path(attempt_id).exists() and self.find(attempt_id) is None
 
     def write(self, attempt_id: str, note: AttemptNote) -> None:
-        """Writes or replaces the note on the disk. Raises StorageError."""
+        """Writes the note to the disk, or replaces the existing note. Raises StorageError."""
         path = self._path(attempt_id)
         with self._lock:
             try:
@@ -101,12 +105,13 @@ class AttemptLog:
                 kept[attempt_id] = note
 
     def to_delete_at_farm(self) -> Mapping[str, AttemptNote]:
-        """The attempts with a reported end that the farm must delete, with their notes."""
+        """Returns the attempts that the farm must delete because their end was reported, with their
+        notes."""
         with self._lock:
             return dict(self._at_farm)
 
     def open(self) -> Mapping[str, AttemptNote]:
-        """The attempts whose end was not reported, with their notes."""
+        """Returns the attempts whose end was not reported yet, with their notes."""
         with self._lock:
             return dict(self._open)
 
@@ -115,7 +120,8 @@ class AttemptLog:
 
 
 def not_started(event: PodEvent, note: AttemptNote) -> PodEvent:
-    """The end of an attempt that was stopped, or refused for the noted reason, before its pod got it."""
+    """Returns the end event of an attempt that was stopped, or refused for the noted reason, before its pod
+    received it."""
     result = replace(event, token=note.token)
     if note.refusal is None:
         return result
@@ -125,17 +131,17 @@ def not_started(event: PodEvent, note: AttemptNote) -> PodEvent:
 
 
 def lost_note(event: PodEvent) -> PodEvent:
-    """The end of an attempt whose note is damaged, so that the place of its results is unknown."""
+    """Returns the end event of an attempt whose results cannot be found because its note is damaged."""
     return ended(event, AttemptState.LOST, "the record of this attempt at home is damaged")
 
 
 def succeeded(body: Mapping[str, Any]) -> bool:
-    """Whether the body of an end reports success."""
+    """Returns whether the body of an end event reports success."""
     return from_builtins(body["outcome"], AttemptOutcome).state == AttemptState.SUCCEEDED
 
 
 def with_transfers(event: PodEvent, carriage: AttemptTransfers) -> PodEvent:
-    """The event with the attempt's transfers in its outcome."""
+    """Returns the event with the attempt's transfers added to its outcome."""
     outcome = replace(from_builtins(event.body["outcome"], AttemptOutcome), transfers=carriage)
     return replace(event, body={**event.body, "outcome": to_builtins(outcome)})
 
@@ -143,7 +149,7 @@ def with_transfers(event: PodEvent, carriage: AttemptTransfers) -> PodEvent:
 def ended(
     event: PodEvent, state: AttemptState, message: str, *, hint: str = "", cause: Cause = Cause.STORAGE
 ) -> PodEvent:
-    """The event with that end instead of its own."""
+    """Returns the event with the given end state and message in place of its own end state and message."""
     outcome = AttemptOutcome(
         state=state, cause=Cause.LOST if state == AttemptState.LOST else cause, message=message, hint=hint
     )

@@ -1,10 +1,11 @@
-"""Selects the endpoint of transfers between home and a farm: its controller, or a bucket that both sides
-reach.
+"""Selects the way of transfers between the home and a farm: through the controller of the farm, or through a
+bucket that both sides reach.
 
-It also deletes objects in buckets that this home has put there and that are not needed any more. Notes on
-disk record in which buckets and folders this home put objects, over restarts. Objects for one use are deleted
-after that use, kept objects after a time. Kept objects of a removed site are deleted only if no other site of
-this process keeps objects there; new ones must wait until the deletion has ended.
+This module also deletes objects that this home has put into buckets and that are not needed any more. Notes
+on the disk record in which buckets and folders this home put objects, so that the objects are found after a
+restart. Objects for one use are deleted after that use, and objects for repeated use are deleted after a set
+time. When a site is removed, its objects for repeated use are deleted only if no other site of this process
+uses the same place. New objects can be put there only after the deletion has ended.
 """
 
 import logging
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPrefix:
-    """A place below a bucket's `url`: `folder` has the objects that one process put there for one use;
-    without a folder it has the kept objects.
+    """A place in the bucket at `url`. With a `folder`, the place has the objects that one process put there
+    for one use. Without a `folder`, it has the objects for repeated use.
 
-    `endpoint` is the address of the bucket's server (empty: the cloud's own). `over` is the Unix time since
-    which that process is known to have ended.
+    `endpoint` is the address of the bucket's server, or empty for the cloud's own server. `over` is the Unix
+    time at which the end of that process was first noticed.
     """
 
     url: str
@@ -55,8 +56,8 @@ class BucketPrefix:
 
 
 class BucketPrefixes:
-    """The notes, one file each, written before the first object is put. Safe to use from several threads and
-    processes."""
+    """Stores one note file for each place in a bucket, and writes the note before the first object is put
+    there. This class is safe to use from several threads and processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,14 +65,15 @@ class BucketPrefixes:
         self._lock = Lock()
 
     def begin(self, lot: BucketPrefix) -> None:
-        """Notes that objects will be put there. May be repeated. Raises StorageError."""
+        """Records that objects will be put at this place. May be repeated. Raises StorageError."""
         with self._lock:
             if lot not in self._started:
                 self._write(lot)
                 self._started.add(lot)
 
     def over(self, lot: BucketPrefix, now: float) -> BucketPrefix:
-        """Notes that the process that put objects there has ended. May be repeated. Raises StorageError."""
+        """Records that the process that put objects at this place has ended. May be repeated. Raises
+        StorageError."""
         if lot.over is None or lot.over > now:  # the clock was set back
             lot = replace(lot, over=now)
             self._write(lot)
@@ -85,7 +87,7 @@ class BucketPrefixes:
             raise StorageError(f"cannot be written: {error.strerror}", place=str(self._folder)) from error
 
     def all(self) -> tuple[BucketPrefix, ...]:
-        """The notes of all processes that are not done."""
+        """Returns the notes of all places that may still contain objects."""
         lots: list[BucketPrefix] = []
         for path in sorted(self._folder.glob("*.json")):
             with suppress(OSError, InputError):  # damaged: the objects are deleted by their age
@@ -93,14 +95,14 @@ class BucketPrefixes:
         return tuple(lots)
 
     def done(self, lot: BucketPrefix) -> None:
-        """Deletes the note of a place that is empty and stays empty, unless this process still uses it. May
-        be repeated."""
+        """Deletes the note of a place that is empty and stays empty, unless this process still uses the
+        place. May be repeated."""
         with self._lock, suppress(OSError):  # then it is checked again
             if lot not in self._started:
                 self._path(lot).unlink(missing_ok=True)
 
     def end(self, lot: BucketPrefix) -> None:
-        """Notes that the place is empty and that this process puts nothing more there."""
+        """Records that the place is empty and that this process puts no more objects there."""
         with self._lock:
             self._started.discard(lot)
         self.done(lot)
@@ -111,7 +113,8 @@ class BucketPrefixes:
 
 
 class PrefixesInUse:
-    """The places in which this process keeps objects. Safe to use from several threads."""
+    """Counts the uses of each place in which this process stores objects for repeated use. Safe to use from
+    several threads."""
 
     def __init__(self) -> None:
         self._held: Counter[BucketPrefix] = Counter()
@@ -119,8 +122,8 @@ class PrefixesInUse:
         self._lock = threading.Lock()
 
     def hold(self, lot: BucketPrefix) -> None:
-        """Records that objects are kept there. Raises UnavailableError while old objects are deleted
-        there."""
+        """Records one more use of the place for objects. Raises UnavailableError while old objects are being
+        deleted at the place."""
         with self._lock:
             if lot in self._clearing:
                 raise UnavailableError(
@@ -131,13 +134,14 @@ class PrefixesInUse:
             self._held[lot] += 1
 
     def release(self, lot: BucketPrefix) -> None:
-        """Ends one hold: its owner keeps no more objects there."""
+        """Ends one use of the place, because its user stores no more objects there."""
         with self._lock:
             self._held[lot] -= 1
 
     @contextmanager
     def clearing(self, lot: BucketPrefix) -> Iterator[bool]:
-        """Whether all objects there may be deleted. If so, no hold can start inside the `with` block."""
+        """Yields whether all objects at the place may be deleted. If the objects may be deleted, no new use
+        of the place can start inside the `with` block."""
         with self._lock:
             free = self._held[lot] <= 0 and lot not in self._clearing
             if free:
@@ -151,23 +155,24 @@ class PrefixesInUse:
 
 
 HOLDS = PrefixesInUse()
-"""The holds of this process."""
+"""The places in buckets that this process uses."""
 
 
 STALE_SECONDS = 3600.0
-"""Objects without a note are deleted when they are this old."""
+"""Objects in a bucket that have no note are deleted when they are this many seconds old."""
 LATE_SECONDS = 1800.0
-"""How long a farm may still put objects that an ended process requested: until the signed URL has expired,
-and uploads that started before then are complete."""
+"""A farm may still put objects that an ended process requested for this many seconds: until the signed URL
+has expired, and uploads that started before then are complete."""
 _SWEEP_SECONDS, _AGED_SECONDS, _LOOK_SECONDS = 300.0, 1800.0, 60.0
 _AHEAD = timedelta(days=2)  # of the bucket's clock
 _LOG = logging.getLogger(__name__)
 LIVE: set[str] = set()
-"""Folders in buckets that this process writes to. A site has two for a while when it is changed."""
+"""The folders in buckets to which this process writes. While a site is being changed, it may have two such
+folders."""
 
 
 class BucketCollector:
-    """Deletes the objects of one site. It does not examine objects of others."""
+    """Deletes objects of one site in buckets. The collector does not examine the objects of other sites."""
 
     def __init__(
         self,
@@ -179,15 +184,17 @@ class BucketCollector:
         keep_seconds: float,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`uses` are those of this process. `opens` returns the bucket of a place and its kept objects. The
-        time of the file `swept` is the time of the last deletion of old objects. `now` is in Unix time."""
+        """`uses` are the unique object names of this process. `opens` has two functions: one returns the
+        bucket of a place, the other returns the cache of objects for repeated use at a place. The
+        modification time of the file `swept` is the time of the last deletion of old objects. `now` returns
+        the Unix time."""
         self._name, self._prefixes, self._uses = name, lots, uses
         self._bucket, self._kept = opens
         self._swept, self._keep_seconds, self._now = swept, keep_seconds, now
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Sweeps now and then repeatedly."""
+        """Starts a thread that deletes unneeded objects at once and then at regular intervals."""
         threading.Thread(target=self._run, name="gridmill-sweeper", daemon=True).start()
 
     def close(self) -> None:
@@ -219,8 +226,8 @@ class BucketCollector:
             return 0.0
 
     def sweep_unused(self) -> None:
-        """Deletes objects for one use that no use of this process or of an ended process needs. A failed
-        deletion is retried later."""
+        """Deletes objects for one use if neither this process nor a farm that answers an ended process needs
+        them any more. A failed deletion is retried later."""
         for lot in self._prefixes.all():
             if lot.folder:
                 self._logging_errors(lot, self._sweep_lot)
@@ -247,7 +254,8 @@ class BucketCollector:
             self._prefixes.done(lot)
 
     def sweep_old(self, now: datetime) -> None:
-        """Deletes old objects: those for one use, of any process, and kept ones after their time."""
+        """Deletes old objects: objects for one use, of any process, and objects for repeated use whose time
+        has passed."""
         for lot in {(lot.url, lot.endpoint): lot for lot in self._prefixes.all()}.values():
             self._logging_errors(lot, lambda lot: self._sweep_old(lot, now))
 
@@ -260,8 +268,8 @@ class BucketCollector:
             self._prefixes.done(lot)
 
     def clear(self, others: Iterable[BucketPrefix]) -> None:
-        """Deletes all objects of the site after it was removed, except those that `others` share, which
-        belong to them from now on. A failed deletion is skipped."""
+        """Deletes all objects of a removed site. Objects at places that are also in `others` stay, and
+        belong to the other sites afterwards. A failed deletion is skipped."""
         kept = {lot for lot in others if not lot.folder}
         for lot in self._prefixes.all():
             if lot in kept:
@@ -292,12 +300,13 @@ _KEEP = "30d"
 
 
 class BucketEndpoints:
-    """The buckets of one site. Safe to use from several threads. All objects of this home are below
-    PREFIX/TENANT/SITE, for one use, and below PREFIX/kept/TENANT."""
+    """Opens the buckets of one site for transfers. This class is safe to use from several threads. This home
+    puts its objects for one use below PREFIX/TENANT/SITE, and its objects for repeated use below
+    PREFIX/kept/TENANT."""
 
     def __init__(self, farm: FarmClient, site: Site, tenant: str, folder: Path) -> None:
-        """`tenant` is the name of this home at the farm; `folder` contains notes of the used buckets. Raises
-        InputError for invalid settings."""
+        """`tenant` is the name of this home at the farm, and `folder` contains notes on the used buckets.
+        Raises InputError for invalid settings."""
         self._farm, self._site, self._tenant, self._folder = farm, site, tenant, folder
         self._lock = threading.Lock()
         self._opened: dict[tuple[str, str], BucketClient] = {}
@@ -316,11 +325,11 @@ class BucketEndpoints:
         )
 
     def endpoint(self, staging: Staging, sizes: Mapping[str, int]) -> ChunkEndpoint:
-        """The endpoint for transfers to and from the farm; `sizes` (bytes) are those of all chunks of the
-        transfer.
+        """Returns the endpoint for transfers to and from the farm. `sizes` are the sizes in bytes of all
+        chunks of the transfer.
 
-        Raises InputError if there is no bucket, StorageError, UnavailableError while a bucket is cleared or
-        after the site was closed.
+        Raises InputError if the site has no bucket, StorageError, and UnavailableError while a bucket is
+        being cleared or after the site was closed.
         """
         if staging == Staging.DIRECT:
             return self._farm
@@ -379,27 +388,27 @@ class BucketEndpoints:
             return self._opened[key]
 
     def start(self) -> None:
-        """Sweeps now and then repeatedly."""
+        """Starts a thread that deletes unneeded objects at once and then at regular intervals."""
         self.sweeper.start()
 
     def clear(self) -> None:
-        """Deletes the objects of a removed site, except kept objects in a place that other sites of this home
-        share."""
+        """Deletes the objects of a removed site in buckets, except objects at places that other sites of
+        this home use too."""
         self._release()
         others = (folder for folder in self._folder.parent.glob("*/lots") if folder.parent != self._folder)
         self.sweeper.clear([lot for folder in others for lot in BucketPrefixes(folder).all()])
 
     def close(self) -> None:
-        """Ends transfers and sweeping. Objects for one use may then be deleted by any process. May be
-        repeated."""
+        """Ends transfers and sweeping. After this call, any process of this home may delete the objects that
+        this site put for one use. May be repeated."""
         LIVE.discard(self._uses.folder)
         self._release()
         self.sweeper.close()
 
 
 def check(site: Site) -> float:
-    """Checks the settings. Returns the seconds for which chunks are kept. Raises InputError at an invalid
-    setting."""
+    """Checks the settings. Returns for how many seconds the chunks in buckets are stored. Raises InputError
+    if a setting is invalid."""
     for staging in (Staging.EXPORT, Staging.SHARED):
         if staging in site.settings:
             check_bucket(site.settings[staging], f"site {site.name}: settings.{staging}")
@@ -417,7 +426,8 @@ def check(site: Site) -> float:
 
 
 def bucket_of(site: Site, staging: Staging) -> str:
-    """The address of the bucket without a `/` at its end. Raises InputError if the site has none."""
+    """Returns the address of the site's bucket without a `/` at its end. Raises InputError if the site has
+    no bucket for this staging."""
     url = site.settings.get(staging)
     if not url:
         raise TransferRefusedError(

@@ -1,4 +1,4 @@
-"""A new key, and the request to sign a certificate for it (needs the extra `tls`)."""
+"""Creates a private key, and a request to sign a certificate for this key (needs the extra `tls`)."""
 
 from typing import Any
 
@@ -19,7 +19,8 @@ def new_key() -> bytes:
 
 
 def signing_request(private: bytes, tenant: str) -> str:
-    """A signing request (PEM) for a private key (PEM) of `new_key`. Raises ValueError for an invalid key."""
+    """Returns a signing request (PEM) for a private key (PEM) that `new_key` made. Raises ValueError if the
+    key is invalid."""
     key: Any = serialization.load_pem_private_key(private, password=None)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, tenant)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
@@ -27,7 +28,8 @@ def signing_request(private: bytes, tenant: str) -> str:
 
 
 def holds(certificate: bytes) -> tuple[float, float]:
-    """The start and end of the validity (Unix) of a certificate (PEM). Raises InputError."""
+    """Returns the start and the end of the validity of a certificate (PEM), in Unix time. Raises
+    InputError."""
     try:
         read = x509.load_pem_x509_certificate(certificate)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Fetches checkpoints of running attempts from a farm, because the farm may become unreachable for ever."""
+"""Downloads checkpoints of running attempts from a farm, in case the farm can never be reached again."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ from gridmill.sites.farm.inputs import KnownFolders
 
 _LOG = logging.getLogger(__name__)
 _SHARE = 20
-"""Fetching checkpoints takes at most a twentieth of the time, like writing them."""
+"""Downloading checkpoints takes at most a twentieth of the time, the same share as writing checkpoints."""
 _CLOSE_SECONDS = 5.0
 
 
@@ -29,12 +29,12 @@ class FolderDownload(Protocol):
     def __call__(
         self, attempt_id: str, note: AttemptNote, manifest: Manifest | None, stop: threading.Event | None
     ) -> None:
-        """Downloads the checkpoints of an attempt, in the state of that manifest or in the present state.
-        Raises as `ResultDownload.fetch`."""
+        """Downloads the checkpoints of an attempt. If a manifest is given, the checkpoints must be in the
+        state that the manifest lists. Raises as `ResultDownload.fetch`."""
 
 
 class CheckpointDownloads:
-    """The checkpoints at one farm. Safe to use from several threads."""
+    """Downloads the checkpoints of attempts at one farm. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class CheckpointDownloads:
         fetch: FolderDownload,
         lock_of: Callable[[str], threading.Lock],
     ) -> None:
-        """`lock_of` an attempt is held while any of its data is transferred."""
+        """`lock_of` returns the lock of an attempt, which is locked while any data of the attempt is
+        transferred."""
         self._farm, self._root, self._notes, self._known = farm, root, notes, known_folders
         self._fetch, self._lock_of = fetch, lock_of
         self._hurry: dict[str, threading.Event] = {}
@@ -54,7 +55,7 @@ class CheckpointDownloads:
         self._thread: threading.Thread | None = None
 
     def start(self, every_seconds: float) -> None:
-        """Looks for newer checkpoints in this interval."""
+        """Starts a thread that looks for newer checkpoints at this interval."""
         self._thread = threading.Thread(
             target=self._run, args=(every_seconds,), name="gridmill-checkpoints", daemon=True
         )
@@ -76,8 +77,8 @@ class CheckpointDownloads:
                 _LOG.exception("checkpoints_not_transferred")
 
     def tick(self, every_seconds: float) -> None:
-        """Downloads checkpoints of each running attempt when they are due, and finishes lost attempts when
-        possible."""
+        """Downloads the checkpoints of each running attempt whose interval has passed, and finishes lost
+        attempts when this is possible."""
         running = self._notes.open()
         self._due = {name: due for name, due in self._due.items() if name in running}
         for attempt_id, note in running.items():
@@ -92,7 +93,8 @@ class CheckpointDownloads:
     def bring(self, attempt_id: str) -> bool:
         """Downloads newer checkpoints of a running attempt. Returns whether any arrived.
 
-        Checkpoints that change meanwhile or cannot be transferred now are tried again later.
+        If checkpoints change during the download, or cannot be transferred now, the download is tried again
+        later.
         """
         lock = self._lock_of(attempt_id)
         if not lock.acquire(blocking=False):
@@ -114,14 +116,15 @@ class CheckpointDownloads:
             lock.release()
 
     def hurry(self, attempt_id: str) -> None:
-        """Stops the downloads of an ended attempt. Its results come with its end."""
+        """Stops downloading the checkpoints of an ended attempt. The results of the attempt are downloaded
+        with its end event."""
         stop = self._hurry.get(attempt_id)
         if stop is not None:
             stop.set()
 
     def _steady(self, attempt_id: str, note: AttemptNote, stop: threading.Event) -> bool:
-        """The manifest of the folder if it is equal in two looks. A folder that is being written shows a mix
-        of old and new files."""
+        """Downloads the checkpoints if two scans of their folder give the same manifest. While a folder is
+        being written, it shows a mix of old and new files."""
         manifest = self._farm.scan(note.farm_checkpoints)
         if not manifest.files or _mark(manifest) == self._mark_here(note):
             return False
@@ -132,34 +135,35 @@ class CheckpointDownloads:
         return True
 
     def carried(self, attempt_id: str) -> None:
-        """Records that the local checkpoints equal those at the farm."""
+        """Records that the local checkpoints of the attempt are equal to its checkpoints at the farm."""
         note = self._notes.find(attempt_id)
         if note is not None and note.checkpoint_uri:
             self._notes.write(attempt_id, replace(note, carried=self._mark_here(note)))
 
     def _mark_here(self, note: AttemptNote) -> str:
-        """The fingerprint of the checkpoints; empty if there are none."""
+        """Returns the fingerprint of the local checkpoints, or an empty text if there are none."""
         try:
             return _mark(self._known.scan(below(self._root, note.checkpoint_uri)))
         except NotFoundError:
             return ""
 
     def settle(self, pod_id: str) -> None:
-        """Downloads the rest of a pod that has ended and reported all, so that the farm may delete its
-        attempts. Raises UnavailableError."""
+        """Downloads the last checkpoints of a pod that has ended and has reported all its events, so that
+        the farm may delete its attempts. Raises UnavailableError."""
         for attempt_id, note in self._notes.open().items():
             if note.pod_id == pod_id:
                 self._end(attempt_id)
 
     def lose(self, pod_id: str) -> None:
-        """Marks the attempts of a pod that was given up because its farm cannot be reached."""
+        """Notes that the attempts of this pod are lost, because the pod was given up while its farm could
+        not be reached."""
         for attempt_id, note in self._notes.open().items():
             if note.pod_id == pod_id and not note.lost:
                 self._notes.write(attempt_id, replace(note, lost=True))
 
     def take_over(self, checkpoint_uri: str, attempt_id: str) -> None:
         """Prepares an attempt to resume: downloads the checkpoints that earlier, lost attempts left at the
-        farm, unless another attempt has resumed meanwhile. Raises UnavailableError."""
+        farm, unless another attempt of the job has resumed in the meantime. Raises UnavailableError."""
         for before, note in self._notes.open().items():
             if note.lost and note.checkpoint_uri == checkpoint_uri and before != attempt_id:
                 self._end(before)
@@ -176,7 +180,7 @@ class CheckpointDownloads:
                 self._delete_checkpoint(attempt_id, note)
 
     def _bring_last(self, attempt_id: str, note: AttemptNote) -> bool:
-        """Whether all checkpoints at the farm have arrived."""
+        """Returns whether all checkpoints at the farm have arrived in this home."""
         try:
             if _mark(self._farm.scan(note.farm_checkpoints)) != self._mark_here(note):
                 self._fetch(attempt_id, note, None, None)
@@ -193,12 +197,13 @@ class CheckpointDownloads:
         return True
 
     def _went_on(self, note: AttemptNote) -> bool:
-        """Whether another attempt has made later checkpoints, or has succeeded, so that these are old."""
+        """Returns whether another attempt has made later checkpoints or has succeeded, so that the
+        checkpoints at the farm are old."""
         return self._mark_here(note) != note.carried
 
     def _sweep(self, attempt_id: str) -> None:
-        """Marks a lost attempt whose files are not needed: its farm deletes it when it can be reached
-        again."""
+        """Marks a lost attempt whose files are not needed, so that its farm deletes the attempt when the
+        farm can be reached again."""
         try:
             with self._lock_of(attempt_id):
                 note = self._notes.find(attempt_id)
@@ -208,7 +213,8 @@ class CheckpointDownloads:
             _LOG.debug("attempt_not_deleted attempt=%s reason=%s", attempt_id, error)
 
     def _delete_checkpoint(self, attempt_id: str, note: AttemptNote) -> None:
-        """The manifest of the checkpoints at the farm. Raises UnavailableError."""
+        """Asks the farm to delete the attempt with its checkpoints, and notes that the attempt has ended.
+        Raises UnavailableError."""
         with suppress(NotFoundError):
             self._farm.delete_attempt(attempt_id)
         self._notes.write(attempt_id, replace(note, ended=True))

@@ -1,6 +1,8 @@
-"""The HTTPS client of a farm, with the standard library and the farm's certificate pinned.
+"""The HTTPS client of a farm: it uses the standard library only, and accepts only the pinned certificate of
+the farm.
 
-Chunks are the bodies of requests and answers. Their bytes are counted piece by piece while they move.
+Chunks are sent and received as the bodies of HTTP requests and responses. The bytes of chunks are counted
+piece by piece during the transfer.
 """
 
 import hashlib
@@ -50,7 +52,8 @@ from gridmill.version import __version__
 
 
 class RepeatableBody:
-    """A request body that may be sent again: then the bytes sent before do not count."""
+    """The body of a request that may be sent again. If the body is sent again, the bytes that were sent
+    before are not counted."""
 
     def __init__(self, contents: Sequence[stream.Content], meter: ByteMeter) -> None:
         self._contents, self._meter, self._sent_bytes = contents, meter, 0
@@ -66,8 +69,8 @@ class RepeatableBody:
 
 
 def read_chunks(answer: http.client.HTTPResponse, meter: ByteMeter) -> list[Chunk]:
-    """The chunks of an answer; the caller compares their hashes. Raises HTTPException if the connection
-    breaks."""
+    """Reads the chunks from a response of the farm. The caller must check the hashes of the chunks. Raises
+    HTTPException if the connection breaks."""
     return list(stream.decode(_pieces(answer, meter)))
 
 
@@ -86,7 +89,8 @@ def _pieces(answer: http.client.HTTPResponse, meter: ByteMeter) -> Iterator[memo
 
 
 class PinnedConnection(http.client.HTTPSConnection):
-    """A connection to a farm that shows the pinned certificate. It refuses any other certificate."""
+    """A connection to a farm that presents the pinned certificate. The connection refuses every other
+    certificate."""
 
     def __init__(
         self, credentials: FarmCredentials, context: ssl.SSLContext, seconds: float, way: Path | None
@@ -95,8 +99,8 @@ class PinnedConnection(http.client.HTTPSConnection):
         self._pinned, self._secured, self._way = credentials.fingerprint, context, way
 
     def connect(self) -> None:
-        """Connects, and sends nothing secret before the certificate is checked. Raises OSError,
-        InputError."""
+        """Opens the connection to the farm, and sends no secret before the certificate is checked. Raises
+        OSError, InputError."""
         if self._way is None:
             super().connect()
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -124,13 +128,13 @@ class PinnedConnection(http.client.HTTPSConnection):
         return secure
 
     def patience(self, seconds: float) -> None:
-        """Sets the timeout for an answer."""
+        """Sets the timeout in seconds for a response on this connection."""
         if self.sock is not None:
             self.sock.settimeout(seconds)
 
     def cut(self) -> None:
-        """Ends the connection from another thread. It skips the TLS shutdown, because the thread that uses
-        the connection would continue without TLS."""
+        """Ends the connection from another thread than the thread that uses it. The TLS shutdown is skipped,
+        because otherwise the thread that uses the connection would continue without TLS."""
         if self.sock is not None:
             try:
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
@@ -144,9 +148,9 @@ LOOK_SECONDS = 10.0
 LONG_SECONDS = 300.0
 CONNECT_SECONDS = 10.0
 QUEUED_SECONDS = 120.0
-"""Timeout for a connection that waits behind data in the same SSH connection."""
+"""The timeout for a request that waits behind other data in the same SSH connection."""
 SILENCE_SECONDS = 10.0
-"""Timeout of a relay session; the farm sends a line every two seconds."""
+"""The timeout of a relay session without any line, because the farm sends a line every two seconds."""
 _DATA = ("/v1/staging/", "/v1/probe")
 Body = bytes | RepeatableBody
 MOST_LINE_BYTES = 64 * 2**20
@@ -155,9 +159,10 @@ _ASKED_LAST = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ConnectionPool:
-    """Idle connections, and the SSH tunnel if there is one.
+    """Stores idle connections to a farm, and the SSH tunnel if the farm is reached through SSH.
 
-    Data has its own pool: in one SSH connection messages would wait behind all data in flight.
+    Bulk data has its own pool of connections. If it shared one SSH connection with messages, the messages
+    would wait behind all the data.
     """
 
     tunnel: Tunnel | None
@@ -169,10 +174,11 @@ def _tunnel(at: FarmCredentials) -> Tunnel | None:
 
 
 class FarmClient:
-    """The client. Safe to call from several threads; connections are reused.
+    """Calls the server of a farm over HTTPS. The client is safe to call from several threads, and it reuses
+    connections.
 
-    All calls may be repeated. They raise UnavailableError if the farm does not answer, or the error in its
-    answer.
+    All calls to the farm may be repeated. Each call raises UnavailableError if the farm does not answer, or
+    the error that the farm's answer contains.
     """
 
     def __init__(
@@ -182,7 +188,7 @@ class FarmClient:
         key: Path | None = None,
         version: str = __version__,
     ) -> None:
-        """`version` is the version of Gridmill that the farm gets."""
+        """`version` is the version of Gridmill that the client sends to the farm."""
         self._credentials, self._version = credentials, version
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -192,22 +198,23 @@ class FarmClient:
             self._context.load_cert_chain(certificate, key)
         self._closed = False
         self.reached = float("-inf")
-        """The latest time at which the farm may have received a request (monotonic), even without an
-        answer."""
+        """The latest time (monotonic clock) at which the farm may have received a request, even if the farm
+        did not answer."""
         self._took: deque[float] = deque(maxlen=_ASKED_LAST)
         self._messages, self._data = (_ConnectionPool(tunnel=_tunnel(credentials)) for _ in range(2))
         self._open: set[PinnedConnection] = set()
         self._lock = threading.Lock()
 
     def join(self, request: JoinRequest) -> JoinResponse:
-        """Joins the farm as a tenant. Raises InputError if its version is not compatible."""
+        """Joins the farm as a tenant. Raises InputError if the version of the farm is not compatible."""
         joined = decode(self._ask("POST", "/v1/join", encode(request)), JoinResponse)
         check_versions(tenant=self._version, farm=joined.version, protocol=joined.protocol)
         return joined
 
     @property
     def round_trip_seconds(self) -> float | None:
-        """The fastest of the latest answers; None before the first."""
+        """Returns the shortest of the latest response times of the farm, or None before the first
+        response."""
         return min(tuple(self._took), default=None)
 
     def greet(self) -> None:
@@ -215,43 +222,47 @@ class FarmClient:
         self._ask("GET", "/healthz")
 
     def clock(self) -> float:
-        """The farm's time of day (Unix), to the second. Raises UnavailableError if it does not report it."""
+        """Returns the time of day at the farm as Unix time, with a precision of one second. Raises
+        UnavailableError if the farm does not report its time."""
         result = self._exchange("GET", "/healthz", b"", _read_date, seconds=LOOK_SECONDS, more={})
         if result is None:
             raise UnavailableError(f"the farm at {self._place} does not report its time")
         return result
 
     def probe(self, there_bytes: int, back_bytes: int) -> None:
-        """Sends that many bytes and receives that many, to measure the speed."""
+        """Sends `there_bytes` bytes to the farm and receives `back_bytes` bytes, to measure the speed of the
+        connection."""
         kind = {"Content-Type": "application/octet-stream"}
         self._ask("POST", f"/v1/probe?back={back_bytes}", os.urandom(there_bytes), more=kind)
 
     def status(self) -> FarmStatus:
-        """The nodes and load of the farm. Raises InputError if its version is not compatible."""
+        """Returns the nodes and the load of the farm. Raises InputError if the version of the farm is not
+        compatible."""
         result = decode(self._ask("GET", "/v1/farm", seconds=LOOK_SECONDS), FarmStatus)
         check_versions(tenant=self._version, farm=result.version, protocol=result.protocol)
         return result
 
     def deploy(self, deployment_id: str, wanted: DeployRequest) -> None:
-        """Requests pods, which start when the farm has room."""
+        """Requests pods from the farm. The pods start when the farm has free capacity."""
         self._ask("PUT", f"/v1/deployments/{quote(deployment_id, safe='')}", encode(wanted))
 
     def observe(self, pods: Sequence[str]) -> PodReports:
-        """The states of the pods."""
+        """Returns the states of these pods at the farm."""
         wanted = encode(PodNames(pods=tuple(pods)))
         return decode(self._ask("POST", "/v1/pods/observe", wanted, seconds=LOOK_SECONDS), PodReports)
 
     def end(self, pods: Sequence[str]) -> None:
-        """Ends the pods; they have ended when this returns."""
+        """Ends the pods at the farm. When this function returns, the pods have ended."""
         self._ask("POST", "/v1/pods/end", encode(PodNames(pods=tuple(pods))), seconds=60.0)
 
     def open_relay(self) -> str:
-        """Opens a new session for messages, which ends an older session."""
+        """Opens a new relay session for messages, which ends any older session of this home."""
         answer: dict[str, str] = json.loads(self._ask("POST", "/v1/relay"))
         return answer["session"]
 
     def receive_lines(self, session: str) -> Iterator[bytes]:
-        """The lines of the session, while they arrive. Raises UnavailableError when the session ends."""
+        """Yields the lines of the relay session as they arrive. Raises UnavailableError when the relay
+        session ends."""
         connection = self._connect(SILENCE_SECONDS, self._messages)
         try:
             connection.request("GET", f"/v1/relay/{session}", headers=self._headers())
@@ -268,14 +279,14 @@ class FarmClient:
         raise UnavailableError(f"the farm at {self._place} ended the session")
 
     def send_lines(self, session: str, number: int, lines: Sequence[bytes]) -> None:
-        """Sends lines. The farm ignores a number that it has received before."""
+        """Sends numbered lines to the farm. The farm ignores a number that it has received before."""
         body = b"".join(line + b"\n" for line in lines)
         self._ask("POST", f"/v1/relay/{session}", body, more={"Sequence": str(number)})
 
     # what is carried
 
     def missing(self, chunks: Iterable[str], *, seconds: float = LONG_SECONDS) -> tuple[str, ...]:
-        """The chunks that the farm lacks. `seconds` is the timeout."""
+        """Returns the chunks of this list that the farm does not have. `seconds` is the timeout."""
         wanted = encode(ChunkHashes(chunks=tuple(chunks)))
         return decode(self._ask("POST", "/v1/staging/missing", wanted, seconds=seconds), MissingChunks).chunks
 
@@ -291,12 +302,13 @@ class FarmClient:
         self._ask("POST", "/v1/staging/chunks", body, seconds=LONG_SECONDS, more=kind)
 
     def fetch(self, chunks: Iterable[str], meter: ByteMeter = UNMETERED) -> Iterator[Chunk]:
-        """Receives these chunks; the caller compares their hashes."""
+        """Downloads these chunks from the farm. The caller must check the hashes of the chunks."""
         wanted, read = encode(ChunkHashes(chunks=tuple(chunks))), partial(read_chunks, meter=meter)
         yield from self._exchange("POST", "/v1/staging/fetch", wanted, read, seconds=LONG_SECONDS, more={})
 
     def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
-        """Lets the farm read chunks from a bucket. Returns the objects that do not exist."""
+        """Asks the farm to read chunks from a bucket. Returns the requested objects that do not exist in the
+        bucket."""
         wanted = encode(BucketObjects(parcels=tuple(parcels)))
         return decode(
             self._ask("POST", "/v1/staging/take", wanted, seconds=PARCEL_SECONDS + ANSWER_SECONDS),
@@ -304,28 +316,28 @@ class FarmClient:
         ).chunks
 
     def give(self, parcel: BucketObject) -> None:
-        """Lets the farm put chunks into a bucket."""
+        """Asks the farm to put chunks into a bucket."""
         self._ask("POST", "/v1/staging/give", encode(parcel), seconds=PARCEL_SECONDS + ANSWER_SECONDS)
 
     def place(self, place: PlaceTree) -> tuple[str, ...]:
-        """Makes a tree at the farm. Returns the chunks that it lacks."""
+        """Asks the farm to build a folder from chunks. Returns the chunks that the farm does not have."""
         return decode(
             self._ask("POST", "/v1/staging/place", encode(place), seconds=LONG_SECONDS), MissingChunks
         ).chunks
 
     def scan(self, uri: str) -> Manifest:
-        """The manifest of a tree at the farm. Raises NotFoundError."""
+        """Returns the manifest of a folder at the farm. Raises NotFoundError."""
         wanted = json.dumps({"uri": uri}).encode()
         return decode(self._ask("POST", "/v1/staging/scan", wanted, seconds=LONG_SECONDS), Manifest)
 
     def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
-        """Lets the farm delete the attempt's files and evict its inputs. With `keep`, the chunks of its
-        results stay, like those of its inputs."""
+        """Asks the farm to delete the files of the attempt and to evict the chunks of its inputs. With
+        `keep`, the farm does not evict the chunks of the attempt's inputs and results."""
         path = f"/v1/staging/attempts/{quote(attempt_id, safe='')}"
         self._ask("DELETE", f"{path}?keep=true" if keep else path, seconds=LONG_SECONDS)
 
     def close(self) -> None:
-        """Ends all connections. Waiting callers get the error that the farm does not answer."""
+        """Closes all connections. Callers that still wait get the error that the farm does not answer."""
         with self._lock:
             self._closed = True
             for connection in self._open:
@@ -396,7 +408,7 @@ class FarmClient:
     def _leave(
         self, connection: PinnedConnection, answer: http.client.HTTPResponse | None, lane: _ConnectionPool
     ) -> None:
-        """Keeps the connection for reuse if its answer was read completely."""
+        """Stores the connection for reuse if its response was read completely."""
         if answer is None or answer.will_close or not answer.isclosed():
             return self._discard_connection(connection)
         with self._lock:
@@ -437,7 +449,7 @@ class FarmClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeteredFarmClient:
-    """The farm's ChunkEndpoint, which reports the bytes that it sends and receives."""
+    """The chunk endpoint of a farm that counts the bytes that it sends and receives."""
 
     farm: FarmClient
     meter: ByteMeter
@@ -468,7 +480,8 @@ def _read_date(answer: http.client.HTTPResponse) -> float | None:
 
 
 def member(keeping: CredentialFiles, at: FarmCredentials | None = None) -> FarmClient:
-    """The client of a joined farm, at its address or `at` another address. Raises InputError."""
+    """Returns the client of a joined farm. The client uses the stored address of the farm, or the address
+    `at`. Raises InputError."""
     credentials = keeping.read()
     if at is not None:
         credentials = replace(credentials, host=at.host, port=at.port, ssh=at.ssh)

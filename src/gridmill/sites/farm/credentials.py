@@ -1,4 +1,5 @@
-"""The credentials for a farm that this home joined: HOME/clusters/NAME, readable by its user alone."""
+"""The credentials of this home for a farm that it joined. They are in HOME/clusters/NAME, and only the user
+of this home can read them."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +14,8 @@ _FARM, _KEY, _CERTIFICATE = "farm.json", "tenant.key", "tenant.crt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmCredentials:
-    """The address of a farm, the fingerprint of its certificate (SHA-256, hex), and the token that it gave
-    this home."""
+    """The address of a farm, the fingerprint of the farm's certificate (SHA-256, hex), and the token that
+    the farm gave to this home."""
 
     host: str
     port: int
@@ -25,27 +26,27 @@ class FarmCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialFiles:
-    """The folder and its files."""
+    """The folder with the credentials for one farm, and the files in this folder."""
 
     folder: Path
 
     @property
     def key(self) -> Path:
-        """The file of the private key (PEM), which never leaves this machine."""
+        """Returns the path of the file with the private key (PEM). The key never leaves this machine."""
         return self.folder / _KEY
 
     @property
     def certificate(self) -> Path:
-        """The file of the certificate that the farm signed (PEM)."""
+        """Returns the path of the file with the certificate of this home (PEM), which the farm signed."""
         return self.folder / _CERTIFICATE
 
     @property
     def is_kept(self) -> bool:
-        """Whether the farm was joined."""
+        """Returns whether this home has joined the farm."""
         return (self.folder / _FARM).exists()
 
     def read(self) -> FarmCredentials:
-        """Reads the credentials. Raises InputError if the farm was never joined."""
+        """Reads the credentials from the files. Raises InputError if this home never joined the farm."""
         try:
             return decode((self.folder / _FARM).read_bytes(), FarmCredentials)
         except OSError as error:
@@ -55,13 +56,13 @@ class CredentialFiles:
             ) from error
 
     def write(self, credentials: FarmCredentials, certificate: str) -> None:
-        """Writes the credentials, completely or not at all. Raises OSError."""
+        """Writes all credentials at once: if writing fails, no file is changed. Raises OSError."""
         write_private(self.certificate, certificate.encode())
         write_private(self.folder / _FARM, encode(credentials))
 
     def request(self, tenant: str) -> str:
-        """A signing request (PEM) of the existing key, or of a new key, which is stored. Raises
-        UnavailableError, OSError."""
+        """Returns a signing request (PEM) for the stored private key, or creates and stores a new key if
+        there is none. Raises UnavailableError, OSError."""
         if find_spec("cryptography") is None:
             raise UnavailableError(
                 "a farm needs a certificate, and the package `cryptography` is not installed",
@@ -77,5 +78,5 @@ class CredentialFiles:
 
 
 def keeping(home: Path, name: str) -> CredentialFiles:
-    """The credentials of this home for the farm `name`."""
+    """Returns the credential files of this home for the farm `name`."""
     return CredentialFiles(folder=home / "clusters" / name)

@@ -1,5 +1,5 @@
-"""Downloads folders from a farm, completely or not at all. It transfers only chunks that do not exist
-here."""
+"""Downloads folders from a farm. If a download fails, no part of the folder appears at its destination. Only
+chunks that do not exist on this machine are transferred."""
 
 import shutil
 import time
@@ -22,15 +22,15 @@ from gridmill.transfer.progress import TransferProgress
 from gridmill.transfer.tree_writer import TreeCheckout
 
 COMING = ".coming"
-"""Folder below the storage root for incomplete downloads."""
+"""The folder below the storage root in which incomplete downloads are stored."""
 WORTH_BYTES = 1 << 20
-"""Fetching smaller folders is faster than searching for their chunks here."""
+"""For folders smaller than this, a download is faster than a search for their chunks on this machine."""
 _TIMES = 3
 
 
 class ResultDownload:
-    """Downloads to the storage root of this home. Safe to use from several threads; only one may request a
-    folder at a time."""
+    """Downloads folders from a farm to the storage root of this home. This class is safe to use from several
+    threads, but only one thread may request a folder at a time."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ResultDownload:
         carrier: Callable[[Staging, Manifest], ChunkEndpoint],
         terms: TransferLimits,
     ) -> None:
-        """`name` is the farm's. Deletes incomplete downloads of a killed process."""
+        """`name` is the name of the farm. Deletes the incomplete downloads that a killed process left."""
         self._farm, self._root, self._known = farm, root, known_folders
         self._carrier, self._terms = carrier, terms
         self._folder = root / COMING / name
@@ -59,12 +59,13 @@ class ResultDownload:
         stop: Event | None = None,
         came: Callable[[Transfer], None] = lambda _: None,
     ) -> None:
-        """Downloads the folder `there` as `uri` here.
+        """Downloads the folder `there` of the farm and stores it as `uri` in this home.
 
-        With a `manifest`, the folder must be in that state. `alike` are local folders that may have equal
-        content. `came` is called with the transferred bytes, also after a failure. Raises NotFoundError if
-        the folder does not exist, UnavailableError to be repeated, InterruptedRunError after `stop` is set,
-        and as `TreeCheckout.place`.
+        If a `manifest` is given, the folder at the farm must be in the state that the manifest lists.
+        `alike` are local folders that may have the same content as parts of the downloaded folder. The
+        function calls `came` with the number of transferred bytes, also after a failure. Raises
+        NotFoundError if the folder does not exist at the farm, UnavailableError if the call should be
+        repeated, InterruptedRunError after `stop` is set, and the errors of `TreeCheckout.place`.
         """
         folder = self._folder / sha256(uri.encode()).hexdigest()[:32]
         for _ in range(_TIMES if manifest is None else 1):
@@ -106,7 +107,8 @@ class ResultDownload:
     def _take_alike(
         self, lacking: set[str], manifest: Manifest, chunks: ChunkStore, alike: Iterable[str]
     ) -> int:
-        """Adds chunks of local folders with equal content. Returns their bytes."""
+        """Copies needed chunks from local folders that contain the same data, and returns the number of
+        copied bytes."""
         sizes = chunk_sizes(manifest)
         taken = 0
         for uri in alike if sum(sizes[chunk] for chunk in lacking) >= WORTH_BYTES else ():

@@ -1,4 +1,4 @@
-"""Errors that a farm answers instead of a result."""
+"""Converts error responses of a farm into exceptions."""
 
 import json
 
@@ -6,11 +6,12 @@ from gridmill.errors import GridmillError, StorageError, UnavailableError, from_
 
 
 class FarmStorageError(StorageError):
-    """The storage of the farm cannot be read or written."""
+    """The error that the farm cannot read or write its storage."""
 
 
 def refusal(status: int, body: bytes) -> GridmillError:
-    """The error in an answer; UnavailableError if the answer is not understood."""
+    """Returns the exception for an error response of the farm, or UnavailableError if the response is not
+    understood."""
     try:
         error = from_body(json.loads(body))
     except ValueError:

@@ -1,6 +1,7 @@
-"""The inputs of an attempt at a farm as trees to transfer, and how many bytes of versions the farm lacks.
+"""Lists the inputs of an attempt as folders to transfer to a farm, and computes how many bytes of versions
+the farm does not have.
 
-The hashes of folders at home are cached, so that unchanged folders are not read again.
+The hashes of folders in the home are cached, so that unchanged folders are not read again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,26 +28,27 @@ _NEVER_NS = 2**63
 
 
 class KnownFolders:
-    """The caches of hashes, one file per folder. Safe to use from several threads."""
+    """Stores the hash caches of local folders, one cache file per folder. This class is safe to use from
+    several threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def path(self, path: Path) -> Path:
-        """The file with the hashes of a folder."""
+        """Returns the path of the cache file with the hashes of a folder."""
         return self._folder / f"{sha256(str(path).encode()).hexdigest()[:32]}.json"
 
     def cache(self, path: Path) -> HashCache:
-        """The cache for a scan of the folder."""
+        """Returns the hash cache for a scan of the folder."""
         return HashCache(self.path(path))
 
     def scan(self, path: Path) -> Manifest:
-        """The manifest of the folder, see `chunk_manifest.scan`."""
+        """Returns the manifest of the folder, as `chunk_manifest.scan` computes it."""
         return scan(path, cache=self.cache(path))
 
     def remember(self, path: Path, manifest: Manifest) -> None:
-        """Stores the hashes of a folder that was just written from that manifest: it need not be read, and no
-        job has changed it yet."""
+        """Stores the hashes of a folder that was just written from this manifest. The folder need not be
+        read for this, because no job has changed it yet."""
         cache = HashCache(self.path(path), now_ns=lambda: _NEVER_NS)
         cache.open(manifest.chunk_bytes)
         with suppress(OSError, StorageError):  # then it is read once more
@@ -61,7 +63,7 @@ _QUICK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputTree:
-    """A tree to transfer: `path` at home, `uri` at the farm."""
+    """One input folder of an attempt: `path` is its path in the home, and `uri` is its URI at the farm."""
 
     path: Path
     uri: str
@@ -70,13 +72,14 @@ class InputTree:
 
 
 class InputTrees:
-    """The input trees of attempts in this home's storage root. Safe to call from several threads."""
+    """Finds the input folders of attempts in the storage root of this home. This class is safe to call from
+    several threads."""
 
     def __init__(self, root: Path, bundles: Path, known_folders: KnownFolders) -> None:
         self._home_root, self._bundles, self._known = root, bundles, known_folders
 
     def of(self, order: AttemptOrder) -> Iterator[InputTree]:
-        """All trees that the attempt reads."""
+        """Yields all folders that the attempt reads."""
         for entry in (*order.inputs, *kept_from(order)):
             if entry.artifact.output.uri:  # a command may make no files
                 yield self._tree_of(entry)
@@ -95,8 +98,8 @@ class InputTrees:
             yield InputTree(path=folder, uri=farm_checkpoint_uri(order), manifest=manifest, writable=True)
 
     def manifest_of(self, version: Artifact) -> Manifest | None:
-        """The manifest of the files; None if there are none, or if they were never read and reading them
-        takes long."""
+        """Returns the manifest of a version's files. Returns None if the version has no files, or if its
+        files were never read and reading them would take long."""
         output = version.output
         if not output.uri:
             return None
@@ -117,30 +120,32 @@ class InputTrees:
 
 
 def counts(order: AttemptOrder) -> bool:
-    """Whether the results of the attempt are stored. For a gang these are the results of rank 0."""
+    """Returns whether the results of the attempt are stored as a version. In a gang, only the results of
+    rank 0 are stored."""
     return order.gang is None or order.gang.rank == 0
 
 
 def farm_checkpoint_uri(order: AttemptOrder) -> str:
-    """A folder that belongs to the attempt or its gang. Files of an earlier attempt in it do not matter."""
+    """Returns the URI of the checkpoint folder at the farm, which belongs to the attempt or its gang. Files
+    that an earlier attempt left in this folder are ignored."""
     owner = order.gang.id if order.gang is not None else order.attempt_id
     return f"{order.checkpoint_uri}.{owner}" if order.checkpoint_uri else ""
 
 
 def kept_from(order: AttemptOrder) -> tuple[Input, ...]:
-    """The previous version, if the job continues from it."""
+    """Returns the previous version of the job's result as an input, if the job continues from it."""
     spec = order.job.dataset
     return order.earlier if spec is not None and spec.incremental else ()
 
 
 def read_by(order: AttemptOrder) -> frozenset[str]:
-    """The folders of this home that the attempt reads, by their URIs."""
+    """Returns the URIs of the folders in this home that the attempt reads."""
     entries = (*order.inputs, *kept_from(order))
     return frozenset(order.parts) | {entry.artifact.output.uri for entry in entries} - {""}
 
 
 def farm_input(entry: Input) -> Input:
-    """The input with its URI at the farm."""
+    """Returns the input with its URI at the farm."""
     output = entry.artifact.output
     if output.kind != ArtifactKind.SINK:
         return entry
@@ -150,20 +155,23 @@ def farm_input(entry: Input) -> Input:
 
 _ASKED = 10_000
 _PATIENCE_SECONDS = 5.0
-"""A timeout, because a user waits for the plan. Without an answer the plan uses the records."""
+"""The timeout for a question to the farm during planning. It is short because a user waits for the plan.
+If the farm does not answer in time, the plan uses the stored records."""
 
 
 class FarmInventory(Protocol):
-    """The inventory of a farm's chunks."""
+    """Returns which chunks a farm does not have."""
 
     def missing(self, chunks: Iterable[str], *, seconds: float) -> tuple[str, ...]:
-        """The chunks that the farm lacks, within so many seconds. Raises UnavailableError."""
+        """Returns the chunks that the farm does not have. The farm must answer within `seconds`. Raises
+        UnavailableError."""
 
 
 def missing_bytes(
     farm: FarmInventory, versions: Iterable[Artifact], manifest_of: Callable[[Artifact], Manifest | None]
 ) -> Mapping[str, int]:
-    """The missing bytes by the id of each version whose files are known. Raises UnavailableError."""
+    """Returns the number of bytes that the farm does not have, by the id of each version whose files are
+    known. Raises UnavailableError."""
     sizes: dict[str, dict[str, int]] = {}
     for version in versions:
         try:
@@ -181,8 +189,8 @@ def missing_bytes(
 def changed_shares(
     pairs: Iterable[tuple[Artifact, Artifact]], manifest_of: Callable[[Artifact], Manifest | None]
 ) -> Mapping[str, float]:
-    """By the id of the newer version of each pair, the share of its bytes in chunks that the older version
-    lacks."""
+    """For each pair of versions, returns the share of the newer version's bytes that are in chunks which the
+    older version does not have. The keys are the ids of the newer versions."""
     shares: dict[str, float] = {}
     for newer, older in pairs:
         try:

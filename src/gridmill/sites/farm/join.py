@@ -1,4 +1,4 @@
-"""Joins a farm as a tenant, once, with the one-time secret of its join line."""
+"""Joins a farm as a tenant. A home joins a farm once, with the one-time secret in the join line."""
 
 import hashlib
 import re
@@ -25,12 +25,12 @@ _FORM = re.compile(r"(?P<fingerprint>[0-9a-f]{64}):(?P<secret>\S{16,200})")
 
 
 def become_tenant(home: Path, name: str, controller: str, line: str) -> None:
-    """Joins the farm at HOST:PORT (or ssh://USER@HOST) by FINGERPRINT:SECRET and stores the credentials in
-    `home`.
+    """Joins the farm at HOST:PORT or ssh://USER@HOST with a join line FINGERPRINT:SECRET, and stores the
+    credentials in `home`.
 
-    Without a line, an existing membership is kept with that address. Raises InputError, also if the
-    certificate differs from the line, ConflictError for a farm that was joined under another name,
-    UnavailableError, StorageError.
+    If no join line is given, the home must be a tenant already, and only the address of the farm is
+    replaced. Raises InputError, also if the farm's certificate differs from the fingerprint in the line.
+    Raises ConflictError if the farm was joined under another name, UnavailableError, and StorageError.
     """
     at = read_controller(controller)
     kept = keeping(home, name)
@@ -67,7 +67,7 @@ def _join(kept: CredentialFiles, tenant: str, at: FarmCredentials, line: str) ->
 
 
 def _join_response(farm: FarmClient, request: JoinRequest) -> JoinResponse:
-    """The farm's error in terms that help the user who typed the line."""
+    """Sends the join request, and rewords an error of the farm for the user who typed the join line."""
     try:
         return farm.join(request)
     except AwayError as error:
@@ -79,8 +79,8 @@ def _join_response(farm: FarmClient, request: JoinRequest) -> JoinResponse:
 
 
 def _check_new(kept: CredentialFiles, fingerprint: str) -> None:
-    """Refuses a second site for the same farm. Both would be one tenant there and receive each other's
-    messages."""
+    """Refuses a second site for a farm that this home has already joined. Two sites for one farm would be
+    one tenant at the farm and would receive each other's messages."""
     for folder in sorted(kept.folder.parent.glob("[!.]*")):
         other = CredentialFiles(folder=folder)
         if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
@@ -93,8 +93,8 @@ def _check_new(kept: CredentialFiles, fingerprint: str) -> None:
 
 
 def read_controller(text: str) -> FarmCredentials:
-    """Parses the address of a farm: HOST[:PORT], or ssh://[USER@]HOST[:SSHPORT] with the farm's own address
-    after `/` (default: 127.0.0.1:8700 at the farm). Raises InputError."""
+    """Parses the address of a farm. The address is HOST[:PORT], or ssh://[USER@]HOST[:SSHPORT] with the
+    farm's own address after `/` (default: 127.0.0.1:8700 at the farm). Raises InputError."""
     if not text.startswith("ssh://"):
         host, port = read_address(text, port=PORT, place="--controller")
         return FarmCredentials(host=host, port=port, fingerprint="", token="")
@@ -106,8 +106,8 @@ def read_controller(text: str) -> FarmCredentials:
 
 
 def read_line(line: str) -> tuple[str, str]:
-    """Fingerprint and secret of a join line, or of the command that ends with it. Raises InputError. The line
-    is a secret, so the error does not show it."""
+    """Returns the fingerprint and the secret of a join line, or of a command that ends with a join line.
+    Raises InputError. The join line is a secret, so the error message does not show it."""
     words = line.split() or [""]
     match = _FORM.fullmatch(words[-1])
     if match is None:
@@ -120,7 +120,7 @@ def read_line(line: str) -> tuple[str, str]:
 
 
 def _amiss(word: str) -> str:
-    """The defect of the line, without its content."""
+    """Describes the error in a join line without showing the content of the line."""
     fingerprint, colon, _ = word.partition(":")
     if not colon:
         return ""
@@ -130,8 +130,8 @@ def _amiss(word: str) -> str:
 
 
 def tenant_name(home: Path) -> str:
-    """The name of this home at farms: the machine, and a hash of the home's path, because a machine may have
-    several homes."""
+    """Returns the name of this home at farms. The name consists of the machine's name and a hash of the
+    home's path, because a machine may have several homes."""
     host = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().partition(".")[0].lower())
     mark = hashlib.sha256(str(home).encode()).hexdigest()[:6]
     return f"{host.lstrip('-0123456789')[:_HOST] or 'tenant'}-{mark}"

@@ -1,12 +1,15 @@
-"""Relays messages between the control node and pods of a farm, and holds them until transfers are done.
+"""Relays messages between the control node and the pods of a farm, and delays messages until the data
+transfers that they need are complete.
 
-The farm knows a number for each connection of a pod (a channel); here each is a link of its own to this
-home's socket, so that the control node treats a remote pod like any other. Messages to a pod pass through
-`AttemptData`: a Start waits until the inputs of its attempt are there, the end of an attempt until its
-outputs are here. When the session with the farm ends all links close, and pods greet again in the next one.
+The farm numbers each connection of a pod, and calls it a channel. On this side, each channel has its own
+link to the home's socket, so that the control node treats a remote pod like any other pod. Messages to a pod
+pass through `AttemptData`. The Start of an attempt waits until the inputs of the attempt are at the farm,
+and the end of an attempt waits until its outputs are in the home. When the session with the farm ends, all
+links are closed. The pods send their greeting again in the next session.
 
-The last messages of pods that have ended, and the outputs they report, are fetched in the background while
-others are observed. What cannot be done yet is retried, without a thread that waits in between.
+The last messages of pods that have ended, and the outputs that these messages report, are downloaded in the
+background while other pods are observed. If a transfer cannot be done yet, it is retried later, and no
+thread waits in the meantime.
 """
 
 import logging
@@ -47,30 +50,32 @@ _PAUSE_SECONDS = (0.1, 5.0)
 
 
 def may_come(error: BaseException) -> bool:
-    """Whether a retry can help: a full disk at the farm does not become empty by waiting."""
+    """Returns whether a retry after this error can help. If a disk at the farm is full, for example, waiting
+    does not make space."""
     return isinstance(error, UnavailableError) and not isinstance(error, StorageError)
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether a retry can help, because space can be made."""
+    """Returns whether a retry after this error can help, because somebody can make space."""
     return isinstance(error, UnavailableError)
 
 
 class PolledValue(Generic[T]):
-    """A result that may need several tries. One thread checks it. Tasks of `submit` do not wait for a retry,
-    so that a waiting task never blocks the tasks on which it depends."""
+    """Computes a result that may need several attempts. One thread checks it. A task given to `submit` does
+    not wait for its retry. Therefore a waiting task never blocks the tasks on which it depends."""
 
     def __init__(
         self, submit: Callable[[], Future[T]], again: Callable[[BaseException], bool] = may_come
     ) -> None:
-        """`again` returns whether a retry after an error can help."""
+        """`again` returns whether a retry after the given error can help."""
         self._submit, self._again = submit, again
         self._pause_seconds = _PAUSE_SECONDS[0]
         self._due: float | None = None
         self.future = submit()
 
     def is_ready(self) -> bool:
-        """Whether `future` has the result or a permanent error. Starts a retry when it is due."""
+        """Returns whether `future` has a result or a permanent error. If a retry is scheduled for now, this
+        function starts it."""
         if self._due is not None and time.monotonic() >= self._due:
             self._due, self.future = None, self._submit()
         if self._due is not None or not self.future.done():
@@ -85,13 +90,14 @@ class PolledValue(Generic[T]):
 
     @property
     def due_seconds(self) -> float:
-        """The seconds until the next retry; infinite while a try runs."""
+        """Returns the seconds until the next retry, or infinity while an attempt at the result is
+        running."""
         return float("inf") if self._due is None else max(0.0, self._due - time.monotonic())
 
 
 _HELD_MESSAGES = 1000
-"""If this many messages wait for the control node, nothing more is read. The pods keep the rest in their
-journals."""
+"""If this many messages wait for the control node, the relay reads no more messages from the farm. The pods
+store all further messages in their journals."""
 _AT_ONCE = 256
 _WORD_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
@@ -100,30 +106,31 @@ _CARRIERS = 4
 
 
 class AttemptData(Protocol):
-    """Handles the data of attempts. `upload_inputs` and `download_results` may take long; several threads
-    call them."""
+    """Transfers the data of attempts to and from a farm. `upload_inputs` and `download_results` may take
+    long, and several threads call them."""
 
     def note(self, order: AttemptOrder, pod_id: str) -> None:
-        """The pod is asked to start the attempt. Returns at once."""
+        """Notes that the pod was asked to start the attempt. Returns at once."""
 
     def refuse(self, attempt_id: str, why: GridmillError) -> None:
-        """The attempt cannot start for that reason, which becomes its end."""
+        """Notes that the attempt cannot start for this reason. The reason becomes the end of the attempt."""
 
     def upload_inputs(self, order: AttemptOrder) -> AttemptOrder:
-        """Transfers the inputs of the attempt. Returns the order for the farm's pod. Raises UnavailableError
-        to be repeated, and another GridmillError if a retry cannot help."""
+        """Transfers the inputs of the attempt to the farm. Returns the order in the form that the farm's pod
+        needs. Raises UnavailableError if the call should be repeated, and another GridmillError if a retry
+        cannot help."""
 
     def download_results(self, events: Events) -> Events:
-        """Transfers the results of ended attempts. Returns the events with their final outcomes. Raises
-        UnavailableError to be repeated."""
+        """Downloads the results of attempts that have ended. Returns the events with their final outcomes.
+        Raises UnavailableError if the call should be repeated."""
 
     def abandon(self, attempt_id: str) -> None:
-        """The attempt is to end: stops its uploads."""
+        """Stops the uploads of an attempt that will be ended."""
 
 
 @dataclass(slots=True)
 class _RemotePod:
-    """A pod's connection: the link to the control node, and its queued messages."""
+    """The connection of one pod at the farm, with its link to the control node and its queued messages."""
 
     link: PodLink
     pod_id: str = ""
@@ -132,8 +139,8 @@ class _RemotePod:
 
 
 class Relay:
-    """Relays messages. One thread runs the loop; others read the farm's lines, send ours, and transfer
-    data."""
+    """Relays messages of a farm's pods: one thread runs the loop, and other threads read the farm's lines,
+    send lines to the farm, and transfer data."""
 
     def __init__(self, farm: FarmClient, dial: Callable[[], PodLink], carrying: AttemptData) -> None:
         self._farm, self._dial, self._carrying = farm, dial, carrying
@@ -143,11 +150,12 @@ class Relay:
         self._home = ThreadPoolExecutor(_CARRIERS, thread_name_prefix="gridmill-home")
 
     def start(self) -> None:
-        """Connects now and whenever the session ends."""
+        """Connects to the farm now, and again each time the session ends."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stops. Pods continue, and the next relay connects to them. May be repeated."""
+        """Stops the relay. The pods continue to run, and the next relay connects to them. May be
+        repeated."""
         self._closed.set()
         self._farm.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -172,7 +180,8 @@ class Relay:
 
 
 class _RelaySession:
-    """One session, from its start to its end. Raises UnavailableError if the farm does not answer."""
+    """One session with the farm, from its start to its end. Raises UnavailableError if the farm does not
+    answer."""
 
     def __init__(
         self,
@@ -183,8 +192,8 @@ class _RelaySession:
         home_executor: ThreadPoolExecutor,
         closed: threading.Event,
     ) -> None:
-        """Downloads use `home_executor`, which has its own threads: a download frees the space for which
-        uploads may wait."""
+        """Downloads use their own threads in `home_executor`, because a download can free the space for
+        which an upload waits."""
         self._farm, self._dial, self._carrying, self._closed = farm, dial, carrying, closed
         self._online, self._home = farm_executor, home_executor
         self._name = farm.open_relay()
@@ -198,7 +207,7 @@ class _RelaySession:
             end.setblocking(False)
 
     def run(self) -> None:
-        """Runs until the session ends."""
+        """Runs the loop until the session ends."""
         threads = [
             threading.Thread(target=self._receive, name="gridmill-farm-hears", daemon=True),
             threading.Thread(target=self._send, name="gridmill-farm-says", daemon=True),
@@ -251,15 +260,16 @@ class _RelaySession:
                 return self._wake()
 
     def _next(self) -> bytes | None:
-        """Lines to send. None at the end. From time to time it is empty: this shows the farm that the session
-        lives."""
+        """Returns the next lines to send, or None at the end of the session. From time to time the lines are
+        empty, to show the farm that the session is alive."""
         try:
             return self._outgoing.get(timeout=_WORD_SECONDS)
         except queue.Empty:
             return b""
 
     def _send_lines(self, number: int, lines: list[bytes]) -> int:
-        """Sends lines and returns the last number. Lines that the farm refuses are not sent again."""
+        """Sends lines to the farm and returns the number of the last line. Lines that the farm refuses are
+        not sent again."""
         try:
             self._repeat(number, lines)
         except InputError as error:
@@ -271,8 +281,9 @@ class _RelaySession:
         return number
 
     def _refused(self, line: bytes, error: InputError) -> None:
-        """Handles a refusal. An older farm may not know a kind of job: then the attempt ends for that reason.
-        A refusal with a place concerns the session itself."""
+        """Handles a line that the farm refused. For example, an older farm may not support a kind of job. In
+        this case the attempt ends with this reason. If the farm's refusal has a place, it concerns the
+        session itself."""
         channel, message = decode_passed(line)
         if error.place or not isinstance(message, Start):
             raise error
@@ -296,7 +307,8 @@ class _RelaySession:
         return result
 
     def _repeat(self, number: int, lines: list[bytes]) -> None:
-        """Sends once more if the answer was lost: the farm ignores a number that it has received."""
+        """Sends the lines once more if the response was lost. The farm ignores lines whose number it has
+        already received."""
         try:
             self._farm.send_lines(self._name, number, lines)
         except UnavailableError:
@@ -329,7 +341,7 @@ class _RelaySession:
         self._go_on()
 
     def _due(self) -> Iterator[float]:
-        """The seconds until the next retry."""
+        """Yields the seconds until each scheduled retry."""
         yield from (value.due_seconds for _, _, value in self._staged)
         yield from (
             far.fetching.due_seconds for far in self._remote_pods.values() if far.fetching is not None
@@ -377,7 +389,8 @@ class _RelaySession:
                 self._staged.append((channel, order, value))
 
     def _deliver(self, far: _RemotePod) -> bool:
-        """Sends all messages that may be sent. Returns False if the control node has closed the link."""
+        """Delivers all messages of a pod that may be delivered now. Returns False if the control node has
+        closed the link of the pod."""
         while far.waiting:
             message = far.waiting[0]
             if isinstance(message, Events) and any(event.type == EventType.ENDED for event in message.events):
@@ -425,8 +438,9 @@ class _RelaySession:
         return self._later(self._online, partial(self._carrying.upload_inputs, order))
 
     def _start(self, channel: int, order: AttemptOrder, future: Future[AttemptOrder]) -> None:
-        """Sends the Start with transferred inputs. If they cannot be transferred, this becomes the attempt's
-        end: the pod gets a Stop for an attempt that it does not know, reports its end, and refuses a later
+        """Sends the Start message to the pod after the inputs of the attempt were transferred. If the inputs
+        cannot be transferred, the attempt ends with this error. For this, the pod receives a Stop for an
+        attempt that it does not have. The pod then reports the end of the attempt and refuses a later
         start."""
         if future.cancelled():
             return
@@ -450,19 +464,20 @@ class _RelaySession:
         return future
 
     def _unless_over(self, act: Callable[[], T]) -> T:
-        """Runs the task unless the session has ended; the next session repeats it."""
+        """Runs the task unless the session has ended. If it has ended, the next session repeats the task."""
         if self._closed_event.is_set():
             raise UnavailableError("the session with the farm is over")
         return act()
 
     def _hang_up(self, channel: int) -> None:
-        """The pod has closed its connection; its earlier messages are still delivered if possible."""
+        """Handles a connection that the pod has closed. Earlier messages of the pod are still delivered if
+        possible."""
         far = self._remote_pods.pop(channel, None)
         if far is not None:
             far.link.close()
 
     def _close(self, channel: int) -> None:
-        """The control node has closed the link."""
+        """Handles a link that the control node has closed."""
         self._hang_up(channel)
         self._outgoing.put(encode_passed(channel, None))
 
@@ -470,23 +485,25 @@ class _RelaySession:
 Words = tuple[PodEvent, ...]
 _LOG_REQUESTS_AT_ONCE = 4
 _MOMENT_SECONDS = 1.0
-"""Most attempts have few results, which arrive within this time, so that no retry is needed."""
+"""Most attempts have small results, which arrive within this time, so that the caller does not need to call
+again."""
 
 
 class UndeliveredEvents:
-    """The last events of the pods of one farm. Safe to call from several threads."""
+    """The last events of pods of one farm that are not delivered yet. This class is safe to call from
+    several threads."""
 
     def __init__(self, bring: Callable[[str, Words], Words]) -> None:
-        """`bring` downloads the results that a pod's journal names and returns its final events. If it raises
-        UnavailableError, it is called again."""
+        """`bring` downloads the results that a pod's journal lists, and returns the final events of the pod.
+        If `bring` raises UnavailableError, it is called again later."""
         self._download = bring
         self._pool = ThreadPoolExecutor(_LOG_REQUESTS_AT_ONCE, thread_name_prefix="gridmill-words")
         self._pending: dict[str, PolledValue[Words]] = {}
         self._lock = Lock()
 
     def downloaded(self, journalled: Mapping[str, Words]) -> frozenset[str]:
-        """Starts downloads for these pods and their journals. Returns the pods whose last events are
-        complete. Raises UnavailableError after it was closed."""
+        """Starts the downloads of results for these pods, which are listed in the pods' journals. Returns
+        the pods whose last events are complete. Raises UnavailableError after this object was closed."""
         with self._lock:
             for pod, words in journalled.items():
                 if pod not in self._pending:
@@ -503,7 +520,8 @@ class UndeliveredEvents:
             raise UnavailableError("the site is closed and downloads no more results") from error
 
     def take(self, pod: str) -> Words | None:
-        """The final events of that pod; None if they are not complete. Raises the errors of `bring`."""
+        """Returns the final events of the pod, or None if they are not complete. Raises the errors that
+        `bring` raised for this pod."""
         with self._lock:
             value = self._pending.get(pod)
             if value is None or not value.is_ready():
@@ -512,7 +530,7 @@ class UndeliveredEvents:
         return None if value.future.cancelled() else value.future.result()
 
     def drop(self, pods: Sequence[str]) -> None:
-        """Drops these pods, whose events are not needed any more."""
+        """Forgets these pods, because their events are not needed any more."""
         with self._lock:
             for pod in pods:
                 self._pending.pop(pod, None)

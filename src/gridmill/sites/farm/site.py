@@ -1,8 +1,9 @@
-"""The cluster site: a SitePort whose pods run at a farm, in another subnet.
+"""The site of kind `cluster`: it implements SitePort, and its pods run at a farm in another subnet.
 
-`probe` measures the speed of the connection to a farm before the first transfer. `PodLeases` stores the lease
-of each pod: the setting when the pod was requested, even if the setting changed since. The settings of a
-cluster site and of resources at a farm are checked before the farm is called.
+`probe` measures the speed of the connection to a farm before the first transfer. `PodLeases` stores the
+lease of each pod: the lease setting at the time when the pod was requested, even if the setting has changed
+since then. The settings of a site of kind `cluster` and of resources at a farm are checked before the farm
+is called.
 """
 
 import threading
@@ -48,12 +49,13 @@ SETTINGS = {
 } | carrier_choice.SETTINGS
 _LEASE, _CHECKPOINTS = "1h", "30s"
 _LEAST_LEASE_SECONDS = 10.0
-"""With a shorter lease a short interruption would end running pods."""
+"""If the lease were shorter than this, a short interruption of the connection would end running pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmSettings:
-    """The parsed settings, without those of buckets. `rate` is in bytes a second; None means no limit."""
+    """The parsed settings of a site at a farm, without the settings of buckets. `rate` is the largest
+    transfer rate in bytes per second, or None if there is no limit."""
 
     lease_seconds: float
     checkpoints_seconds: float
@@ -61,7 +63,7 @@ class FarmSettings:
 
 
 def read(site: Site) -> FarmSettings:
-    """Parses the settings. Raises InputError at an invalid setting."""
+    """Parses the settings of the site. Raises InputError if a setting is invalid."""
     check_settings(site, SETTINGS)
     return FarmSettings(
         lease_seconds=_seconds(site, "lease", _LEASE, _LEAST_LEASE_SECONDS),
@@ -71,7 +73,7 @@ def read(site: Site) -> FarmSettings:
 
 
 def check_site(site: Site) -> None:
-    """Raises InputError for an invalid address or setting."""
+    """Raises InputError if the address or a setting of the site is invalid."""
     if site.address:
         read_controller(site.address)
     read(site)
@@ -107,8 +109,8 @@ def _at(site: Site, name: str, error: InputError) -> InputError:
 
 
 def check_resource(resource: Resource, site: Site) -> None:
-    """Raises InputError for a resource that cannot be used at a farm: a sink is loaded at home, and staging
-    through a bucket needs a bucket."""
+    """Raises InputError if a resource cannot be used at a farm. A sink is always loaded in the home, and
+    staging through a bucket needs a bucket."""
     if resource.type == JobKind.SINK:
         raise InputError(
             f"a sink is loaded at home, not at the farm {site.name}",
@@ -120,28 +122,29 @@ def check_resource(resource: Resource, site: Site) -> None:
 
 
 MARGIN_SECONDS = 60.0
-"""A margin: a pending request may have renewed the lease, and the farm counts the lease from the time when it
-notices the disconnection."""
+"""The margin in seconds that is added to a lease. A request in flight may have renewed the lease, and the
+farm measures the lease from the time when it notices that the connection was lost."""
 
 
 def is_over(silent_seconds: float, lease_seconds: float) -> bool:
-    """Whether a pod with that lease has certainly ended after so many seconds without contact. The farm or
-    the pod itself ends it, even if the farm's controller failed meanwhile."""
+    """Returns whether a pod with this lease has certainly ended after so many seconds without contact. The
+    farm or the pod itself ends the pod, even if the farm's controller failed in the meantime."""
     return silent_seconds >= lease_seconds + MARGIN_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseFile:
-    """The leases in the file: seconds by pod."""
+    """The leases that the file contains: the seconds of the lease for each pod."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 class PodLeases:
-    """The leases of the pods at one farm, stored over restarts. Safe to call from several threads."""
+    """Stores the leases of the pods at one farm, so that they are known after a restart. This class is safe
+    to call from several threads."""
 
     def __init__(self, path: Path, usual_seconds: float) -> None:
-        """`usual_seconds` is the lease of pods that start now, and of unknown pods."""
+        """`usual_seconds` is the lease of pods that start now, and of pods without a stored lease."""
         self._path, self._usual_seconds = path, usual_seconds
         self._lock = Lock()
         try:
@@ -150,8 +153,8 @@ class PodLeases:
             self._seconds = {}
 
     def lease_seconds(self, pods: Iterable[str]) -> float:
-        """The lease (seconds) for a request of these pods: that of their first request. Raises
-        StorageError."""
+        """Returns the lease in seconds for a request of these pods. A repeated request uses the lease of the
+        first request. Raises StorageError."""
         with self._lock:
             lease_values = [self._seconds[pod] for pod in pods if pod in self._seconds]
             seconds = max(lease_values, default=self._usual_seconds)
@@ -161,12 +164,12 @@ class PodLeases:
             return seconds
 
     def of(self, pod: str) -> float:
-        """The lease of a pod in seconds."""
+        """Returns the lease of a pod in seconds."""
         with self._lock:
             return self._seconds.get(pod, self._usual_seconds)
 
     def over(self, pods: Iterable[str]) -> None:
-        """Deletes the leases of pods that have ended. Raises StorageError."""
+        """Deletes the stored leases of pods that have ended. Raises StorageError."""
         with self._lock:
             gone = set(pods)
             left = {pod: seconds for pod, seconds in self._seconds.items() if pod not in gone}
@@ -184,7 +187,7 @@ class PodLeases:
 
 _SIZES = (64 << 10, 512 << 10, 4 << 20)
 _ENOUGH_SECONDS = 0.25
-"""A probe that took this long is sufficient. A larger one would only take longer."""
+"""A speed measurement that took this long is sufficient. A larger measurement would only take longer."""
 _LEAST_SECONDS = 1e-4
 _TRIPS = 3
 
@@ -192,9 +195,9 @@ _TRIPS = 3
 def probe(
     farm: FarmClient, limit_bytes_per_second: float | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Route:
-    """Measures the speed by sending and receiving some bytes. Raises UnavailableError.
+    """Measures the speed of the connection by sending and receiving some bytes. Raises UnavailableError.
 
-    A farm without probes gives only the time of a round trip.
+    If the farm does not support speed measurements, only the time of a round trip is measured.
     """
     trip = min(_timed(farm.greet, clock) for _ in range(_TRIPS))
     try:
@@ -238,7 +241,7 @@ _LEAVES = PodReport(status=PodStatus.UNKNOWN, message="it has ended, and its res
 
 
 class FarmSite:
-    """A site at a farm. Safe to call from several threads."""
+    """A site whose pods run at a farm. This class is safe to call from several threads."""
 
     def __init__(
         self,
@@ -259,11 +262,11 @@ class FarmSite:
         self._undelivered = UndeliveredEvents(self._download_events)
 
     def nodes(self) -> tuple[Node, ...]:
-        """The capacity of the farm's nodes. Raises UnavailableError."""
+        """Returns the capacity of the farm's nodes. Raises UnavailableError."""
         return self._status().nodes
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """The present load of the farm's nodes. Raises UnavailableError."""
+        """Returns the present load of the farm's nodes. Raises UnavailableError."""
         return self._status(fresh=True).utilization
 
     def _status(self, *, fresh: bool = False) -> FarmStatus:
@@ -277,8 +280,8 @@ class FarmSite:
         return look
 
     def _answer(self, ask: Callable[[], T]) -> T:
-        """The answer of the farm. A refusal becomes UnavailableError, because the control node cannot correct
-        it."""
+        """Returns the answer of the farm to the call `ask`. If the farm refuses the call, UnavailableError
+        is raised, because the control node cannot correct the call."""
         try:
             result = ask()
         except UnavailableError:
@@ -289,18 +292,19 @@ class FarmSite:
         return result
 
     def link(self) -> str:
-        """The address that the farm replaces with its own."""
+        """Returns a placeholder address, which the farm replaces with its own address."""
         return self._link
 
     def pod_home(self, pod_id: str) -> str:
-        """The folder that the farm replaces with its own."""
+        """Returns a placeholder folder, which the farm replaces with its own folder."""
         return ""
 
     def prepare(self) -> None:
-        """Nothing: unused capacity costs the farm nothing."""
+        """Does nothing, because unused capacity of a farm costs nothing."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Requests pods; they are QUEUED until the farm has room. Raises UnavailableError."""
+        """Requests pods from the farm. The pods are QUEUED until the farm has free capacity. Raises
+        UnavailableError."""
         by_deployment = attrgetter("deployment_id")
         once = {order.pod_id: order for order in orders}.values()
         for deployment_id, some in groupby(sorted(once, key=by_deployment), key=by_deployment):
@@ -312,8 +316,9 @@ class FarmSite:
             self._unanswered -= pods
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """The farm's report of the pods. An ended pod is reported after its results arrived. If the farm did
-        not answer for longer than the lease, all its pods have ended."""
+        """Returns the farm's report on these pods. A pod that has ended is reported only after its results
+        have arrived. If the farm did not answer for longer than the lease of a pod, the pod is reported as
+        ended."""
         try:
             seen = self._answer(partial(self._farm.observe, pod_ids))
         except UnavailableError:
@@ -328,8 +333,8 @@ class FarmSite:
         return sights | {pod_id: _LEAVES for pod_id in gone if pod_id not in here}
 
     def _given_up(self, pod_id: str) -> PodReport:
-        """The report of a pod at a farm that cannot be reached. If the farm never answered the request of a
-        pod, the pod may still start."""
+        """Returns the report on a pod whose farm cannot be reached. If the farm never answered the request
+        for the pod, the pod may still start."""
         if pod_id in self._unanswered or not self._is_lost(pod_id):
             return PodReport(status=PodStatus.UNKNOWN, message="the farm does not answer")
         why = (
@@ -339,7 +344,8 @@ class FarmSite:
         return PodReport(status=PodStatus.GONE, message=why)
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """The events in the pod's journal, after their results were downloaded. Raises UnavailableError."""
+        """Returns the events in the pod's journal after the results that they report were downloaded. Raises
+        UnavailableError."""
         here = self._undelivered.take(pod_id)
         if here is not None:
             return here
@@ -352,7 +358,8 @@ class FarmSite:
         return self._download_events(pod_id, tuple(words))
 
     def _download_events(self, pod_id: str, words: Words) -> Words:
-        """The events in the pod's journal, after their results were downloaded. Raises UnavailableError."""
+        """Returns the events in the pod's journal after the results that they report were downloaded. Raises
+        UnavailableError."""
         self._attempt_data.leave(pod_id)
         events = self._attempt_data.download_results(Events(events=words)).events
         self._answer(partial(self._attempt_data.checkpoints.settle, pod_id))
@@ -360,12 +367,12 @@ class FarmSite:
         return events
 
     def _is_lost(self, pod_id: str) -> bool:
-        """Whether the farm was silent for longer than that pod's lease."""
+        """Returns whether the farm did not answer for longer than the lease of this pod."""
         last_contact = max(self._last_contact, self._farm.reached)
         return is_over(self._monotonic() - last_contact, self._leases.of(pod_id))
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """Ends the pods; they have ended when this returns. Raises UnavailableError."""
+        """Ends the pods. When this function returns, the pods have ended. Raises UnavailableError."""
         if not all(map(self._is_lost, pod_ids)):
             self._answer(partial(self._farm.end, pod_ids))
         for pod_id in pod_ids:
@@ -391,15 +398,16 @@ class FarmSite:
         return self._status()
 
     def transfer_problems(self) -> Mapping[str, str]:
-        """See TransferSite. A message about data that the farm has lost belongs to the farm."""
+        """See TransferSite. Returns messages about data that cannot be transferred. A message about data
+        that the farm has lost concerns the farm, not an attempt."""
         with self._lock:
             status = self._cached_status
         lost = status[1].warnings if status is not None else ()
         return {message: f"site {self._name}: {message}" for message in lost} | self._attempt_data.held_up()
 
     def missing_sizes(self, versions: Sequence[Artifact]) -> Mapping[str, int]:
-        """See TransferSite. Results that the farm has not released yet count as missing. No job waits for the
-        release, and the farm keeps them before a job reads them."""
+        """See TransferSite. Results that the farm has not released yet count as missing. No job waits for
+        the release of these results, because the farm keeps their chunks before a job reads them."""
         self._attempt_data.cleanup.soon()
         return self._answer(
             partial(missing_bytes, self._farm, versions, self._attempt_data.trees.manifest_of)
@@ -429,11 +437,12 @@ class FarmSite:
 
 
 CONFIRMED_SECONDS = 5.0
-"""The farm confirms sent data within this time, unless the connection or a bucket is slow."""
+"""The farm confirms received data within this number of seconds, unless the connection or a bucket is
+slow."""
 
 
 def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
-    """The speed and the remaining time in words."""
+    """Yields texts with the speed and the remaining time of a transfer."""
     if transfer_state.trouble:
         yield f"retried because {transfer_state.trouble}"
     if not transfer_state.left_bytes and transfer_state.still_seconds >= CONFIRMED_SECONDS:
@@ -451,7 +460,7 @@ def _rate_texts(transfer_state: TransferState) -> Iterator[str]:
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The site. The farm must have been joined. Raises InputError."""
+    """Makes the site of a farm. This home must have joined the farm before. Raises InputError."""
     del doors  # the home connects to the farm, so no listener is needed
     farm_settings = read(site)
     kept = keeping(settings.home, site.name)

@@ -1,6 +1,6 @@
-"""Transfers the inputs of attempts to a farm and their outputs home.
+"""Uploads the inputs of attempts to a farm and downloads their outputs to the home.
 
-It also tells the farm, in the background, to delete attempts that have ended.
+A background thread of this module asks the farm to delete attempts that have ended.
 """
 
 import logging
@@ -69,17 +69,18 @@ _CLOSE_SECONDS = 5.0
 
 
 class FarmCleanup:
-    """The attempts at one farm that have ended and whose results have arrived. Safe to use from several
-    threads."""
+    """Deletes attempts at one farm that have ended and whose results have arrived in the home. This class is
+    safe to use from several threads."""
 
     def __init__(self, farm: FarmClient, notes: AttemptLog, lock_of: Callable[[str], threading.Lock]) -> None:
-        """`lock_of` an attempt is held while any of its data is transferred."""
+        """`lock_of` returns the lock of an attempt, which is locked while any data of the attempt is
+        transferred."""
         self._farm, self._notes, self._lock_of = farm, notes, lock_of
         self._wakeup, self._stopped = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Works whenever there is an attempt to delete, also of an earlier process."""
+        """Starts a thread that deletes attempts at the farm, also attempts of an earlier process."""
         self._thread = threading.Thread(target=self._run, name="gridmill-forget", daemon=True)
         self._thread.start()
 
@@ -104,21 +105,22 @@ class FarmCleanup:
             self._wakeup.wait(_AGAIN_SECONDS)
 
     def tick(self) -> None:
-        """Tells the farm to delete all of them. If the farm does not answer, it is repeated later."""
+        """Asks the farm to delete all attempts that wait for deletion. If the farm does not answer, the
+        deletion is repeated later."""
         for attempt_id in self._notes.to_delete_at_farm():
             if self._stopped.is_set() or not self._delete_attempt(attempt_id):
                 return
 
     def first(self, uris: Collection[str]) -> None:
-        """Tells the farm to delete the attempts that made these folders before other jobs read them there:
-        the farm keeps the chunks of deleted attempts for later readers. If it fails for one attempt, its data
-        must be transferred."""
+        """Asks the farm to delete the attempts that made these folders before other jobs read the folders at
+        the farm, because the farm keeps the chunks of deleted attempts for later readers. If the deletion of
+        an attempt fails, its data must be transferred."""
         for attempt_id, note in self._notes.to_delete_at_farm().items():
             if note.output_uri and note.output_uri in uris and not self._delete_attempt(attempt_id):
                 return
 
     def _delete_attempt(self, attempt_id: str) -> bool:
-        """Returns whether the farm has answered."""
+        """Asks the farm to delete the attempt, and returns whether the farm has answered."""
         with self._lock_of(attempt_id):
             note = self._notes.find(attempt_id)
             if note is None or not note.is_there or note.end_event is None:
@@ -136,12 +138,12 @@ class FarmCleanup:
 _TIMES = 3
 _TROUBLE_SECONDS, _REFUSED_SECONDS = 600.0, 86_400.0
 _PATIENCE_SECONDS = 5.0
-"""Timeout of one request. Callers repeat it while the connection to the farm is being opened."""
+"""Timeout of one request. Callers repeat the call while the connection to the farm is being opened."""
 
 
 class HomeAttemptData:
-    """Transfers the data of attempts between this home's storage root and a farm. Safe to call from several
-    threads."""
+    """Transfers the data of attempts between the storage root of this home and a farm. This class is safe to
+    call from several threads."""
 
     def __init__(
         self,
@@ -154,11 +156,11 @@ class HomeAttemptData:
         trouble_seconds: float = _TROUBLE_SECONDS,
         refused_seconds: float = _REFUSED_SECONDS,
     ) -> None:
-        """`notes` is the folder for records that survive a restart. Without `carriers` all data passes
-        through the farm.
+        """`notes` is the folder for records that are needed after a restart. If `carriers` is not given, all
+        data is transferred over the connection to the farm.
 
-        A failing disk at the farm is retried for `trouble_seconds`, a bucket that refuses for
-        `refused_seconds`, because a person must correct a key or a clock.
+        If a disk at the farm fails, the transfer is retried for `trouble_seconds`. If a bucket refuses
+        access, it is retried for `refused_seconds`, because a person must correct a key or a clock.
         """
         self._bucket_endpoints = carriers
         self._farm, self._home_root = farm, root
@@ -216,7 +218,8 @@ class HomeAttemptData:
             self._noted.write(attempt_id, replace(note, refusal=to_body(why)))
 
     def upload_inputs(self, order: AttemptOrder) -> AttemptOrder:
-        """See AttemptData. A second call for an attempt waits for the first, and finds all data there."""
+        """See AttemptData. A second call for the same attempt waits for the first call, and then has no data
+        left to transfer."""
         with (
             self._lock_of(order.attempt_id),
             self._telling(order.attempt_id, _by("to", order.staging)) as progress,
@@ -246,13 +249,15 @@ class HomeAttemptData:
         )
 
     def _refuse_ended(self, attempt_id: str) -> None:
-        """Raises if the attempt has ended: space that it reserved at the farm now would never be released."""
+        """Raises an error if the attempt has ended, because space that the attempt reserves at the farm now
+        would never be released."""
         note = self._noted.find(attempt_id)
         if note is not None and not note.is_open:
             raise InterruptedRunError(f"{attempt_id} has ended")
 
     def _record_transfer(self, attempt_id: str, seen: TransferState, seconds: float) -> None:
-        """Records the transferred bytes: a retry finds them at the farm and does not count them."""
+        """Records how many bytes were transferred. A retry finds these bytes at the farm and does not count
+        them again."""
         note = self._noted.find(attempt_id)
         if note is None:
             return
@@ -270,8 +275,8 @@ class HomeAttemptData:
 
     @contextmanager
     def _telling(self, attempt_id: str, way: str) -> Iterator[TransferProgress]:
-        """Shows the progress of the transfer inside, and the reason if it cannot continue (the site itself
-        reports an unreachable farm).
+        """Shows the progress of the transfer inside the `with` block, and the reason if the transfer cannot
+        continue. If the farm cannot be reached, the site reports it instead.
 
         Raises UnavailableError if `close` interrupted the transfer.
         """
@@ -294,12 +299,12 @@ class HomeAttemptData:
             self._progress.pop(attempt_id, None)
 
     def held_up(self) -> dict[str, str]:
-        """The reasons why data of attempts cannot be transferred now, by attempt."""
+        """Returns the reasons why data of attempts cannot be transferred now, by attempt."""
         return dict(self._held_up)
 
     def progress(self, attempt_id: str) -> tuple[str, TransferState] | None:
-        """The progress of its data and its direction: `to` the farm (`through a bucket to`) or `from` it;
-        None without a transfer."""
+        """Returns the direction and the progress of the attempt's transfer, or None if there is no transfer.
+        The direction is `to` or `through a bucket to` for uploads to the farm, and `from` for downloads."""
         progress_of_attempt = self._progress.get(attempt_id)
         return (
             (progress_of_attempt[0], progress_of_attempt[1].look())
@@ -313,8 +318,9 @@ class HomeAttemptData:
         return self._root
 
     def _transfer(self, tree: InputTree, order: AttemptOrder, progress: TransferProgress) -> None:
-        """Sends chunks until the farm lacks none: chunks may be evicted after the farm reported them. It
-        waits for chunks that another attempt is sending."""
+        """Sends chunks until the farm has all of them, because the farm may evict a chunk after it reported
+        that it has the chunk. If another attempt is already sending a chunk, this function waits for that
+        chunk."""
         place = PlaceTree(
             uri=tree.uri, manifest=tree.manifest, attempt_id=order.attempt_id, writable=tree.writable
         )
@@ -358,17 +364,17 @@ class HomeAttemptData:
         )
 
     def tidy_buckets(self) -> None:
-        """Deletes objects that earlier processes of this home left in buckets, from now on."""
+        """Starts deleting the objects that earlier processes of this home left in buckets."""
         if self._bucket_endpoints is not None:
             self._bucket_endpoints.start()
 
     def clear_buckets(self) -> None:
-        """Deletes the objects in buckets after the site was removed."""
+        """Deletes the objects of this site in buckets after the site was removed."""
         if self._bucket_endpoints is not None:
             self._bucket_endpoints.clear()
 
     def close(self) -> None:
-        """Stops all transfers; chunks that arrived are kept. May be repeated."""
+        """Stops all transfers. Chunks that have arrived are kept. May be repeated."""
         self._closed.set()
         for stop in tuple(self._stops.values()):
             stop.set()
@@ -417,8 +423,8 @@ class HomeAttemptData:
         )
 
     def _with_results(self, event: PodEvent, note: AttemptNote, progress: TransferProgress) -> PodEvent:
-        """Downloads the results of an ended attempt. Raises UnavailableError to be repeated. If the results
-        can never be transferred, the attempt fails."""
+        """Downloads the results of an ended attempt. Raises UnavailableError if the call should be repeated.
+        If the results can never be transferred, the returned event reports that the attempt failed."""
         outcome = from_builtins(event.body["outcome"], AttemptOutcome)
         done = outcome.state == AttemptState.SUCCEEDED
         must = note.part or any(output.uri for output in outcome.outputs)
@@ -459,11 +465,11 @@ class HomeAttemptData:
 
     @contextmanager
     def _bearing(self, attempt_id: str, *, results: bool = True) -> Iterator[None]:
-        """Limits the time of retries if a bucket refuses, in both directions, or, with `results`, if a disk
-        at the farm fails.
+        """Limits for how long a transfer is retried if a bucket refuses access. With `results`, it also
+        limits the retries if a disk at the farm fails.
 
-        In the end the results stay at the farm. Raises DataError after the time limit, UnavailableError
-        before.
+        After the time limit, the results stay at the farm. Raises UnavailableError before the time limit,
+        and DataError after it.
         """
         try:
             yield
@@ -486,8 +492,8 @@ class HomeAttemptData:
             raise
 
     def _fetch(self, note: AttemptNote, attempt_id: str, progress: TransferProgress) -> None:
-        """Downloads the output folder, completely or not at all. Raises NotFoundError if it does not
-        exist."""
+        """Downloads the output folder of the attempt, either completely or not at all. Raises NotFoundError
+        if the output folder does not exist at the farm."""
 
         def came(crossing: Transfer) -> None:
             self._back[attempt_id] = self._back.get(attempt_id, Transfer()) + crossing
@@ -498,7 +504,7 @@ class HomeAttemptData:
         )
 
     def _list(self, uri: str) -> None:
-        """Lists the downloaded files with their hashes for the version's manifest."""
+        """Lists the downloaded files with their hashes, so that the version's manifest can use them."""
         folder = below(self._home_root, uri)
         contents = list_contents(folder)
         write_contents(below(self._home_root, contents_uri(uri)), contents)
@@ -520,7 +526,8 @@ class HomeAttemptData:
                 self.abandon(attempt_id)
 
     def abandon(self, attempt_id: str) -> None:
-        """See AttemptData. Chunks that arrived are kept for the next attempt."""
+        """See AttemptData. Stops the transfers of the attempt. Chunks that have arrived are kept for the
+        next attempt."""
         self._held_up.pop(attempt_id, None)
         stop = self._stops.get(attempt_id)
         if stop is not None:

@@ -1,4 +1,5 @@
-"""An SSH tunnel to a farm through the user's own `ssh`, for farms whose only open port is SSH's."""
+"""Opens an SSH tunnel to a farm with the user's own `ssh`, for farms whose only open port is the SSH
+port."""
 
 import subprocess
 import tempfile
@@ -28,13 +29,13 @@ folder=$1; shift; exec 3<&0
 wait "$ssh"; code=$?
 kill "$lifeline" 2>/dev/null; rm -rf "$folder"; exit "$code"
 """
-"""A wrapper around `ssh` that ends with its standard input, that is, when the process that started it ends
-for any reason."""
+"""A shell wrapper around `ssh`. It ends `ssh` when its standard input closes, which happens when the process
+that started the wrapper ends for any reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SshProcess:
-    """One `ssh`: its wrapper process, the socket that it makes, and its log."""
+    """One running `ssh`: its wrapper process, the socket that it makes, and its log."""
 
     process: "subprocess.Popen[bytes]"
     socket: Path
@@ -44,7 +45,7 @@ class _SshProcess:
         return self.process.poll() is None and self.socket.exists()
 
     def last_line(self) -> str:
-        """The last line that was not read before."""
+        """Returns the last line of the log that was not read before."""
         self.log.seek(0)
         text = self.log.read().decode(errors="replace")
         self.log.truncate(0)  # the log grows with each failed connection
@@ -62,7 +63,8 @@ class _SshProcess:
 
 
 class Tunnel:
-    """A Unix socket of this user, which leads to HOST:PORT as `destination` resolves it."""
+    """An SSH tunnel from a Unix socket of this user to HOST:PORT, where `destination` resolves the name
+    HOST."""
 
     def __init__(self, destination: str, host: str, port: int) -> None:
         """`destination` is USER@HOST, or ssh://USER@HOST:PORT."""
@@ -73,7 +75,8 @@ class Tunnel:
         self._closed = False
 
     def path(self) -> Path:
-        """The path of the socket, open. Raises AwayError with the message of ssh."""
+        """Opens the tunnel if necessary and returns the path of its socket. Raises AwayError with the
+        message that `ssh` printed."""
         began = time.monotonic()
         with self._lock:
             if self._failed is not None and self._failed[0] > began:
@@ -85,7 +88,7 @@ class Tunnel:
             return self._ssh.socket
 
     def last_message(self) -> str:
-        """The last message of ssh about a connection that failed."""
+        """Returns the last message of `ssh` about a connection that failed."""
         with self._lock:
             return self._ssh.last_line() if self._ssh is not None else ""
 
@@ -127,7 +130,7 @@ class Tunnel:
             way.end()
 
     def close(self) -> None:
-        """Closes the tunnel. Waiting callers get an error. May be repeated."""
+        """Closes the tunnel. Callers that still wait get an error. May be repeated."""
         self._closed = True
         with self._lock:
             self._end()

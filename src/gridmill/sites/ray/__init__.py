@@ -1,2 +1,2 @@
-"""The Ray site: a deployment is a placement group, actors supervise pods, one process per site connects to
-Ray."""
+"""The Ray site: each deployment is a placement group of Ray, actors supervise the pods, and one process per
+site connects to Ray."""

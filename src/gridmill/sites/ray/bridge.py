@@ -1,7 +1,9 @@
-"""`python -m gridmill.sites.ray.bridge`: a driver of the Ray cluster that answers the site, line by line.
+"""`python -m gridmill.sites.ray.bridge` is a driver of the Ray cluster that answers requests of the site,
+one per line.
 
-Before a pod starts, its node is recorded, so that no pod starts twice. The bridge names Ray's nodes and
-converts their capacity, computes the resources that a pod claims, and shortens Ray's errors to one line.
+Before a pod starts, its node is recorded, so that the same pod never starts twice. The bridge gives names to
+Ray's nodes and converts their capacity. It also computes the resources that a pod claims, and shortens Ray's
+errors to one line.
 """
 
 import logging
@@ -31,8 +33,9 @@ from gridmill.sites.ray.protocol import BridgeHello, BridgeRequest, BridgeRespon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementNote:
-    """The record of a pod: the Ray node's id, the first pod of its placement group, Unix time, whether it has
-    ended for good, and the reason if it never started (`left`: its node left the cluster)."""
+    """The record of a pod: the id of its Ray node, the first pod of its placement group, the Unix time,
+    whether the pod has ended for good, and the reason if it never started. `left` is true if the node of the
+    pod left the cluster."""
 
     node: str
     group: str
@@ -42,42 +45,43 @@ class PlacementNote:
     left: bool = False
 
     def ended(self) -> "PlacementNote":
-        """The same record after the pod has ended."""
+        """Returns a copy of this record for the time after the pod has ended."""
         return replace(self, over=True)
 
 
 class PlacementNotes:
-    """The records, one file for each pod id, in the control node's home."""
+    """Stores the records of pods in the control node's home, one file for each pod id."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self, pod_id: str) -> PlacementNote | None:
-        """The record; None for a pod that this home never started."""
+        """Returns the record of the pod, or None for a pod that this home never started."""
         try:
             return decode((self._folder / pod_id).read_bytes(), PlacementNote)
         except FileNotFoundError:
             return None
 
     def write(self, pod_id: str, note: PlacementNote) -> None:
-        """Writes the record, completely or not at all."""
+        """Writes the record. If writing fails, an older record stays unchanged."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = self._folder / f".{pod_id}"
         draft.write_bytes(encode(note))
         draft.rename(self._folder / pod_id)
 
     def remove_ended(self, before: float) -> None:
-        """Removes records of ended pods from before that time, which are not needed any more."""
+        """Removes records of pods that ended before this time, because these records are not needed any
+        more."""
         for pod_id, note in tuple(self._all()):
             if note.over and note.at < before:
                 (self._folder / pod_id).unlink(missing_ok=True)
 
     def active_pods(self) -> tuple[str, ...]:
-        """The pods with a record that have not ended."""
+        """Returns the recorded pods that have not ended."""
         return tuple(name for name, note in self._all() if not note.over)
 
     def same_group(self, note: PlacementNote) -> tuple[PlacementNote, ...]:
-        """The records of the same placement group, including this one."""
+        """Returns the records of all pods in the same placement group, including this record."""
         return tuple(other for _, other in self._all() if other.group == note.group)
 
     def _all(self) -> Iterator[tuple[str, PlacementNote]]:
@@ -88,19 +92,19 @@ class PlacementNotes:
 
 
 def short_of(error: BaseException) -> str:
-    """The error on one line."""
+    """Returns the message of the error on one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines)[:500] or type(error).__name__
 
 
 def last_of(error: BaseException) -> str:
-    """The last line of a traceback that Ray passes on: the error itself."""
+    """Returns the last line of a traceback that Ray reports, which is the error itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:500] if lines else type(error).__name__
 
 
 def hint_of(error: BaseException) -> str:
-    """The hint for an error of Ray."""
+    """Returns the hint for the user about an error of Ray."""
     text = str(error)
     if "ersion mismatch" in text:
         return "Install the same version of Python (including the patch level) and of Ray on every machine."
@@ -119,20 +123,21 @@ _PIN = 0.001  # the claimed part of Ray's own resource `node:ADDRESS`; each node
 
 
 def all_nodes() -> list[dict[str, Any]]:
-    """The nodes in Ray's list, including dead ones."""
+    """Returns all nodes that Ray lists, including dead nodes."""
     listed: Any = ray.nodes
     nodes: list[dict[str, Any]] = listed()
     return nodes
 
 
 def name_of(node: dict[str, Any], hosts: Sequence[str]) -> str:
-    """The node's host name, with the address if several of `hosts` have the same name."""
+    """Returns the host name of the node. The name contains the address if several of `hosts` have the same
+    name."""
     host = str(node["NodeManagerHostname"])
     return host if hosts.count(host) == 1 else f"{host}-{node['NodeManagerAddress']}"
 
 
 def capacity_of(node: dict[str, Any]) -> Amounts:
-    """The resources that `ray start` was given."""
+    """Returns the resources that `ray start` declared for this node."""
     total = node["Resources"]
     return Amounts(
         cpus=float(total.get("CPU", 0.0)),
@@ -142,7 +147,8 @@ def capacity_of(node: dict[str, Any]) -> Amounts:
 
 
 def bundle_of(order: PodOrder, node: dict[str, Any] | None) -> dict[str, float]:
-    """The resources that a pod claims on a node, including the node's own resource if the node is known."""
+    """Returns the resources that a pod claims on a node. If the node is known, they include the special
+    resource that exists only on this node."""
     wanted = {
         "CPU": order.capacity.cpus,
         "memory": float(order.capacity.memory_bytes),
@@ -157,22 +163,22 @@ _LOOK_SECONDS = 2.0
 _TOOK_LEAVE = 1  # NodeDeathInfo.EXPECTED_TERMINATION
 _LEAVE_SECONDS = 8.0
 _END_SECONDS = 10.0
-"""The time for supervising actors to end their pods.
+"""The number of seconds that supervising actors have to end their pods.
 
-Together with LEFT_SECONDS it is below the site's timeout for an answer: a bridge that is killed after a
-timeout loses the time since when a node is lost.
+The sum of this time and LEFT_SECONDS is below the site's timeout for an answer. A bridge that is killed
+after a timeout would lose the record of how long a node has been lost.
 """
 LEFT_SECONDS = 6.0
-"""The time for nodes to report remains of pods without actors, all nodes in parallel."""
+"""The number of seconds in which nodes must report on pods without actors. All nodes work in parallel."""
 _NOTES_KEPT_SECONDS = 7 * 86400.0
 
 
 class Bridge:
-    """Answers requests about the pods of one site."""
+    """Answers the site's requests about its pods in the Ray cluster."""
 
     def __init__(self, opening: BridgeHello) -> None:
-        """Connects to the cluster. Raises RayError, RuntimeError, ConnectionError, ValueError if the cluster
-        refuses."""
+        """Connects to the Ray cluster. Raises RayError, RuntimeError, ConnectionError or ValueError if the
+        cluster refuses the connection."""
         self._opening = opening
         self._notes = PlacementNotes(Path(opening.notes))
         self._futures: dict[str, Any] = {}  # the pending request to each pod's actor
@@ -206,7 +212,7 @@ class Bridge:
     # nodes
 
     def _living(self) -> dict[str, dict[str, Any]]:
-        """Ray's living nodes, by their names in Gridmill."""
+        """Returns the nodes of Ray that are alive, by their names in Gridmill."""
         living = [node for node in all_nodes() if node["Alive"]]
         hosts = [node["NodeManagerHostname"] for node in living]
         return {name_of(node, hosts): node for node in sorted(living, key=lambda node: str(node["NodeID"]))}
@@ -231,7 +237,8 @@ class Bridge:
         return f"{self._opening.mark}.{pod_or_deployment}"
 
     def _bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Places the pods of each deployment in one placement group: all of them or none."""
+        """Places the pods of each deployment in one placement group of Ray, so that either all of them or
+        none are placed."""
         orders_by_pod = {order.pod_id: order for order in orders}
         fresh = [order for order in orders_by_pod.values() if self._notes.read(order.pod_id) is None]
         nodes = self._living()
@@ -299,9 +306,9 @@ class Bridge:
         return reports | self._without_keepers([pod_id for pod_id in pod_ids if pod_id not in reports])
 
     def _waiting(self, pod_id: str) -> PodReport:
-        """The report of a pod whose actor has not answered: it waits for its placement, or starts, or the
-        connection is slow. A group that was never placed and of which a node has left never will be
-        placed."""
+        """Returns the report on a pod whose actor has not answered. The pod waits for its placement, or it
+        is starting, or the connection is slow. If a node left the cluster before a placement group was
+        placed, the group will never be placed."""
         note = self._notes.read(pod_id)
         if note is None or self._group(pod_id) != "PENDING":
             return PodReport(status=PodStatus.RUNNING, message="its node has not answered yet")
@@ -316,7 +323,7 @@ class Bridge:
         return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _pod_report(self, pod_id: str) -> PodReport | None:
-        """The report of the pod's actor; None if the actor is dead."""
+        """Returns the report of the pod's actor, or None if the actor is dead."""
         unfit = False
         try:
             sight, message, unfit = ray.get(self._futures.pop(pod_id))
@@ -332,15 +339,15 @@ class Bridge:
         return PodReport(status=PodStatus(sight), message=message, unfit=unfit)
 
     def _release_group(self, pod_id: str) -> None:
-        """Releases the placement of a pod that ended by itself."""
+        """Releases the placement of a pod that ended by itself, so that Ray can use its resources."""
         keeper = self._keeper(pod_id)
         if keeper is not None:
             ray.kill(keeper)
         self._over(pod_id)
 
     def _without_keepers(self, pod_ids: Sequence[str]) -> dict[str, PodReport]:
-        """Reports of pods whose actors are dead or were never made. Their nodes report in parallel, so that a
-        node that hangs does not delay the others."""
+        """Returns the reports on pods whose actors are dead or were never created. The nodes of these pods
+        report in parallel, so that a node that hangs does not delay the other nodes."""
         sights: dict[str, PodReport] = {}
         notes: dict[str, PlacementNote] = {}
         living = {str(node["NodeID"]) for node in self._living().values()} if pod_ids else set()
@@ -360,8 +367,9 @@ class Bridge:
         return sights
 
     def _unlooked(self, pod_id: str, note: PlacementNote | None) -> PodReport:
-        """The report of a pod about which no node can report. If its node is lost, the pod may run there
-        without connection until its actor ends itself, so it counts as ended after a time."""
+        """Returns the report on a pod about which no node can report. If the node of the pod is lost, the
+        pod may still run there without a connection until its actor ends itself. Therefore the pod is
+        reported as ended only after a waiting time."""
         self._left.pop(pod_id, None)
         if note is None:
             return PodReport(status=PodStatus.GONE, message="it was never started")
@@ -377,7 +385,7 @@ class Bridge:
         )
 
     def _ready(self, references: list[Any], seconds: float) -> list[Any]:
-        """The references that are ready within that time."""
+        """Returns the results (Ray object references) that are ready within this number of seconds."""
         return _ended(references, seconds)
 
     def _read(self, reference: Any) -> Any:  # noqa: ANN401  what the node told
@@ -404,16 +412,16 @@ class Bridge:
         return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _patience_with(self, pod_id: str) -> float:
-        """The patience with its node. A node that left in order has ended its pods in the seconds that they
-        get."""
+        """Returns for how many seconds the bridge waits for the lost node of a pod. If the node left the
+        cluster in an orderly way, the wait is short, because the node has ended its pods before."""
         note = self._notes.read(pod_id)
         gone = [node for node in all_nodes() if note is not None and str(node["NodeID"]) == note.node]
         left = any(int(node.get("DeathReason") or 0) == _TOOK_LEAVE for node in gone)
         return min(_LEAVE_SECONDS, self._opening.patience_seconds) if left else self._opening.patience_seconds
 
     def _over(self, pod_id: str) -> None:
-        """Marks a pod that has ended for good, or will never start. With the last pod of its placement group
-        the group is removed too."""
+        """Records that a pod has ended for good, or that it will never start. After the last pod of its
+        placement group, the placement group is removed too."""
         self._lost_since.pop(pod_id, None)
         note = self._notes.read(pod_id) or PlacementNote(node="", group=pod_id, at=time.time())
         self._notes.write(pod_id, note.ended())
@@ -436,8 +444,8 @@ class Bridge:
             return BridgeResponse()
 
     def _tear_down(self, pod_ids: Sequence[str]) -> None:
-        """Ends pods through their actors, then the actors. Raises UnavailableError while a lost node may
-        still run some."""
+        """Ends the pods through their actors, and then ends the actors. Raises UnavailableError while a lost
+        node may still run some of the pods."""
         placed = self._placed()
         keepers = {pod_id: keeper for pod_id in pod_ids if (keeper := self._keeper(pod_id)) is not None}
         ends = {pod_id: keeper.end.remote() for pod_id, keeper in keepers.items() if pod_id in placed}
@@ -452,7 +460,7 @@ class Bridge:
             raise UnavailableError(f"{left[0]} may still run on a node that does not answer")
 
     def _is_over(self, pod_id: str, placed: frozenset[str], ended: Any) -> bool:  # noqa: ANN401  a reference
-        """Whether the pod has certainly ended, without asking its node."""
+        """Returns whether the pod has certainly ended. The function does not contact the node of the pod."""
         note = self._notes.read(pod_id)
         never = note is None or (pod_id not in placed and not note.over and self._group(pod_id) == "PENDING")
         over = never or (ended is not None and _succeeded(ended))
@@ -461,16 +469,17 @@ class Bridge:
         return over
 
     def _placed(self) -> frozenset[str]:
-        """The recorded pods whose placement group exists."""
+        """Returns the recorded pods whose placement group exists."""
         return frozenset(pod_id for pod_id in self._notes.active_pods() if self._group(pod_id) == "CREATED")
 
     def _group(self, pod_id: str) -> str:
-        """The state of a pod's placement group; empty if there is none."""
+        """Returns the state of a pod's placement group, or an empty text if there is no group."""
         note = self._notes.read(pod_id)
         return self._standing().get(self._name(note.group), "") if note is not None else ""
 
     def _standing(self) -> dict[str, str]:
-        """The states of placement groups by name, read once for each request."""
+        """Returns the states of placement groups by their names. The states are read once for each
+        request."""
         if self._groups is None:
             groups: list[dict[str, Any]] = list(ray.util.placement_group_table().values())
             self._groups = {one["name"]: str(one["state"]) for one in groups if one["state"] != "REMOVED"}
@@ -478,7 +487,7 @@ class Bridge:
 
 
 def _ended(references: list[Any], seconds: float) -> list[Any]:
-    """The references that are ready within that time."""
+    """Returns the results (Ray object references) that are ready within this number of seconds."""
     if not references:
         return []
     ready: list[Any] = ray.wait(references, num_returns=len(references), timeout=seconds)[0]
@@ -501,8 +510,8 @@ def _lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def main() -> int:
-    """Answers until standard input ends. Standard output belongs to the site; output of Ray is redirected to
-    the log."""
+    """Answers requests until standard input ends. Standard output is only for the answers to the site, so
+    the output of Ray is redirected to the log."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     lines = _lines(sys.stdin.buffer)

@@ -1,4 +1,5 @@
-"""Starts Ray nodes: the head of a grid of loose machines, and machines that join it."""
+"""Starts Ray nodes: the head node of a grid of separate machines, and the nodes of machines that join the
+grid."""
 
 import ctypes
 import os
@@ -29,29 +30,29 @@ HEALTH = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
-"""A machine without power or network is detected after 8 s instead of 30 to 65. (Its keepers end its
-pods.)"""
+"""With this setting, Ray detects a machine without power or network after 8 s instead of 30 s to 65 s. (When
+this happens, the actors on the machine end its pods.)"""
 PATIENCE = "20s"
-"""How long a site of such nodes waits for a lost node (setting `patience`)."""
+"""How long a site of such nodes waits for a lost node (the setting `patience`)."""
 _PR_SET_PDEATHSIG = 1
 _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _BEHIND = ("nice", "-n", "19")
 START = (sys.executable, "-m", "ray.scripts.scripts", "start", "--include-log-monitor=false")
-"""Without Ray's log monitor: Gridmill reads the output of jobs itself."""
+"""Ray's log monitor is not started, because Gridmill reads the output of jobs itself."""
 _IS_IT_UP = "Check that `gridmill up --ray HOST` runs on the head."
 _UP = b"Ray runtime started"
 _VERSION = re.compile(r"(Ray|Python): (\S+)")
 _START_SECONDS = 90.0
 _END_SECONDS = 2.0
 _PODS_SECONDS = 4.0
-"""A pod gives its jobs 2 s, and needs 1 s to report their ends."""
+"""A pod gives its jobs 2 s to end, and needs 1 s more to report that they ended."""
 _POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
 class RayNode:
-    """`ray start` in the foreground; all its processes end with it. `pods` are those that ran here when it
-    was stopped, with their starts."""
+    """A process `ray start` in the foreground. When it ends, all its processes end too. `pods` are the pods
+    that ran here when the node was stopped, with their start times."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -63,8 +64,8 @@ class RayNode:
         return self.process.poll() is None
 
     def leave(self) -> None:
-        """Ends it; the cluster is notified. Processes of Ray that remain after 2 s are killed; pods notify
-        their jobs and end by themselves."""
+        """Ends the node and notifies the cluster. Processes of Ray that still run after 2 s are killed. Pods
+        notify their jobs and end by themselves."""
         if not self.up:
             return
         self.pods = pods_below(self.process.pid)
@@ -78,7 +79,8 @@ class RayNode:
         self.process.wait()
 
     def clear(self) -> None:
-        """Waits until the pods have ended. After 4 s the remaining pods are killed with their jobs."""
+        """Waits until the pods on this node have ended. After 4 s, the pods that still run are killed with
+        their jobs."""
         pods, self.pods = self.pods, {}
         until = time.monotonic() + _PODS_SECONDS
         while pods := {pid: start for pid, start in pods.items() if is_alive(pid, start)}:
@@ -88,8 +90,8 @@ class RayNode:
             time.sleep(_POLL_SECONDS)
 
     def wait_until_up(self, beat: Callable[[], None], seconds: float = _START_SECONDS) -> None:
-        """Waits until Ray runs. `beat` is called meanwhile and may raise. Raises InputError,
-        UnavailableError."""
+        """Waits until Ray runs on this node. `beat` is called repeatedly during the wait and may raise an
+        error. Raises InputError, UnavailableError."""
         until = time.monotonic() + seconds
         while _UP not in self.log.read_bytes():
             beat()
@@ -99,7 +101,7 @@ class RayNode:
 
 
 def refusal(output: str, log: Path) -> InputError | UnavailableError:
-    """Converts Ray's output of a failed start into an error."""
+    """Converts the output of a failed start of Ray into an error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     if "ersion mismatch" in output:
         return InputError(
@@ -132,7 +134,8 @@ def want_own(host: str) -> None:
 
 
 def _versions(output: str) -> str:
-    """The versions of the grid and of this machine, which Ray prints one after the other."""
+    """Describes the versions of Ray and Python in the grid and on this machine, which Ray prints one after
+    the other."""
     versions = [
         dict(_VERSION.findall(part))
         for part in output.partition("was started with:")[2].split("This process")
@@ -144,8 +147,8 @@ def _versions(output: str) -> str:
 
 
 def start_head(folder: Path, host: str, port: int) -> RayNode | None:
-    """Starts a head with its own token in `folder`. The head survives the control node. Returns None if it
-    runs already.
+    """Starts a head node of Ray with its own token in `folder`. The head node continues to run when the
+    control node ends. Returns None if the head node runs already.
 
     Raises UnavailableError.
     """
@@ -174,8 +177,8 @@ def join(
     behind: bool = False,
     claim: socket.socket | None = None,
 ) -> RayNode:
-    """Starts this machine as a node of the grid at HOST:PORT. With `behind` it runs at the lowest priority
-    (nice 19). The node inherits the `claim` on this machine.
+    """Starts this machine as a Ray node of the grid at HOST:PORT. With `behind`, the node runs at the lowest
+    priority (nice 19). The node inherits the `claim` on this machine (see `claim_machine`).
 
     Raises InputError, UnavailableError.
     """
@@ -195,7 +198,8 @@ def join(
 
 
 def _want_head(host: str, port: int) -> None:
-    """Raises InputError if another program listens, UnavailableError if nothing answers in time."""
+    """Raises InputError if a program other than Ray listens at this address, and UnavailableError if nothing
+    answers in time."""
     try:
         is_head = speaks(host, port)
     except OSError as error:
@@ -210,7 +214,8 @@ def _want_head(host: str, port: int) -> None:
 
 
 def token_file(folder: Path) -> Path:
-    """The file of the grid's token, made once, readable by this user only."""
+    """Returns the path of the file with the grid's token. The file is created once, and only this user can
+    read it."""
     path = folder / "token"
     if not path.exists():
         _write_secret(path, secrets.token_hex(32))
@@ -243,13 +248,14 @@ def _start(
 
 
 def _end_with_parent() -> None:
-    """Ends a lent node when the process that watches for its owner ends."""
+    """Makes this process end when its parent ends: a lent node must end with the process that watches for
+    the machine's owner."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
 
 
 def ray_environment(token_path: Path) -> Mapping[str, str]:
-    """The environment of `ray start` for a grid's node."""
+    """Returns the environment variables of `ray start` for a node of the grid."""
     return {
         **os.environ,
         **RAY_ENVIRONMENT,

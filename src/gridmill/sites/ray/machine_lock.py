@@ -1,4 +1,4 @@
-"""A lock on the machine, since one machine can be one node of one grid only."""
+"""A lock on the machine, because a machine can be a node of only one grid, and only once."""
 
 import os
 import signal
@@ -12,19 +12,19 @@ from gridmill.errors import InputError
 from gridmill.sites.process_table import ray_processes
 
 _NAME = "\0gridmill-node"
-"""An abstract socket: one per network namespace, so one per host, for all users. The kernel removes it with
-the process that holds it (unix(7))."""
+"""The name of an abstract Unix socket. Such a name exists once per network namespace, and therefore once per
+host for all users. The kernel removes the socket when the process that has it open ends (unix(7))."""
 _PID = "pid"
 _END_SECONDS = 3.0
 _POLL_SECONDS = 0.05
 
 
 def claim_machine(folder: Path) -> socket.socket:
-    """Claims this machine as a node. The claim lasts while the socket is open here or in a node that
-    inherited it.
+    """Claims this machine as a node of a grid. The claim lasts while the socket is open in this process or
+    in a node that inherited it.
 
-    Processes that a killed `join` of this folder left are ended first. Raises InputError if this machine is
-    already a node.
+    If a killed `join` of this folder left processes, they are ended before the claim. Raises InputError if
+    this machine is already a node of a grid.
     """
     ended = _end_left(folder)
     claim = try_claim()
@@ -44,7 +44,7 @@ def claim_machine(folder: Path) -> socket.socket:
 
 
 def try_claim() -> socket.socket | None:
-    """The claim; None if this machine is already a node."""
+    """Returns the claim on this machine, or None if the machine is already a node of a grid."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         claim.bind(_NAME)
@@ -55,13 +55,13 @@ def try_claim() -> socket.socket | None:
 
 
 def noting(folder: Path, command: Sequence[str]) -> list[str]:
-    """The command of a node's Ray. It first records its process and its parent, so that it never runs
-    unrecorded."""
+    """Returns the command that starts Ray on this node. The command records its process id and its parent
+    before it starts Ray, so that Ray never runs without a record."""
     return ["sh", "-c", 'echo "$$ $PPID" > "$0" && exec "$@"', str(folder / _PID), *command]
 
 
 def runs(folder: Path) -> int | None:
-    """The recorded process of the node's Ray, if it runs."""
+    """Returns the id of the recorded Ray process of this node, if the process runs."""
     try:
         pid = int((folder / _PID).read_text().split()[0])
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -71,7 +71,7 @@ def runs(folder: Path) -> int | None:
 
 
 def _end_left(folder: Path) -> bool:
-    """Ends a recorded node that its starter left. Returns whether there was one."""
+    """Ends a recorded node whose starting process has ended. Returns whether there was such a node."""
     pid = runs(folder)
     if pid is None or not _is_orphan(folder, pid):
         return False
@@ -93,7 +93,7 @@ def _wait_for_end(folder: Path) -> None:
 
 
 def _is_orphan(folder: Path, pid: int) -> bool:
-    """Whether the process that started it has ended."""
+    """Returns whether the process that started this node has ended."""
     try:
         parent = int((folder / _PID).read_text().split()[1])
         status_text = Path(f"/proc/{pid}/status").read_text()

@@ -1,9 +1,10 @@
-"""The actors on Ray's nodes: one for each pod, checks of the node, and cleanup after a dead actor.
+"""The actors on Ray's nodes: one actor for each pod, the checks of the node, and the cleanup after a dead
+actor.
 
-An actor holds the pod's place in its placement group, and one end of a pipe whose other end the pod has. When
-the actor ends for any reason, the pod ends itself and its jobs. So a pod ends whenever Ray ends its actor.
-Before a pod starts, the actor checks whether the machine has the claimed resources, because Ray trusts the
-values given to `ray start`.
+An actor occupies the resources of its pod in the placement group, and has one end of a pipe whose other end
+the pod has. When the actor ends for any reason, the pod ends itself and its jobs. Therefore a pod ends
+whenever Ray ends its actor. Before a pod starts, the actor checks whether the machine really has the claimed
+resources, because Ray trusts the values that were given to `ray start`.
 """
 
 import fcntl
@@ -33,8 +34,8 @@ from gridmill.sites.ray.protocol import BridgeResponse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCapacity:
-    """The capacity of the machine, and the memory promised to its living pods. `gpus` is None if only the
-    driver of another vendor knows it."""
+    """The capacity of the machine, and the memory that is promised to its running pods. `gpus` is None if
+    the machine has GPUs of a vendor whose driver Gridmill cannot ask."""
 
     memory_bytes: int
     claimed_bytes: int = 0
@@ -42,8 +43,8 @@ class NodeCapacity:
 
 
 def why_unseen(root_mark: Path) -> str:
-    """The reason why the storage root cannot be used; empty if it can. `root_mark` is a file in its
-    `.sites`."""
+    """Returns the reason why the storage root cannot be used on this node, or an empty text if it can be
+    used. `root_mark` is a file in the folder `.sites` of the storage root."""
     if root_mark.exists():
         return ""
     host, root = socket.gethostname(), root_mark.parent.parent
@@ -51,8 +52,8 @@ def why_unseen(root_mark: Path) -> str:
 
 
 def why_unfit(order: PodOrder, machine: NodeCapacity, gpus: str = "") -> str:
-    """The resource that the machine lacks for this pod; empty if it has all. `gpus` are those that Ray
-    assigned, as in CUDA_VISIBLE_DEVICES."""
+    """Returns which resource the machine does not have for this pod, or an empty text if it has all of them.
+    `gpus` are the GPUs that Ray assigned to the pod, in the form of CUDA_VISIBLE_DEVICES."""
     host = socket.gethostname()
     return _without_memory(host, order.capacity.memory_bytes, machine) or _without_gpu(host, gpus, machine)
 
@@ -73,7 +74,8 @@ def _without_memory(host: str, wanted: int, machine: NodeCapacity) -> str:
 
 
 def _without_gpu(host: str, given: str, machine: NodeCapacity) -> str:
-    """Checks the numbers of GPUs. Names that are not numbers are parts of a GPU."""
+    """Checks whether the machine has the GPUs whose numbers Ray assigned. A name that is not a number is a
+    part of a GPU, and is not checked."""
     has = machine.gpus
     missing = [one for one in given.split(",") if one.isdigit() and has is not None and int(one) >= has]
     if not missing:
@@ -85,8 +87,8 @@ def _without_gpu(host: str, given: str, machine: NodeCapacity) -> str:
 
 
 GIVE_UP_SHARE = 0.5
-"""The share of the patience after which an actor that lost its cluster ends. When the site counts the pods of
-a lost node as ended, they have really ended."""
+"""An actor that lost its cluster ends after this share of the site's patience. Therefore the pods of a lost
+node have really ended when the site counts them as ended."""
 _ASK_SECONDS = 1.0
 
 
@@ -96,11 +98,12 @@ def _site(home: str, environment: Mapping[str, str]) -> ProcessSite:
 
 
 def _watch_head(head: GcsClient, seconds: float) -> None:
-    """Ends this process, and with it the pod, after the cluster's head was out of reach for that long, or
-    another cluster answers at its address: the pod's jobs may soon run elsewhere.
+    """Ends this process, and with it the pod, if the head of the cluster could not be reached for this
+    number of seconds, or if another cluster answers at its address. The reason is that the jobs of the pod
+    may soon run elsewhere.
 
-    (Ray's agents give up only when they hear that they are dead.) A head that restarts with its state is the
-    same cluster.
+    (Ray's agents give up only when they are notified that they are dead.) A head that restarts with its
+    stored state is the same cluster.
     """
     last_contact = time.monotonic()
     while time.monotonic() - last_contact < seconds:
@@ -117,7 +120,8 @@ def _watch_head(head: GcsClient, seconds: float) -> None:
 
 @ray.remote
 class PodActor:
-    """The actor of one pod on this node. If the pod cannot run, it is GONE with the reason."""
+    """The Ray actor of one pod on this node. If the pod cannot run, the actor reports it as GONE with the
+    reason."""
 
     def __init__(
         self, order: bytes, environment: Mapping[str, str], root_mark: str, patience_seconds: float
@@ -134,8 +138,8 @@ class PodActor:
         self._unfit = self._bring_up(Path(root_mark), given)
 
     def _bring_up(self, root_mark: Path, gpus: str) -> str:
-        """The reason why the pod cannot start. Only one actor at a time reads the claims of others and
-        claims."""
+        """Starts the pod, or returns the reason why it cannot start. Only one actor at a time reads the
+        claims of other pods and adds its own claim."""
         home = Path(self._order.home)
         try:
             home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -158,14 +162,15 @@ class PodActor:
         return unfit
 
     def sight(self) -> tuple[str, str, bool]:
-        """This node's report of the pod, and whether the node lacks a claimed resource."""
+        """Returns this node's report on the pod, and whether the node lacks a claimed resource."""
         if self._unfit:
             return PodStatus.GONE.value, self._unfit, self._lacks
         seen = self._site.observe([self._order.pod_id])[self._order.pod_id]
         return seen.status.value, seen.message, False
 
     def end(self) -> None:
-        """Ends the pod and its jobs. No request follows, so all its files are removed."""
+        """Ends the pod and its jobs. No request about the pod follows, so all files of the pod are
+        removed."""
         if not self._unfit:
             self._site.tear_down([self._order.pod_id])
             clear(Path(self._order.home) / "pods" / self._order.pod_id)
@@ -173,7 +178,8 @@ class PodActor:
 
 @ray.remote
 def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, str]:
-    """This node's report of a pod without an actor. Its remains are ended first."""
+    """Returns this node's report on a pod without an actor. If processes of the pod still run, they are
+    ended first."""
     site = _site(home, environment)
     site.tear_down([pod_id])
     seen = site.observe([pod_id])[pod_id]
@@ -182,12 +188,13 @@ def look(home: str, environment: Mapping[str, str], pod_id: str) -> tuple[str, s
 
 @ray.remote
 def look_around(home: str) -> bytes:
-    """The reports of this node. Also removes files of pods that ended long ago."""
+    """Returns the measured load of this node, encoded as bytes. The function also removes the files of pods
+    that ended long ago."""
     clear_old(Path(home) / "pods", time.time())
     return encode(look_at_machine())
 
 
 @ray.remote
 def read_last_words(home: str, pod_id: str) -> bytes:
-    """The events in the pod's journal."""
+    """Returns the events in the pod's journal."""
     return encode(BridgeResponse(events=tuple(_site(home, {}).undelivered_events(pod_id))))

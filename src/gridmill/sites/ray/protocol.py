@@ -1,4 +1,4 @@
-"""The protocol between the Ray site and its bridge: one JSON document per line."""
+"""The protocol between the Ray site and its bridge: each line is one JSON document."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -11,11 +11,12 @@ from gridmill.ports.site import PodReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeHello:
-    """The bridge's first line.
+    """The first line that the bridge receives.
 
-    `address` is the cluster's. `mark` distinguishes this home's pods from others. `notes` is the folder with
-    records of started pods. `home` is the folder of pods on every node; `environment` are their variables.
-    `root_mark` is a file below the storage root. Pods of a lost node count as ended after `patience_seconds`.
+    `address` is the address of the Ray cluster. `mark` distinguishes the pods of this home from the pods of
+    other homes. `notes` is the folder with the records of started pods. `home` is the folder of pods on
+    every node, and `environment` contains the environment variables of the pods. `root_mark` is the path of
+    a file below the storage root. The pods of a lost node count as ended after `patience_seconds`.
     """
 
     address: str
@@ -29,7 +30,7 @@ class BridgeHello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeRequest:
-    """One request: `nodes`, `looks`, `bring_up`, `observe`, `last_words` or `tear_down`."""
+    """One request of the site: `nodes`, `looks`, `bring_up`, `observe`, `last_words` or `tear_down`."""
 
     operation: str
     pods: tuple[str, ...] = ()
@@ -38,7 +39,8 @@ class BridgeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeResponse:
-    """The answer; `error` is the reason if there is none, with `hint`."""
+    """The answer to a request. If the request failed, `error` is the reason, and `hint` is a hint for the
+    user."""
 
     nodes: tuple[Node, ...] = ()
     utilization: Mapping[str, NodeUtilization] = field(default_factory=dict)

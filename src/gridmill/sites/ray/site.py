@@ -1,9 +1,10 @@
-"""The Ray site: a SitePort over a bridge, the one process that loads Ray and is a driver of the cluster.
+"""The Ray site: it implements SitePort and uses a bridge, which is the only process that loads Ray and is a
+driver of the cluster.
 
-Ray requires the same Python and the same Ray on all its nodes, starts threads and may end its process. None
-of this is acceptable in a control node. A bridge that dies or hangs is started again; the pods are not
-affected. `local_address_towards` first checks whether a Ray head listens at an address, because Ray itself
-tries for a minute.
+Ray requires the same version of Python and of Ray on all its nodes, starts threads and may end its process.
+A control node cannot accept any of these effects of Ray. If a bridge dies or hangs, it is started again. The
+pods are not affected. `local_address_towards` first checks whether a Ray head listens at an address, because
+Ray itself would try to connect for a minute.
 """
 
 import os
@@ -37,7 +38,8 @@ _TYPE_AT = 3
 
 
 def local_address_towards(host: str, port: int) -> str:
-    """This machine's address for connections to that host. Raises OSError if nothing answers."""
+    """Returns the address of this machine for connections to that host. Raises OSError if the host does not
+    answer."""
     with socket.create_connection((host, port), timeout=SECONDS) as opened:
         return str(opened.getsockname()[0])
 
@@ -50,8 +52,9 @@ def answers(host: str, port: int) -> bool:
 
 
 def speaks(host: str, port: int, seconds: float = SECONDS) -> bool:
-    """Whether it may be Ray. Ray's servers use gRPC, so HTTP/2 (RFC 9113, 3.4), which starts with SETTINGS.
-    With Ray's TLS it cannot be decided. Raises OSError if nothing listens or answers in time."""
+    """Returns whether the program at this address may be Ray. Ray's servers use gRPC and therefore HTTP/2,
+    whose server starts with a SETTINGS frame (RFC 9113, 3.4). If Ray uses TLS, the function cannot recognize
+    Ray. Raises OSError if no program listens or answers in time."""
     if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
         return True
     with socket.create_connection((host, port), timeout=seconds) as opened, suppress(ConnectionError):
@@ -84,7 +87,8 @@ _LOG_BYTES = 2**20
 
 
 class RaySite:
-    """A SitePort. Safe to call from several threads; it handles one request at a time."""
+    """Implements SitePort with a Ray cluster. The class is safe to call from several threads, and handles
+    one request at a time."""
 
     def __init__(self, opening: BridgeHello, link: str, environment: Mapping[str, str], log: Path) -> None:
         self._opening = opening
@@ -97,38 +101,39 @@ class RaySite:
         self._unread = b""
 
     def nodes(self) -> tuple[Node, ...]:
-        """The cluster's living nodes with the resources that Ray gives. Raises UnavailableError."""
+        """Returns the cluster's living nodes with the resources that Ray reports for them. Raises
+        UnavailableError."""
         return self._ask(BridgeRequest(operation="nodes")).nodes
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """The load that each living node measures."""
+        """Returns the load that each living node measures."""
         return self._ask(BridgeRequest(operation="looks")).utilization
 
     def link(self) -> str:
-        """The address at which pods connect."""
+        """Returns the address to which pods connect."""
         return self._link
 
     def pod_home(self, pod_id: str) -> str:
-        """The folder of pods, with the same path on every node."""
+        """Returns the folder of pods, which has the same path on every node."""
         return self._opening.home
 
     def prepare(self) -> None:
-        """Nothing: the survey starts the bridge."""
+        """Does nothing, because the survey of the nodes starts the bridge."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Requests a placement group for a deployment's pods: Ray places all or none. Does not wait for
-        it."""
+        """Requests a placement group for the pods of a deployment. Ray places either all pods or none. The
+        function does not wait for the placement."""
         if orders:
             self._ask(BridgeRequest(operation="bring_up", orders=tuple(orders)))
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """The reports of all pods in one request."""
+        """Returns the reports on all these pods, which are read with one request."""
         return (
             self._ask(BridgeRequest(operation="observe", pods=tuple(pod_ids))).pod_reports if pod_ids else {}
         )
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """The events on the pod's node; none if the node is lost."""
+        """Returns the events in the journal on the pod's node, or an empty sequence if the node is lost."""
         return self._ask(BridgeRequest(operation="undelivered_events", pods=(pod_id,))).events
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
@@ -137,7 +142,8 @@ class RaySite:
             self._ask(BridgeRequest(operation="tear_down", pods=tuple(pod_ids)))
 
     def close(self) -> None:
-        """Ends the bridge; actors and pods continue. Waiting callers get an error at once."""
+        """Ends the bridge. The actors and their pods continue to run. Callers that still wait get an error
+        at once."""
         self._closed = True
         bridge = self._bridge
         if bridge is not None:
@@ -168,7 +174,8 @@ class RaySite:
         return self._bridge
 
     def _want_open(self) -> None:
-        """Called before and after a bridge is started, so that no bridge survives `close`."""
+        """Raises an error if the site is closed. It is called before and after a bridge is started, so that
+        no bridge continues to run after `close`."""
         if self._closed:
             raise UnavailableError("the site is closed because it was removed or changed")
 
@@ -231,7 +238,8 @@ class RaySite:
 
 
 def _want_answer(address: str) -> None:
-    """Checks for an answer first, because Ray itself tries for a minute. Raises UnavailableError."""
+    """Checks whether the address answers before Ray is used, because Ray itself would try to connect for a
+    minute. Raises UnavailableError."""
     try:
         ray = speaks(*read_address(address.removeprefix("ray://")))
     except OSError as error:
@@ -254,7 +262,8 @@ def _checked(answer: BridgeResponse) -> BridgeResponse:
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The site. Raises InputError for its settings, UnavailableError without Ray."""
+    """Makes the Ray site. Raises InputError if a setting is invalid, and UnavailableError if Ray is not
+    installed."""
     check_site(site)
     folder = settings.home / "sites" / site.name
     mark = _mark(folder)
@@ -271,7 +280,8 @@ def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
 
 
 def check_site(site: Site) -> None:
-    """Raises InputError for an invalid address or setting, UnavailableError without Ray."""
+    """Raises InputError if the address or a setting is invalid, and UnavailableError if Ray is not
+    installed."""
     check_settings(site, SETTINGS)
     if find_spec("ray") is None:
         raise UnavailableError("the package `ray` is not installed", hint="pip install 'gridmill[ray]'")
@@ -303,7 +313,8 @@ def _check_address(site: Site) -> None:
 
 
 def _mark(folder: Path) -> str:
-    """The mark that distinguishes this home's pods from others on the same cluster; made once."""
+    """Returns the random name that distinguishes the pods of this home from other pods on the same cluster.
+    The name is created once."""
     path = folder / "mark"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -323,8 +334,8 @@ def _pod_environment(settings: Settings) -> dict[str, str]:
 
 
 def _environment(site: Site) -> dict[str, str]:
-    """The bridge's environment. It always sets Ray's mode of authentication: otherwise a file in ~/.ray
-    decides."""
+    """Returns the environment of the bridge. The environment always sets Ray's mode of authentication,
+    because otherwise a file in ~/.ray would set the mode."""
     environment = {**os.environ, **RAY_ENVIRONMENT}
     token_file = site.settings.get("token_file")
     if token_file:
@@ -340,7 +351,7 @@ def _listener_link(site: Site, doors: PodListeners) -> str:
 
 
 def _facing(address: str) -> str:
-    """This machine's address for connections to the cluster. Raises UnavailableError."""
+    """Returns the address of this machine for connections to the cluster. Raises UnavailableError."""
     host, _ = read_address(address.removeprefix("ray://"))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

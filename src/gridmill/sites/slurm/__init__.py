@@ -1,1 +1,1 @@
-"""The Slurm site: a deployment is one batch job, its pods are the tasks of one srun."""
+"""The Slurm site: each deployment is one batch job of Slurm, and its pods are the tasks of one srun."""

@@ -1,6 +1,6 @@
-"""Runs Slurm's commands on this machine or on a login node over SSH, and packs a deployment's files.
+"""Runs Slurm's commands on this machine, or on a login node over SSH, and packs the files of a deployment.
 
-The files go to the cluster as an archive.
+The files of a deployment are sent to the cluster as an archive.
 """
 
 import io
@@ -29,13 +29,13 @@ from gridmill.sites.slurm.settings import SlurmSettings, settings_of
 TIMEOUT_SECONDS = 30.0
 _CONNECT_SECONDS = 10
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TMPDIR", "SLURM_CONF")
-"""The variables of the environment for local commands: sbatch passes its environment on, and Slurm records
-it."""
+"""The environment variables that local commands get. Other variables are left out, because sbatch passes its
+environment on to the job and Slurm records it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCommand:
-    """A command that has ended."""
+    """The result of a command that has ended."""
 
     status: int
     out: bytes
@@ -43,19 +43,19 @@ class CompletedCommand:
 
     @property
     def text(self) -> str:
-        """The output of the command."""
+        """Returns the output of the command as text."""
         return self.out.decode(errors="replace")
 
 
 class Shell(Protocol):
-    """Runs commands. Safe to use from several threads."""
+    """Runs commands. This class is safe to use from several threads."""
 
     def run(self, script: str, data: bytes | None = None) -> CompletedCommand:
-        """Runs a shell script; `data` is its standard input. Raises UnavailableError if it cannot run or
-        takes longer than 30 s."""
+        """Runs a shell script with `data` as its standard input. Raises UnavailableError if the script
+        cannot run or takes longer than 30 s."""
 
     def close(self) -> None:
-        """Closes the connection, if there is one."""
+        """Closes the connection to the login node, if there is one."""
 
 
 class LocalShell:
@@ -73,8 +73,9 @@ class LocalShell:
 
 
 class SshShell:
-    """Runs commands on a login node, all over one connection of the `ssh` program, which uses the user's
-    configuration, keys and agent. It is opened at the first use, and again if it broke."""
+    """Runs commands on a login node. All commands share one connection of the program `ssh`, which uses the
+    configuration, keys and agent of the user. The connection is opened when it is first used, and again
+    after it broke."""
 
     def __init__(self, target: str, options: Sequence[str] = ()) -> None:
         self._target = target
@@ -98,8 +99,8 @@ class SshShell:
         return ["ssh", "-o", "BatchMode=yes", *self._options, *words]
 
     def _open(self) -> None:
-        """Opens the connection that all commands share. It is a child of this process and ends with
-        `close`."""
+        """Opens the SSH connection that all commands share. The connection is a child process of this
+        process and ends with `close`."""
         with self._opening:
             if self._master is not None and self._master.poll() is None:
                 return
@@ -143,7 +144,8 @@ class SshShell:
 
 
 def shell_of(site: Site) -> Shell:
-    """Returns the shell for commands here, or at `ssh://[USER@]HOST[:PORT]`. Raises InputError."""
+    """Returns the shell for commands on this machine, or on the login node at `ssh://[USER@]HOST[:PORT]`.
+    Raises InputError."""
     if not site.address:
         return LocalShell()
     target = site.address.removeprefix("ssh://").rstrip("/")
@@ -157,7 +159,7 @@ def shell_of(site: Site) -> Shell:
 
 
 def check_site(site: Site) -> None:
-    """Raises InputError for an invalid address or setting."""
+    """Raises InputError if the address or a setting is invalid."""
     settings_of(site)
     shell_of(site)
 
@@ -190,7 +192,8 @@ def _last_line(text: str) -> str:
 
 
 def packed(batch: BatchJob, wishes: SlurmSettings, orders: Sequence[PodOrder]) -> bytes:
-    """An archive of a deployment's files, readable by its user only, because orders contain secrets."""
+    """Returns an archive with the files of a deployment. Only the user can read the files, because orders
+    contain secrets."""
     here = f"deployments/{batch.deployment_id}"
     files = {
         f"{here}/script": script.batch_script(batch, wishes).encode(),

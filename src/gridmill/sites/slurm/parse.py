@@ -22,38 +22,42 @@ SQUEUE_FIELDS = (
     "RestartCnt",
 )
 SQUEUE_FORMAT = ",".join(f"{name}:|" for name in SQUEUE_FIELDS)
-"""The format for squeue --Format; times are Unix times with SLURM_TIME_FORMAT=%s."""
+"""The argument of squeue --Format. With SLURM_TIME_FORMAT=%s, the times in the output are Unix times."""
 
 SACCT_FIELDS = ("JobID", "JobName", "State", "ExitCode", "ElapsedRaw", "MaxRSS", "TotalCPU", "Submit")
 SACCT_FORMAT = ",".join(SACCT_FIELDS)
-"""The format for sacct --noheader --parsable2 --noconvert."""
+"""The argument of --format for sacct --noheader --parsable2 --noconvert."""
 
 SINFO_FORMAT = "%N|%c|%m|%T|%G|%R"
-"""The format for sinfo --Node --noheader: one line for each node of each partition."""
+"""The argument of --format for sinfo --Node --noheader, which prints one line for each node of each
+partition."""
 PARTITION = "partition/"
-"""The prefix of a line with a partition. The cluster's default partition has a star after its name."""
+"""The prefix of an output line that contains a partition. The default partition of the cluster has a star
+after its name."""
 
 MEMORY_SHARE = 0.9
-"""The share of a node's memory for jobs; the pods themselves need the rest."""
+"""The share of a node's memory that jobs may use. The pods themselves need the other part."""
 
 _USABLE = frozenset(
     {"idle", "mixed", "allocated", "completing", "planned", "reserved", "blocked", "cloud", "dynamic_norm"}
     | {"powered_down", "powering_down", "powering_up", "power_down", "power_up", "reboot_requested"}
 )
-"""The states of nodes on which jobs run or can run later."""
+"""The states of nodes on which jobs can run now or later."""
 _SAME_SECONDS = 5.0
 _WORKING = "~#%!@^-"
-"""Marks after the state of a node that still accepts jobs: powered off, powered up, powered down, to be
-powered down (Slurm wakes such nodes for a job), to be rebooted, being rebooted, planned for another job.
+"""The characters after the state of a node that still accepts jobs: powered off, powered up, powered down,
+to be powered down (Slurm wakes such nodes for a job), to be rebooted, being rebooted, planned for another
+job.
 
-Other marks: `*` does not answer, `$` is in a maintenance reservation. (sinfo(1), NODE STATE CODES)
+Two other characters are not in this list: `*` means that the node does not answer, and `$` means that it is
+in a maintenance reservation. (sinfo(1), NODE STATE CODES)
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqueueJob:
-    """A job in the output of squeue. For a running job, `began` is the Unix time of its start and `ends` the
-    time of its limit."""
+    """A job in the output of squeue. For a running job, `began` is the Unix time of its start, and `ends` is
+    the Unix time of its time limit."""
 
     id: str
     name: str
@@ -68,7 +72,8 @@ class SqueueJob:
 
     @property
     def state(self) -> SlurmState:
-        """The meaning of its state. A job that is pending again after it ran never starts its pods again."""
+        """Returns the meaning of the job's state. If a job is pending again after it ran, it never starts
+        its pods again."""
         result = state_of(self.word)
         if result.phase == SlurmPhase.PENDING and self.restarts:
             return state_of("REQUEUED")
@@ -76,23 +81,24 @@ class SqueueJob:
 
 
 CLOCK = "clock/"
-"""The prefix of the line of `look` with the Unix time of the cluster."""
+"""The prefix of the output line of `look` that contains the Unix time of the cluster."""
 
 
 def parse_squeue(text: str, ahead: float = 0.0) -> tuple[SqueueJob, ...]:
-    """Jobs from `squeue --noheader --Format=SQUEUE_FORMAT`; invalid lines are skipped.
+    """Returns the jobs in the output of `squeue --noheader --Format=SQUEUE_FORMAT`. Invalid lines are
+    skipped.
 
-    The cluster's clock is `ahead` of this machine's by so many seconds; the returned times are on this
-    machine's clock.
+    The clock of the cluster is `ahead` of this machine's clock by so many seconds. The returned times are on
+    this machine's clock.
     """
     return tuple(_moved(job, -ahead) for line in text.splitlines() if (job := _listed(line)) is not None)
 
 
 def clock_ahead(text: str, now: float, previous: float = 0.0) -> float:
-    """The seconds by which the cluster's clock (`now`) is ahead of this machine's.
+    """Returns by how many seconds the cluster's clock is ahead of this machine's clock (`now`).
 
-    A small difference from `previous` is ignored, because times that change a little at each look would count
-    as changes.
+    A small difference from `previous` is ignored, because times that change a little with each observation
+    would count as changes of the jobs.
     """
     clock_lines = (line.removeprefix(CLOCK) for line in text.splitlines() if line.startswith(CLOCK))
     ahead = next((float(time) - now for time in clock_lines if time.isdigit()), previous)
@@ -124,13 +130,15 @@ def _listed(line: str) -> SqueueJob | None:
 
 
 def most_alive(jobs: Iterable[SqueueJob], name: str) -> SqueueJob | None:
-    """The relevant job of those with that name: the one that is most active, or of ended ones the last."""
+    """Returns the job with this name that matters: the most active job, or the last one if all of them have
+    ended."""
     mine = [job for job in jobs if job.name == name]
     return max(mine, key=lambda job: (job.state.phase, int(re.split(r"\D", job.id)[0])), default=None)
 
 
 def parse_clock(text: str) -> float:
-    """Seconds from Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS`; 0 for another text."""
+    """Converts Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS` into seconds. Any other text
+    gives 0."""
     days, _, clock = text.rpartition("-")
     try:
         parts = [float(part) for part in clock.split(":")]
@@ -144,7 +152,8 @@ def parse_clock(text: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SacctJob:
-    """The accounting of a job: the largest memory of a task, and the CPU time of all tasks."""
+    """The accounting data of a job: the largest memory of any of its tasks, and the CPU time of all its
+    tasks."""
 
     name: str
     word: str
@@ -155,14 +164,15 @@ class SacctJob:
 
     @property
     def is_final(self) -> bool:
-        """Whether the accounting has recorded the end of the job."""
+        """Returns whether the accounting has recorded the end of the job."""
         return state_of(self.word).phase == SlurmPhase.OVER
 
 
 def parse_sacct(text: str) -> tuple[SacctJob, ...]:
-    """Jobs from `sacct --noheader --parsable2 --noconvert --format=SACCT_FORMAT`, in the order submitted.
+    """Returns the jobs in the output of `sacct --noheader --parsable2 --noconvert --format=SACCT_FORMAT`, in
+    the order of their submission.
 
-    A step's line (`12.0`) follows its job's line and adds its peak of memory.
+    The line of a step (`12.0`) follows the line of its job, and contains the memory peak of the step.
     """
     jobs: dict[str, SacctJob] = {}
     for line in text.splitlines():
@@ -212,8 +222,8 @@ def _bytes(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNodes:
-    """The usable nodes and the unusable ones, without repetition, in order. And the names of all partitions,
-    the default one first."""
+    """The usable and the unusable nodes of the cluster, each node once and sorted by name. The names of all
+    partitions are included too, with the default partition first."""
 
     usable: tuple[Node, ...]
     away: tuple[Node, ...]
@@ -221,10 +231,12 @@ class SlurmNodes:
 
 
 def parse_sinfo(text: str, gres: str, partition: str = "") -> SlurmNodes:
-    """Nodes from `sinfo --Node --noheader --format=SINFO_FORMAT`, partitions from lines with that prefix.
+    """Returns the nodes in the output of `sinfo --Node --noheader --format=SINFO_FORMAT`, and the partitions
+    in lines that start with PARTITION.
 
-    `gres` is the name of a GPU: `gpu`, or `gpu:TYPE`. `partition` contains the names of the used partitions,
-    separated by commas; empty: all, because a resource may name one.
+    `gres` is the name of a GPU in Slurm: `gpu`, or `gpu:TYPE`. `partition` contains the names of the used
+    partitions, separated by commas. If it is empty, all partitions are used, because a resource may name any
+    of them.
     """
     named = [line.removeprefix(PARTITION) for line in text.splitlines() if line.startswith(PARTITION)]
     named.sort(key=lambda name: not name.endswith("*"))
@@ -245,8 +257,8 @@ def parse_sinfo(text: str, gres: str, partition: str = "") -> SlurmNodes:
 
 
 def is_usable(word: str) -> bool:
-    """True for `idle`, `mixed-`, `allocated+`, `mixed+planned`, `idle~`; False for `down*`, `draining@`,
-    `idle*`."""
+    """Returns whether jobs can run on a node with this state. The result is True for `idle`, `mixed-`,
+    `allocated+`, `mixed+planned` and `idle~`, and False for `down*`, `draining@` and `idle*`."""
     while word[-1:] and word[-1:] in _WORKING:
         word = word[:-1]
     parts = word.lower().rstrip("+").split("+")
@@ -261,7 +273,7 @@ def _node(parts: Sequence[str], gres: str, partitions: tuple[str, ...]) -> Node:
 
 
 def count_gres(text: str, wanted: str) -> int:
-    """The number of `gpu` or `gpu:TYPE` in `gpu:a100:4(S:0-1),gpu:v100:2,shard:8`."""
+    """Returns the number of `gpu` or `gpu:TYPE` in a text such as `gpu:a100:4(S:0-1),gpu:v100:2,shard:8`."""
     name, _, kind = wanted.partition(":")
     count = 0
     for part in re.split(r",(?![^(]*\))", text):
@@ -273,5 +285,5 @@ def count_gres(text: str, wanted: str) -> int:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """The sort key that puts n2 before n10."""
+    """Returns the sort key that sorts n2 before n10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

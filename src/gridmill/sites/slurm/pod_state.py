@@ -1,4 +1,5 @@
-"""Derives a pod's state from squeue, Slurm's accounting and the marks in the pod's folder."""
+"""Derives the state of a pod from the output of squeue, from Slurm's accounting and from the mark files in
+the pod's folder."""
 
 import re
 from dataclasses import replace
@@ -12,19 +13,20 @@ from gridmill.sites.slurm.parse import SacctJob, SqueueJob
 from gridmill.sites.slurm.states import SlurmPhase, SlurmState, never_starts, state_of
 
 ABSENT_SECONDS = 10.0
-"""Slurm may not list a job for a moment while its controller restarts. A job that is absent for longer has
-ended."""
+"""While its controller restarts, Slurm may not list a job for a short time. If Slurm does not list a job for
+longer than this number of seconds, the job has ended."""
 SIGNALLED_SECONDS = 60.0
-"""How long a pod that was ended by a signal waits for Slurm's reason."""
+"""If a pod was ended by a signal, the site waits this number of seconds for the reason that Slurm
+reports."""
 ACCOUNTING_SECONDS = 3.0
-"""How long Slurm's accounting may lag behind the end of a job."""
+"""Slurm's accounting may record the end of a job this number of seconds late."""
 
 FENCE_SECONDS = 15.0
-"""On a failed node a pod may continue without connection; if it still sees its folder, it ends within this
-time."""
+"""A pod on a failed node may continue without a connection. If it can still read its folder, it ends within
+this number of seconds."""
 
 _BY_ITSELF = ("COMPLETED", "FAILED")
-"""Slurm states that give no reason."""
+"""The Slurm states that give no reason for the end of a job."""
 _OF_A_SCRIPT = re.compile(r"^\S*pod\.sh: (line )?\d+: ")
 _LINE_LENGTH = 200
 
@@ -35,11 +37,12 @@ _ENDED = PodReport(status=PodStatus.GONE, message="it has ended")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEvidence:
-    """The observations of a pod.
+    """All observations of a pod from which its state is derived.
 
-    `marks` are the marks in the pod's folder (claimed, stop, signalled, ended). `prepared`: the files of its
-    deployment exist, so it is about to be submitted. `for_seconds` is the time since the last change of the
-    job. `accounting`: the cluster has accounting, which may still report the job.
+    `marks` are the names of the mark files in the pod's folder (claimed, stop, signalled, ended). `prepared`
+    is true if the files of the pod's deployment exist, so that the deployment is about to be submitted.
+    `for_seconds` is the time since the last change of the Slurm job. `accounting` is true if the cluster has
+    accounting, which may still report the job.
     """
 
     marks: frozenset[str]
@@ -52,7 +55,7 @@ class PodEvidence:
 
 
 def report_of(seen: PodEvidence) -> PodReport:
-    """The site's report of the pod."""
+    """Returns the site's report on the pod."""
     if seen.job is None:
         return _without_job(seen)
     state = seen.job.state
@@ -68,14 +71,14 @@ def report_of(seen: PodEvidence) -> PodReport:
 
 
 def is_unexplained(seen: PodEvidence) -> bool:
-    """Whether its script ended by itself without the pod: the log may contain the reason (for example, this
-    Python does not exist on the node)."""
+    """Returns whether the script of the pod ended by itself without the pod. In this case the log may
+    contain the reason, for example that the node does not have this Python."""
     job = seen.job or seen.account
     return job is not None and job.word in _BY_ITSELF and "ended" not in seen.marks
 
 
 def with_log(sight: PodReport, log: str) -> PodReport:
-    """Adds the last line of the pod's log, if there is one."""
+    """Adds the last line of the pod's log to the report, if there is such a line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if sight.status != PodStatus.GONE or not lines:
         return sight
@@ -97,13 +100,14 @@ def _without_job(seen: PodEvidence) -> PodReport:
 
 
 def _ended_by_itself(marks: frozenset[str]) -> bool:
-    """Whether the pod ended by itself or by a request of the site. Both need no explanation."""
+    """Returns whether the pod ended by itself or because the site requested it. Neither needs an
+    explanation."""
     return "ended" in marks and ("signalled" not in marks or "stop" in marks)
 
 
 def _ended_before_its_job(seen: PodEvidence) -> PodReport:
-    """The report of a pod that ended before its job: by itself, or by a signal. After a signal Slurm will
-    report the reason soon."""
+    """Returns the report on a pod that ended before its Slurm job, either by itself or because of a signal.
+    After a signal, Slurm soon reports the reason."""
     if _ended_by_itself(seen.marks) or seen.for_seconds >= SIGNALLED_SECONDS:
         return _ENDED
     return PodReport(
@@ -158,7 +162,7 @@ def _gone(
 
 
 def _figures(job: SqueueJob | None, account: SacctJob | None) -> str:
-    """`job 7 on n1, ran 2 m 03 s, exit code 1, at most 1.2 GiB`."""
+    """Returns a text such as `job 7 on n1, ran 2 m 03 s, exit code 1, at most 1.2 GiB`."""
     parts = []
     if job is not None:
         parts.append(f"job {job.id} on {job.nodes}" if job.nodes else f"job {job.id}")

@@ -1,4 +1,5 @@
-"""The scripts that run on the cluster, as values: batch script, pod wrapper, and queries."""
+"""Builds the scripts that run on the cluster, as texts: the batch script, the wrapper of a pod, and the
+queries."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,19 +18,19 @@ from gridmill.sites.slurm.parse import (
 from gridmill.sites.slurm.settings import SlurmSettings
 
 TIDY_DAYS = 7
-"""Days after which the files of ended pods are deleted."""
+"""The files of ended pods are deleted after this number of days."""
 UNSEEN = 93
-"""Exit status of `nodes` if the storage root is not visible there."""
+"""The exit status of `nodes` if the storage root is not visible on the cluster."""
 REFUSED = 92
-"""Exit status of `submit` if Slurm rejects the job; its message is on standard error."""
+"""The exit status of `submit` if Slurm rejects the job. The message of Slurm is on standard error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchJob:
-    """A deployment to submit.
-
-    `job` is the name by which its job is found later. Its pods are the tasks, in that order, each with
-    `capacity`. `folder` is the site's folder on the cluster; `python` runs the pods.
+    """A deployment that will be submitted. `job` is the name of its Slurm job, by which the job is found
+    later. The pods of the deployment are the tasks of the job, in the same order, and each pod has the size
+    `capacity`. `folder` is the folder of the site on the cluster, and `python` is the Python program that
+    runs the pods.
     """
 
     deployment_id: str
@@ -40,11 +41,11 @@ class BatchJob:
     python: str
     variables: Mapping[str, str]
     node: str = ""
-    """The only node on which it may run; empty: Slurm chooses."""
+    """The only node on which the job may run. If it is empty, Slurm selects the node."""
 
 
 def batch_script(batch: BatchJob, wishes: SlurmSettings) -> str:
-    """The batch script for sbatch."""
+    """Returns the batch script for sbatch."""
     here = f"{batch.folder}/deployments/{batch.deployment_id}"
     lines = [f"#SBATCH {option}" for option in (*_options(batch, wishes, here), *map(_quoted, wishes.extra))]
     tasks = f"--ntasks={len(batch.pods)} --cpus-per-task={_cpus(batch)} --kill-on-bad-exit=0 --wait=0"
@@ -72,7 +73,7 @@ def _options(batch: BatchJob, wishes: SlurmSettings, here: str) -> list[str]:
 
 
 def request(amounts: Amounts, pods: int, wishes: SlurmSettings) -> str:
-    """The options of sbatch for so many pods of that size."""
+    """Returns the options of sbatch for this number of pods of this size."""
     batch = BatchJob(
         deployment_id="", job="", pods=("",) * pods, capacity=amounts, folder="", python="", variables={}
     )
@@ -95,18 +96,19 @@ def _requested(batch: BatchJob, wishes: SlurmSettings) -> list[str]:
 
 
 def _quoted(option: str) -> str:
-    """Quotes an option for sbatch, which reads a script like a shell."""
+    """Quotes an option for sbatch, which reads a script in the same way as a shell."""
     return shlex.quote(option)
 
 
 def _cpus(batch: BatchJob) -> int:
-    """Rounds up, because Slurm gives whole CPUs."""
+    """Returns the number of CPUs, rounded up because Slurm assigns only complete CPUs."""
     return max(1, ceil(batch.capacity.cpus - 1e-9))
 
 
 def _memory_mib_per_cpu(batch: BatchJob) -> int:
-    """The memory per CPU, because Slurm chooses the nodes of tasks; it includes the share of the pod itself.
-    Rounded down: a pod as large as its node must still fit."""
+    """Returns the memory per CPU, because Slurm selects the nodes of tasks. The memory includes the part
+    that the pod itself needs. The value is rounded down, because a pod that is as large as its node must
+    still fit."""
     return max(1, int(batch.capacity.memory_bytes / MEMORY_SHARE / MIB / _cpus(batch) + 1e-6))
 
 
@@ -117,10 +119,10 @@ def _gpus(batch: BatchJob, wishes: SlurmSettings) -> str:
 
 
 def pod_script(batch: BatchJob, wishes: SlurmSettings) -> str:
-    """The script of each task: it claims its pod, runs it, and ends all processes that the pod left.
-
-    mkdir makes `claimed` before a pod starts, which only one process can do: a pod starts at most once, even
-    if Slurm runs the script again. `signalled` records that Slurm told the task to end.
+    """Returns the script of each task. The script claims its pod, runs it, and ends all processes that the
+    pod left. Before a pod starts, mkdir makes the folder `claimed`, and only one process can make it. So a
+    pod starts at most once, even if Slurm runs the script again. The mark file `signalled` records that
+    Slurm asked the task to end.
     """
     variables = [f"export {name}={shlex.quote(value)}" for name, value in sorted(batch.variables.items())]
     python = shlex.quote(batch.python)
@@ -152,10 +154,12 @@ def pod_script(batch: BatchJob, wishes: SlurmSettings) -> str:
 
 
 def submit(folder: str, deployment_id: str, job: str, pods: Sequence[str]) -> str:
-    """Submits a deployment unless it was ever submitted. Its files come as a tar archive on standard input.
+    """Returns the script that submits a deployment, unless the deployment was submitted before. The script
+    reads the files of the deployment as a tar archive from standard input.
 
-    A crash may have happened between the submission and its mark, so the queue is checked first. Pods that
-    were torn down before are claimed: if no other pod is left, nothing is submitted.
+    Because a crash may have happened between the submission and the record of it, the script checks the
+    queue first. Pods that were torn down before the submission are already claimed. If all pods are claimed,
+    the script submits nothing.
     """
     open_pods = " && ".join(f"[ -e pods/{pod}/claimed ]" for pod in pods)
     here = f"deployments/{deployment_id}"
@@ -179,7 +183,7 @@ fi
 
 
 def bar(folder: str, pods: Iterable[str]) -> str:
-    """Bars pods that never started from starting, and marks them as ended."""
+    """Returns the script that prevents unstarted pods from starting, and marks these pods as ended."""
     return "\n".join([*_barred(folder, pods), "exit 0", ""])
 
 
@@ -191,7 +195,8 @@ def _barred(folder: str, pods: Iterable[str]) -> list[str]:
 
 
 def look(folder: str, pods: Sequence[str], jobs: Iterable[str]) -> str:
-    """Prints the cluster's time, the jobs of those names from one squeue, and the marks of the pods."""
+    """Returns the script that prints the cluster's time, the jobs with these names from one squeue, and the
+    mark files of the pods."""
     marks = " ".join(
         f"pods/{pod}/{mark}" for pod in pods for mark in ("claimed", "stop", "signalled", "ended")
     )
@@ -210,24 +215,26 @@ exit 0
 
 
 def account(jobs: Iterable[str]) -> str:
-    """Runs one sacct for all; it fails if there is no accounting."""
+    """Returns the script that runs one sacct for all jobs. The script fails if the cluster has no
+    accounting."""
     names = ",".join(jobs)
     which = f'--user="$(id -un)" --name={names} --starttime=now-7days'
     return f"sacct --noheader --parsable2 --noconvert {which} --format={SACCT_FORMAT}\n"
 
 
 def nodes(root_mark: str) -> str:
-    """Prints all nodes, then all partitions. It ends with UNSEEN if that file in the storage root does not
-    exist."""
+    """Returns the script that prints all nodes, and then all partitions. The script ends with the status
+    UNSEEN if the given file in the storage root does not exist on the cluster."""
     seen = f"[ -e {shlex.quote(root_mark)} ] || exit {UNSEEN}\n"
     partitions = f"sinfo --all --noheader --format='{PARTITION}%P'\n"
     return f"{seen}sinfo --all --Node --noheader --format='{SINFO_FORMAT}' || exit 1\n{partitions}"
 
 
 def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
-    """Asks pods to end, and cancels those of the jobs that wait in the queue. `jobs` are by deployment.
+    """Returns the script that asks pods to end, and cancels the Slurm jobs of these pods that still wait in
+    the queue. The keys of `jobs` are deployments.
 
-    The pods look for `stop` themselves, so it works even if Slurm does not answer.
+    The pods check for the file `stop` themselves, so they end even if Slurm does not answer.
     """
     stop_lines = [f": > pods/{pod}/stop" for pod in pods]
     cancelled = ["status=0", *_cancel(jobs, "--state=PENDING "), "exit $status", ""]
