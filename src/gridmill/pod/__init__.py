@@ -1,1 +1,1 @@
-"""The pod: the agent process that supervises jobs."""
+"""The pod: the agent process that starts and supervises jobs."""

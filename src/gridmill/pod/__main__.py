@@ -1,4 +1,4 @@
-"""`python -m gridmill.pod POD_FOLDER`: runs the pod whose order is in that folder."""
+"""`python -m gridmill.pod POD_FOLDER` runs the pod whose order is in that folder."""
 
 import os
 import sys
@@ -25,8 +25,9 @@ _LOCK_PATIENCE_SECONDS = 0.3
 
 
 def main(path: Path, lock: int | None = None) -> int:
-    """Returns the exit code: 0 when the pod has ended or another process runs it, 2 for an order that cannot
-    be used. `lock` is the descriptor of the pod's lock, if the site has already taken it."""
+    """Returns the exit code: 0 if the pod has ended or another process already runs it, 2 if the order
+    cannot be used. `lock` is the file descriptor of the pod's lock if the site has already taken the
+    lock."""
     if lock is None:
         lock = acquire_lock(path, patience_seconds=_LOCK_PATIENCE_SECONDS)
     if lock is None or was_started(path) or has_ended(path):
@@ -45,8 +46,8 @@ def main(path: Path, lock: int | None = None) -> int:
 
 
 def _leave_session() -> None:
-    """A pod must survive the terminal that started it. (The leader of a process group cannot start a
-    session.)"""
+    """Makes the pod independent of the terminal that started it, so that the pod continues when the terminal
+    closes. (A process that is the leader of its process group cannot start a new session.)"""
     try:
         os.setsid()
     except PermissionError:

@@ -1,6 +1,6 @@
-"""The pod's main loop: receives messages of the control node, watches the jobs and sends events.
+"""The main loop of the pod: it receives messages of the control node, watches the jobs and sends events.
 
-It sends the journal to the control node over any link.
+The pod sends the events in its journal to the control node over any kind of link.
 """
 
 import gc
@@ -57,8 +57,8 @@ _LISTEN_SECONDS = 2.0  # `receive` also sends the heartbeats of the link
 
 
 class ControlLink:
-    """The pod's link to the control node. `welcomed` is true from Welcome until the link ends;
-    `disconnected_since` is the time since which it is not."""
+    """The link from the pod to its control node. `welcomed` is true after the control node has sent Welcome,
+    until the link ends. `disconnected_since` is the time at which it last became false."""
 
     def __init__(
         self,
@@ -83,11 +83,12 @@ class ControlLink:
         self._readable = False
 
     def due(self) -> float:
-        """The time when `turn` has something to do next (monotonic seconds)."""
+        """Returns the monotonic time in seconds at which `turn` has something to do next."""
         return self._next_listen if self._open else self._next_try
 
     def turn(self, now: float) -> Sequence[ToPod]:
-        """Connects or reads the link. Returns the messages of the control node, without Welcome."""
+        """Opens the link if necessary, and reads from it. Returns the messages of the control node, without
+        Welcome."""
         if not self._open:
             if now < self._next_try or not self._connect(now):
                 return ()
@@ -102,7 +103,8 @@ class ControlLink:
         return others
 
     def _has_closed(self) -> bool:
-        """The link may close after its last messages, and its descriptor may then belong to another file."""
+        """Returns whether the link has closed. The link may close after its last messages, and the number of
+        its descriptor may then belong to another file."""
         return self._watched is not None and self._link.fileno() is None
 
     def _connect(self, now: float) -> bool:
@@ -155,7 +157,7 @@ class ControlLink:
         self._back_off = min(self._back_off * 2, LONGEST_BACK_OFF_SECONDS)
 
     def deliver(self, now: float) -> None:
-        """Sends journalled events that are not sent yet, as far as the link accepts them."""
+        """Sends the events in the journal that were not sent yet, as many as the link accepts."""
         if not self._open:
             return
         if self._link.pending() and not self._link.flush():
@@ -170,7 +172,7 @@ class ControlLink:
         self._watch_writable()
 
     def _watch_writable(self) -> None:
-        """Watches whether the link can be written to, while something waits to be sent."""
+        """Waits for the time when the link can be written to, while there is something to send."""
         if self._watched is None:
             return
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.pending() else 0)
@@ -186,8 +188,8 @@ _LOG = logging.getLogger(__name__)
 _RECONNECT_SECONDS, _LINE_SECONDS = 10.0, 120.0
 _LONGEST_WAIT_SECONDS = 1.0
 _GATHER_SECONDS = 0.004
-"""The pipe of a job that writes much is left to fill for this time, because a turn costs as much for 8 KiB as
-for 200."""
+"""If a job writes much, the pod waits this many seconds before it reads the pipe again, because one turn of
+the loop costs as much for 8 KiB as for 200 KiB."""
 _FAREWELL_SECONDS = 1.0
 
 
@@ -200,12 +202,13 @@ def should_end(
     all_acknowledged: bool,
     lease_seconds: float | None = None,
 ) -> bool:
-    """Whether a pod with no running job ends by itself.
+    """Returns whether a pod that runs no job ends by itself.
 
-    `idle` and `lonely` are the seconds since the last job ended and since the last contact with a control
-    node. The pod ends after `keep_seconds` of both. If it holds results that no control node has committed,
-    it waits `orphan_seconds`. A control node that restarts has _RECONNECT_SECONDS to connect. If the line may
-    be cut (the pod has a lease), it has _LINE_SECONDS.
+    `idle` is the number of seconds since the last job ended, and `lonely` is the number of seconds since the
+    last contact with a control node. The pod ends if both times are at least `keep_seconds`. If the pod has
+    results that no control node has committed, it waits for `orphan_seconds` instead. While a control node
+    restarts, the pod waits at least _RECONNECT_SECONDS for its connection. If the pod has a lease, the
+    connection may have been cut, and the pod waits at least _LINE_SECONDS.
     """
     both = min(idle, lonely)
     patience = _RECONNECT_SECONDS if lease_seconds is None else min(_LINE_SECONDS, lease_seconds)
@@ -215,16 +218,17 @@ def should_end(
 
 
 def is_given_up(*, lonely: float, lease_seconds: float | None) -> bool:
-    """Whether a pod ends together with its jobs because its lease is over.
+    """Returns whether a pod ends together with its jobs because its lease has expired.
 
-    After the lease the control node counts the jobs as lost and may run them elsewhere. `lonely` is as in
-    `should_end`. A pod without a lease never ends for this reason.
+    After the lease, the control node counts the jobs as lost and may run them elsewhere. `lonely` is the
+    number of seconds since the last contact with a control node. A pod without a lease never ends for this
+    reason.
     """
     return lease_seconds is not None and lonely >= lease_seconds
 
 
 class Agent:
-    """`run` returns when the pod has ended."""
+    """Runs the main loop of a pod. The method `run` returns when the pod has ended."""
 
     def __init__(self, order: PodOrder, folder: PodFolder, settings: Settings) -> None:
         now = time.monotonic()
@@ -249,8 +253,9 @@ class Agent:
         self._wake_up()
 
     def _make_zygote_client(self) -> ZygoteClient | None:
-        """Makes the zygote of the pod. Returns None for commands, for pods with GPUs, on macOS (its libraries
-        do not survive a fork), and if it is switched off."""
+        """Makes the client of the zygote, the process from which the pod forks jobs. Returns None for pods
+        that run commands or have GPUs, on macOS (its libraries do not survive a fork), and if the zygote is
+        switched off."""
         order = self._order
         unwanted = order.type == JobKind.COMMAND or order.capacity.gpus or not self._settings.zygote
         if unwanted or sys.platform != "linux":
@@ -261,14 +266,15 @@ class Agent:
         )
 
     def _make_spares(self) -> PreforkPool | None:
-        """Makes preforked processes for commands. Returns None on macOS, where a forked process must execute
-        at once."""
+        """Makes the pool of processes that are forked in advance for commands. Returns None on macOS, where
+        a forked process must execute another program at once."""
         if self._order.type != JobKind.COMMAND or sys.platform != "linux":
             return None
         return PreforkPool(self._limits, lambda launch: become_command(launch, self._folder.home))
 
     def _make_small(self) -> SmallSpares | None:
-        """Makes preforked processes for simple commands, or returns None as `_make_spares`."""
+        """Makes the processes that are forked in advance for simple commands, or returns None in the same
+        cases as `_make_spares`."""
         return SmallSpares(self._limits) if self._prefork_pool is not None and can_fork_small() else None
 
     def _make_starter(self) -> ProcessStarter:
@@ -326,7 +332,7 @@ class Agent:
         return len([state for state in self._supervisor.attempts().values() if state == "running"]) == 1
 
     def _wake_up(self) -> None:
-        """Signals wake the selector. Their handlers only record them."""
+        """Makes signals wake the selector. The handlers of signals only record the signal."""
         self._bell, ring = socket.socketpair()
         self._ring = ring
         for end in (self._bell, ring):
@@ -351,7 +357,7 @@ class Agent:
             return
 
     def hold(self, lifeline: int) -> None:
-        """Ends the pod when the other end of that pipe is closed."""
+        """Ends the pod when the other end of the pipe `lifeline` is closed."""
 
         def cut() -> None:
             self._selector.unregister(lifeline)
@@ -367,7 +373,7 @@ class Agent:
         self._close()
 
     def _turn(self) -> bool:
-        """One round of the loop; True when the pod has ended."""
+        """Runs one turn of the loop, and returns True when the pod has ended."""
         for key, _ in self._selector.select(self._patience()):
             key.data()
         now = time.monotonic()
@@ -390,7 +396,7 @@ class Agent:
         return self._has_ended(now)
 
     def _catch_up(self) -> None:
-        """Does work for which no job waits: cleans up, and forks a process for the next command."""
+        """Does work for which no job waits: it cleans up, and forks a process for the next command."""
         self._supervisor.tidy()
         if self._prefork_pool is not None and self._prefork_pool.wanted and self._ending is None:
             self._prefork_pool.refill()
@@ -406,7 +412,8 @@ class Agent:
         return min(max(0.0, due - time.monotonic()), _LONGEST_WAIT_SECONDS)
 
     def _reap(self) -> None:
-        """Reaps each child that has ended: processes of attempts, zygotes, adopted orphans."""
+        """Reaps each child process that has ended: the processes of attempts, the zygotes, and adopted
+        orphans."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -452,7 +459,7 @@ class Agent:
                 return
 
     def _end(self, reason: str) -> None:
-        """Stops all attempts; `_has_ended` returns True when they have ended."""
+        """Stops all attempts. `_has_ended` returns True when all attempts have ended."""
         if self._ending is None:
             _LOG.info("pod_ending reason=%r", reason)
             self._ending = reason
@@ -487,7 +494,8 @@ class Agent:
             self._end("it was not used for a while")
 
     def _has_flushed(self, now: float) -> bool:
-        """Waits a moment until the control node has committed the last events, if it is connected."""
+        """Returns whether the control node has committed the last events. If the pod is connected, it waits
+        a short time for this."""
         self._end_by = min(self._end_by, now + _FAREWELL_SECONDS)
         taken = self._journal.acknowledged == self._journal.last
         return taken or not self._control_link.welcomed or now >= self._end_by
@@ -511,8 +519,8 @@ class Agent:
 
 
 def serve(order: PodOrder, folder: PodFolder, settings: Settings, lifeline: int | None = None) -> None:
-    """Runs the pod of that order until it ends. With a `lifeline` it ends at the latest when that pipe is
-    closed."""
+    """Runs the pod that the order describes until the pod ends. If `lifeline` is given, the pod ends at the
+    latest when this pipe is closed."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     launch.adopt_orphans()
     gc.collect()

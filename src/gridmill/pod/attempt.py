@@ -1,6 +1,7 @@
-"""One running attempt: its pipes, logs, reported events, limits, and the steps that remain.
+"""One running attempt: its pipes, its logs, its reported events, its limits, and the steps that are still to
+do.
 
-The bytes of a job's pipes are split into log texts of whole lines and into reported events.
+The bytes from a job's pipes are split into log texts of complete lines and into reported events.
 """
 
 import fcntl
@@ -30,21 +31,23 @@ from gridmill.pod.small_spares import SmallSpare
 FLUSH_SECONDS = 0.02
 FLUSH_BYTES = 32 * KIB
 TEXT_BYTES = 128 * KIB
-"""The longest text of a log."""
+"""The largest size of a log text in bytes."""
 PACK_BYTES = 8 * KIB
-"""Longer texts are compressed here, once: the journal, the link and the log's files take them as they are."""
+"""Log texts longer than this are compressed once, here. The journal, the link and the log files use the
+compressed texts as they are."""
 _LEVEL = 1
 PROGRESS_SECONDS = 0.1
 
 
 class LineBuffer:
-    """Gathers whole lines. A line longer than FLUSH_BYTES is cut; bytes that are not UTF-8 are replaced."""
+    """Collects bytes until lines are complete. A line longer than FLUSH_BYTES is cut. Bytes that are not
+    UTF-8 are replaced."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
 
     def feed(self, data: bytes) -> list[str]:
-        """The lines that `data` completes, each ending in a newline unless cut."""
+        """Returns the lines that `data` completes. Each line ends with a newline, unless it was cut."""
         self._partial += data
         if b"\n" not in data and len(self._partial) <= FLUSH_BYTES:
             return []
@@ -55,7 +58,7 @@ class LineBuffer:
         return [line.decode("utf-8", "replace") for line in (*lines, *cut)]
 
     def end(self) -> list[str]:
-        """The unfinished line at the end of the stream."""
+        """Returns the unfinished line at the end of the stream."""
         rest, self._partial = bytes(self._partial), bytearray()
         return [rest.decode("utf-8", "replace")] if rest else []
 
@@ -70,7 +73,7 @@ def _pieces(line: bytes) -> list[bytes]:
 
 
 def _boundary(line: bytes, cut: int) -> int:
-    """The cut moved back to the start of a UTF-8 character."""
+    """Returns the position of the cut, moved back to the start of a UTF-8 character."""
     for back in range(4):
         if line[cut - back] & 0xC0 != 0x80:
             return cut - back
@@ -78,10 +81,12 @@ def _boundary(line: bytes, cut: int) -> int:
 
 
 class LogStream:
-    """Gathers lines into texts: a text is due FLUSH_SECONDS after its first line, or when it is large.
+    """Collects the lines of a job's output into log texts. A text is sent FLUSH_SECONDS after its first
+    line, or when it is large.
 
-    It does not look at single lines, because jobs may write millions in a second. A line longer than
-    TEXT_BYTES is split into several texts. Each sequence of bytes that is not UTF-8 is replaced with U+FFFD.
+    The class does not process single lines, because jobs may write millions of lines in a second. A line
+    longer than TEXT_BYTES is split into several texts. Each sequence of bytes that is not UTF-8 is replaced
+    with U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -90,7 +95,7 @@ class LogStream:
         self._whole = 0  # up to here the bytes are whole lines
 
     def feed(self, data: bytes, now: float) -> None:
-        """Adds bytes; `due` is the time when a text is to be taken."""
+        """Adds bytes to the text. `due` is the time at which the text must be sent."""
         newline = data.rfind(b"\n")
         if newline >= 0:
             self._whole = len(self._data) + newline + 1
@@ -107,7 +112,8 @@ class LogStream:
             self.due = now
 
     def take(self) -> list[str]:
-        """The gathered texts, each of at most TEXT_BYTES: whole lines, or a part of a longer one."""
+        """Returns the collected texts, each of at most TEXT_BYTES bytes. A text contains complete lines, or
+        a part of a line that is longer."""
         texts: list[str] = []
         data, begin = bytes(self._data), 0
         while begin < self._whole or len(data) - begin > TEXT_BYTES:
@@ -119,7 +125,7 @@ class LogStream:
         return texts
 
     def _cut(self, data: bytes, begin: int) -> int:
-        """The end of the text that starts at this position."""
+        """Returns the position at which the text that starts at `begin` ends."""
         if begin < self._whole <= begin + TEXT_BYTES:
             return self._whole
         newline = data.rfind(b"\n", begin, begin + TEXT_BYTES)
@@ -127,10 +133,11 @@ class LogStream:
 
 
 def parse_event(line: str) -> tuple[EventType, dict[str, Any]] | None:
-    """Converts a job's report (`{"type": "progress"|"metric"|"log", ...}`) into an event; None for a blank
-    line.
+    """Converts a report line of a job (`{"type": "progress"|"metric"|"log", ...}`) into an event. Returns
+    None for a blank line.
 
-    A line that is not a report becomes a log text of stream `pod`, and so does a metric that is not finite.
+    A line that is not a report becomes a log text of the stream `pod`. A metric that is not a finite number
+    becomes such a log text too.
     """
     if not line.strip():
         return None
@@ -181,19 +188,21 @@ _REPORTS = {"progress": _progress, "metric": _metric, "log": _text}
 
 READ_BYTES = MIB
 _PIPE_BYTES = MIB
-"""The pipe size for a job that writes much, so that the job does not wait for the pod after each 64 KiB."""
+"""The size of the pipe of a job that writes much, so that the job does not wait for the pod after each 64
+KiB."""
 LOUD_BYTES = 8 * KIB
-"""A job writes much if one read returns this many bytes."""
+"""A job writes much if one read of its pipe returns at least this many bytes."""
 _DRAIN_READS = 64
 NEWS_SECONDS = 0.3
-"""If another program kills all processes of a pod, its jobs and the pod end in any order within this time."""
+"""If another program kills all processes of a pod, its jobs and the pod end in any order within this number
+of seconds."""
 
 Emit: TypeAlias = Callable[[EventType, Mapping[str, Any]], None]
-"""Receives an event of the attempt."""
+"""A function that receives an event of the attempt."""
 
 
 class AttemptStage(Enum):
-    """The step for which the pod waits."""
+    """The step of an attempt for which the pod waits."""
 
     QUEUED = "queued"  # a zygote that is not ready yet has to fork its process
     RUNNING = "running"  # its process lives
@@ -202,9 +211,9 @@ class AttemptStage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExit:
-    """The end of the attempt's process: the status of wait() (None: unknown), and the use that wait() reports
-    for it and its waited-for children: CPU seconds, those spent in the kernel, bytes read from and written to
-    disks."""
+    """The end of the attempt's process: the status from wait() (None if it is unknown), and the use that
+    wait() reports for the process and for the children for which it waited. The use consists of the CPU
+    seconds, the CPU seconds spent in the kernel, and the bytes read from and written to disks."""
 
     status: int | None
     cpu_seconds: float = 0.0
@@ -216,7 +225,8 @@ class ProcessExit:
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """A running attempt. The pod's ends of the pipes are in `outputs` until they reach their end."""
+    """An attempt that is running. `outputs` contains the pod's ends of the attempt's pipes until the pipes
+    have ended."""
 
     order: AttemptOrder
     folder: Path
@@ -245,21 +255,21 @@ class Attempt:
     collection: OutputCollection | None = None
 
     def begin(self, now: float) -> None:
-        """Marks the process as started. The attempt's time and timeout count from here, so waiting for a warm
-        process does not count."""
+        """Records that the process of the attempt has started. The run time and the timeout of the attempt
+        are measured from this call, so the time spent waiting for a prepared process does not count."""
         if self.deadline is not None:
             self.deadline += now - self.began
         self.began = now
 
     @property
     def leaves_files(self) -> bool:
-        """Whether it is a command that ended with success, so that its output folder is stored."""
+        """Returns whether the attempt is a command that succeeded, so that its output folder is stored."""
         well = self.exit is not None and self.exit.status == 0 and self.meter.shortage is None
         return well and self.order.job.kind == JobKind.COMMAND
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for the attempt's log about the files in its output folder."""
+        """Returns lines about the files in the output folder, for the attempt's log."""
         collected = self.collection.collected() if self.collection is not None else None
         if collected is None:
             return ()
@@ -272,13 +282,13 @@ class Attempt:
         return collected.notes
 
     def may_be_cut(self, now: float) -> bool:
-        """Whether another program may have ended it: the pod waits a moment in case a signal tells the pod to
-        end too."""
+        """Returns whether another program may have ended the attempt. In this case the pod waits a short
+        time, because a signal may ask the pod to end too."""
         terminated = self.exit is not None and was_terminated(self.exit.status)
         return terminated and not self.cut and self.kill_at is None and now < self.ended + NEWS_SECONDS
 
     def due(self) -> float:
-        """The time when it needs attention next (monotonic seconds)."""
+        """Returns the monotonic time in seconds at which the attempt must be handled next."""
         if self.stage == AttemptStage.ENDING:
             return self.look_again
         times = (self.deadline, self.kill_at, self.meter.due if self.pid else None, self.reader.due)
@@ -286,7 +296,7 @@ class Attempt:
 
 
 class OutputReader:
-    """The pod's ends of a job's pipes. It turns their content into events."""
+    """Reads the pod's ends of a job's pipes. The reader converts the content of the pipes into events."""
 
     def __init__(self, descriptors: Mapping[str, int], emit: Emit) -> None:
         self.open = dict(descriptors)
@@ -303,14 +313,15 @@ class OutputReader:
 
     @property
     def due(self) -> float | None:
-        """The time when gathered log texts and progress are sent."""
+        """Returns the time at which collected log texts and progress are sent next."""
         times = [log.due for log in self._logs.values() if log.due is not None]
         if self._progress is not None and self._progress_due is not None:
             times.append(self._progress_due)
         return min(times, default=None)
 
     def read(self, name: str, now: float) -> bool:
-        """Reads once. Returns False when that pipe is empty for now, or has ended and is closed."""
+        """Reads the pipe `name` once. Returns False if the pipe is empty at the moment, or if it has ended
+        and is closed."""
         try:
             data = os.read(self.open[name], READ_BYTES)
         except BlockingIOError:
@@ -325,14 +336,16 @@ class OutputReader:
         return True
 
     def _widen(self, name: str) -> None:
-        """Enlarges the pipe, once. The kernel refuses it if the user's pipes already use too much memory."""
+        """Enlarges the pipe, once. The kernel refuses a larger pipe if the pipes of the user already use too
+        much memory."""
         if name not in self._widened:
             self._widened.add(name)
             with suppress(OSError):
                 fcntl.fcntl(self.open[name], fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def drain(self, now: float) -> bool:
-        """Reads the pipe. Returns False if it stops early to let other pipes be read first."""
+        """Reads all pipes of the job. Returns False if it stops early so that the pipes of other jobs can be
+        read first."""
         for name in tuple(self.open):
             for _ in range(_DRAIN_READS):
                 if not self.read(name, now):
@@ -363,7 +376,7 @@ class OutputReader:
             self._progress_due = now
 
     def tick(self, now: float) -> None:
-        """Sends events that are due."""
+        """Sends the events whose time has come."""
         for name, log in self._logs.items():
             if log.due is not None and log.due <= now:
                 self._pass_on(name)
@@ -383,7 +396,7 @@ class OutputReader:
             self._progress = None
 
     def end(self, now: float) -> None:
-        """Closes the open pipes and sends everything gathered, including unfinished lines."""
+        """Closes the open pipes and sends everything that was collected, including unfinished lines."""
         for descriptor in self.open.values():
             os.close(descriptor)
         self.open.clear()

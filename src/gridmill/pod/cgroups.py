@@ -1,9 +1,12 @@
-"""Control groups: one folder per pod and one below it per attempt, for limits, accounting and kills.
+"""Control groups (cgroups): one folder per pod, and one folder below it per attempt. They limit, measure and
+kill processes.
 
-Version 2 is used if it is delegated to this user, version 1 if this user may write to it. The hierarchy for
-each purpose is chosen once. Memory limits use the memory controller of v2 or v1. Finding and killing the
-members of an attempt uses v2 (also a v2 mount without controllers) or the freezer of v1. CPU seconds come
-from cpu.stat of v2 or cpuacct of v1. The pod's share of CPUs uses cpu.max of v2 or the quota of v1.
+Version 2 is used if it is delegated to this user, and version 1 is used if this user may write to its
+folders. For each purpose, the cgroup hierarchy is selected once. Memory limits use the memory controller of
+cgroup version 2 or 1. The members of an attempt are found and killed through version 2 (also if it is
+mounted without controllers), or through the freezer of version 1. CPU seconds are read from cpu.stat of
+version 2 or from cpuacct of version 1. The pod's share of the CPUs is set through cpu.max of version 2 or
+through the quota of version 1.
 """
 
 import os
@@ -19,27 +22,28 @@ from gridmill.pod.limit_events import LimitEvents
 from gridmill.pod.processes import send
 
 RECORD = "cgroups"
-"""The file in the pod's folder that lists its cgroup folders, for the cleanup after it."""
+"""The file in the pod's folder that lists the folders of its cgroups, so that they can be cleaned up after
+the pod ended."""
 
 _READ_BYTES = 16 * KIB
 _PERIOD_US = 100_000
 _SMALLEST_QUOTA_US = 10_000
 _REACHED = 0.98
-"""When the kernel refuses a page, a group has used at least this share of its limit, because the kernel
-charges pages in batches."""
+"""When the kernel refuses memory to a group, the group has used at least this share of its limit, because
+the kernel counts memory pages in batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchies:
-    """The folder of this process in each hierarchy that is used, by controller; `unified` is the one of
-    v2."""
+    """The cgroup folder of this process in each hierarchy that is used, by controller. `unified` is the
+    folder in the hierarchy of version 2."""
 
     unified: Path | None = None
     v1: dict[str, Path]
 
 
 def read_hierarchies(mountinfo: str, membership: str) -> Hierarchies:
-    """Reads the folders from the texts of /proc/self/mountinfo and /proc/self/cgroup."""
+    """Reads the cgroup folders from the texts of /proc/self/mountinfo and /proc/self/cgroup."""
     own = {}
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -61,13 +65,14 @@ def _mounts(mountinfo: str) -> Iterator[tuple[str, Path, str, list[str]]]:
 
 
 def _inside(point: Path, root: str, own: str) -> Path:
-    """A process's folder below a mount that may show only part of the hierarchy."""
+    """Returns the folder of a process below a mount point. The mount may show only a part of the
+    hierarchy."""
     relative = os.path.relpath(own, root) if own.startswith(root) else own.lstrip("/")
     return point / relative
 
 
 def own_hierarchies() -> Hierarchies:
-    """The groups of this process, or none on a machine without cgroups."""
+    """Returns the cgroups of this process, or none if the machine has no cgroups."""
     try:
         return read_hierarchies(
             Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()
@@ -78,8 +83,9 @@ def own_hierarchies() -> Hierarchies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUse:
-    """The memory of a group in bytes: what its processes need (anonymous and shared memory and swap), and
-    files in the page cache, which the kernel takes back when memory is short."""
+    """The memory of a cgroup in bytes. One field is the memory that its processes need (anonymous memory,
+    shared memory and swap). Another field is the page cache of files, which the kernel frees when memory is
+    short."""
 
     used_bytes: int
     cached_bytes: int
@@ -88,9 +94,10 @@ class GroupUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptGroup:
-    """The folders of an attempt. `memory` limits and measures; `tracker` knows its processes. Its processes
-    also join the folders `also` of the pod (CPU quota). `events` counts how often the memory group and the
-    pod's group reached their limit; `pod` is the pod's memory group."""
+    """The cgroup folders of an attempt. The group `memory` limits and measures memory, and the group
+    `tracker` lists the processes of the attempt. The processes of the attempt also join the folders `also`
+    of the pod, which limit the CPUs. `events` counts how often the memory groups of the attempt and of the
+    pod reached their limits. `pod` is the memory group of the pod."""
 
     memory: Path | None
     tracker: Path | None
@@ -101,22 +108,23 @@ class AttemptGroup:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Its own folders, without repetition."""
+        """Returns the attempt's own cgroup folders, each of them once."""
         candidates = (self.memory, self.tracker, self.cpuacct)
         return tuple(dict.fromkeys(folder for folder in candidates if folder is not None))
 
     @property
     def joins(self) -> tuple[str, ...]:
-        """The files that a process writes `0` to in order to join."""
+        """Returns the files to which a process writes `0` to join the cgroups of the attempt."""
         return tuple(f"{folder}/cgroup.procs" for folder in (*self.folders, *self.also))
 
     @property
     def limits_memory(self) -> bool:
-        """Whether the kernel enforces the memory limit."""
+        """Returns whether the kernel enforces the memory limit of the attempt."""
         return self.memory is not None
 
     def limit(self, memory_bytes: int) -> bool:
-        """Sets the memory limit in bytes (0: none). Returns False if the kernel refuses it."""
+        """Sets the memory limit in bytes, or removes the limit if `memory_bytes` is 0. Returns False if the
+        kernel refuses the limit."""
         try:
             if self.memory is not None:
                 _limit_memory(self.memory, memory_bytes, ends_together=True)
@@ -129,14 +137,14 @@ class AttemptGroup:
         return _pids(self.folders[0])
 
     def kill(self) -> bool:
-        """Sends SIGKILL to all its processes. Returns True when there were none."""
+        """Sends SIGKILL to all processes of the attempt. Returns True if there were no processes."""
         if not self.pids():
             return True
         kill_all(self.tracker or self.folders[0])
         return False
 
     def use(self) -> GroupUse | None:
-        """Its present memory; None if no cgroup measures it."""
+        """Returns the present memory of the attempt, or None if no cgroup measures it."""
         if self.memory is None:
             return None
         figures = _figures(f"{self.memory}/memory.stat")
@@ -150,26 +158,28 @@ class AttemptGroup:
         return GroupUse(used_bytes=used, cached_bytes=cached, shared_bytes=shared)
 
     def highest_bytes(self) -> int:
-        """The kernel's own peak, page cache included. It also covers the time between samples."""
+        """Returns the memory peak that the kernel recorded, including the page cache. Unlike sampled values,
+        this peak also covers the time between two samples."""
         return 0 if self.memory is None else _peak(self.memory)
 
     def oom_kills(self) -> int:
-        """The number of its processes that the kernel killed because of memory."""
+        """Returns how many processes of the attempt the kernel killed because of memory."""
         if self.memory is None:
             return 0
         events = _figures(f"{self.memory}/memory.events") or _figures(f"{self.memory}/memory.oom_control")
         return events.get("oom_kill", 0)
 
     def watch(self) -> None:
-        """Starts to count how often it reaches its memory limit."""
+        """Starts to count how often the attempt reaches its memory limit."""
         if self.events is not None:
             self.events.watch()
 
     def reached_limit(self) -> bool:
-        """Whether it ran out of memory at its own limit, not at the limit of a group above or of the machine.
+        """Returns whether the attempt ran out of memory at its own limit, and not at the limit of a group
+        above it or of the machine.
 
-        If version 1 sends no events, the highest use decides. It includes files that the kernel could have
-        dropped.
+        If version 1 sends no events, the highest use of memory is compared with the limit. The highest use
+        includes cached files that the kernel could have dropped.
         """
         if self.memory is None:
             return False
@@ -177,17 +187,18 @@ class AttemptGroup:
         return was_full(self.memory) if own is None else own > 0
 
     def pod_reached_limit(self) -> bool:
-        """Whether its pod ran out of memory at the pod's own limit since `watch`."""
+        """Returns whether the pod ran out of memory at its own limit since `watch` was called."""
         if self.pod is None or self.events is None or not self.events.above():
             return False
         return is_version_2(self.pod) or was_full(self.pod)
 
     def cpu_seconds(self) -> float | None:
-        """CPU seconds of all its processes, also of ended ones; None if no cgroup counts them."""
+        """Returns the CPU seconds of all processes of the attempt, including ended processes, or None if no
+        cgroup counts them."""
         return self._counted("cpuacct.usage", "usage_usec")
 
     def system_seconds(self) -> float | None:
-        """The CPU seconds spent in the kernel; None if no cgroup counts them."""
+        """Returns the CPU seconds that the attempt spent in the kernel, or None if no cgroup counts them."""
         return self._counted("cpuacct.usage_sys", "system_usec")
 
     def _counted(self, v1: str, v2: str) -> float | None:
@@ -198,20 +209,20 @@ class AttemptGroup:
         return next((figures[v2] / 1e6 for figures in counts if v2 in figures), None)
 
     def remove(self) -> bool:
-        """Removes its folders. Returns False while the kernel still holds one."""
+        """Removes the cgroup folders of the attempt. Returns False while the kernel still uses a folder."""
         if self.events is not None:
             self.events.close()
         return _remove_all(self.folders)
 
 
 def was_full(folder: Path) -> bool:
-    """Whether a version 1 group ever reached its limit, files included."""
+    """Returns whether a group of version 1 ever reached its limit. Cached files are included in its use."""
     limit = _read(f"{folder}/memory.limit_in_bytes").strip()
     return bool(limit) and _peak(folder) >= int(limit) * _REACHED
 
 
 def is_version_2(folder: Path) -> bool:
-    """Whether it is a group of version 2."""
+    """Returns whether the folder is a cgroup of version 2."""
     return os.access(f"{folder}/memory.events", os.F_OK)
 
 
@@ -224,7 +235,7 @@ def _peak(folder: Path) -> int:
 
 
 class PodGroups:
-    """A pod's folders, with its capacity as their limit."""
+    """The cgroup folders of a pod, which are limited to the pod's capacity."""
 
     def __init__(
         self, *, memory: Path | None, tracker: Path | None, cpuacct: Path | None, cpu: Path | None
@@ -236,8 +247,8 @@ class PodGroups:
 
     @classmethod
     def make(cls, pod_folder: Path, capacity: Amounts) -> "PodGroups | None":
-        """Makes the groups that this machine permits and records them in the pod's folder. Returns None if it
-        permits none."""
+        """Makes the cgroups that this machine permits, and records them in the pod's folder. Returns None if
+        the machine permits no cgroups."""
         name = f"gridmill-{pod_folder.name}-{zlib.crc32(str(pod_folder).encode()):08x}"
         hierarchies = own_hierarchies()
         made = _make_v2(hierarchies, name, capacity, pod_folder) or _make_v1(
@@ -256,7 +267,8 @@ class PodGroups:
         return tuple(dict.fromkeys(folder for folder in candidates if folder is not None))
 
     def attempt(self, attempt_id: str, memory_bytes: int) -> AttemptGroup | None:
-        """Makes a group for an attempt (0 bytes: no limit). Returns None if it cannot be made."""
+        """Makes a cgroup for an attempt. If `memory_bytes` is 0, the group has no memory limit. Returns None
+        if the cgroup cannot be made."""
         self.sweep()
         memory = self._memory and self._memory / attempt_id
         group = AttemptGroup(
@@ -278,24 +290,24 @@ class PodGroups:
         return group
 
     def release(self, group: AttemptGroup) -> None:
-        """Removes an attempt's folders, now or as soon as the kernel releases them."""
+        """Removes the cgroup folders of an attempt now, or as soon as the kernel releases them."""
         if not group.remove():
             self._waiting.append(group)
 
     def sweep(self) -> None:
-        """Removes the folders that `release` could not remove yet."""
+        """Removes the cgroup folders that `release` could not remove before."""
         if self._waiting:
             self._waiting = [group for group in self._waiting if not group.remove()]
 
     def remove(self) -> None:
-        """Removes all groups and kills all processes in them."""
+        """Removes all cgroups of the pod and kills all processes in them."""
         self._events.close()
         for folder in self._folders:
             destroy(folder)
 
 
 def _make_v2(hierarchies: Hierarchies, name: str, capacity: Amounts, record: Path) -> PodGroups | None:
-    """Makes a group with the memory controller below the nearest folder that delegates it."""
+    """Makes a cgroup with the memory controller, below the nearest folder that delegates this controller."""
     if hierarchies.unified is None:
         return None
     for parent in (hierarchies.unified, *hierarchies.unified.parents):
@@ -311,7 +323,8 @@ def _make_v2(hierarchies: Hierarchies, name: str, capacity: Amounts, record: Pat
 
 
 def _hand_down(folder: Path) -> bool:
-    """Enables the controllers for the folders below. Returns False if memory is not among them."""
+    """Enables the cgroup controllers for the folders below this folder. Returns False if the memory
+    controller cannot be enabled."""
     for controller in ("memory", "cpu"):
         _write(f"{folder}/cgroup.subtree_control", f"+{controller}")
     return "memory" in _read(f"{folder}/cgroup.subtree_control").split()
@@ -342,7 +355,8 @@ def _create_in(parent: Path | None, name: str, record: Path) -> Path | None:
 
 
 def _create(folder: Path, pod_folder: Path) -> Path | None:
-    """Makes a cgroup folder. Its path is recorded first, so that the cleanup after a kill finds it."""
+    """Makes a cgroup folder. The path of the cgroup folder is recorded before it is made, so that the
+    cleanup after a kill finds the folder."""
     with (pod_folder / RECORD).open("a") as file:
         file.write(f"{folder}\n")
     try:
@@ -353,7 +367,8 @@ def _create(folder: Path, pod_folder: Path) -> Path | None:
 
 
 def _can_join(groups: PodGroups) -> bool:
-    """Tests the group with a child process: joining can be forbidden where making folders is allowed."""
+    """Tests with a child process whether processes can join the cgroup, because joining can be forbidden
+    where making folders is allowed."""
     probe = groups.attempt("probe", 0)
     if probe is None:
         return False
@@ -366,9 +381,9 @@ def _can_join(groups: PodGroups) -> bool:
 
 
 def _limit_memory(folder: Path, memory_bytes: int, *, ends_together: bool = False) -> None:
-    """Prepares a memory group. With `ends_together` the kernel kills all processes of the group when it kills
-    one because of memory. Version 1 cannot do this: there the pod sees the kill in the group's counter and
-    kills the others."""
+    """Sets the memory limit of a cgroup. With `ends_together`, the kernel kills all processes of the group
+    when it kills one of them because of memory. Version 1 cannot do this. With version 1, the pod finds the
+    kill in the group's counter and kills the other processes."""
     if not memory_bytes:
         return
     if _write(f"{folder}/memory.max", str(memory_bytes)):
@@ -380,12 +395,13 @@ def _limit_memory(folder: Path, memory_bytes: int, *, ends_together: bool = Fals
 
 
 def _needs_quota(cpus: float) -> bool:
-    """Sets the pod's share of CPUs. Returns False if the pod may use all CPUs anyway."""
+    """Returns whether the CPUs of the pod must be limited. Returns False if the pod may use all CPUs of the
+    machine."""
     return 0 < cpus < (os.cpu_count() or 1)
 
 
 def _limit_cpus(folder: Path, cpus: float) -> None:
-    """The pod's share of the CPUs."""
+    """Limits the CPU time of the pod to its share of the CPUs."""
     if not _needs_quota(cpus):
         return
     quota = max(_SMALLEST_QUOTA_US, round(cpus * _PERIOD_US))
@@ -395,8 +411,8 @@ def _limit_cpus(folder: Path, cpus: float) -> None:
 
 
 def kill_all(folder: Path) -> None:
-    """Sends SIGKILL to every process in it. If the kernel cannot kill the group at once, the group is frozen
-    first so that no process forks."""
+    """Sends SIGKILL to every process in the cgroup. If the kernel cannot kill the cgroup at once, the group
+    is frozen first, so that no process can fork."""
     if _write(f"{folder}/cgroup.kill", "1"):
         return
     frozen = _write(f"{folder}/freezer.state", "FROZEN")
@@ -406,8 +422,8 @@ def kill_all(folder: Path) -> None:
 
 
 def destroy(folder: Path, patience_seconds: float = 2.0) -> bool:
-    """Kills the processes in it and below and removes it. Returns False if it still exists. A group that does
-    not exist is fine."""
+    """Kills the processes in the cgroup and in the groups below it, and removes these groups. Returns False
+    if the cgroup still exists. If the cgroup does not exist, the function succeeds."""
     until = time.monotonic() + patience_seconds
     while folder.is_dir():
         below = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
@@ -423,7 +439,7 @@ def destroy(folder: Path, patience_seconds: float = 2.0) -> bool:
 
 
 def _remove_all(folders: Iterable[Path]) -> bool:
-    """Tries all of them, even after a failure."""
+    """Removes all these cgroups. If one of them cannot be removed, the function continues with the next."""
     results = [_remove(folder) for folder in folders]
     return all(results)
 
@@ -443,14 +459,14 @@ def _pids(folder: Path) -> list[int]:
 
 
 def _figures(path: str | Path) -> dict[str, int]:
-    """A file of lines `name number`."""
+    """Reads a file with lines of the form `name number`."""
     pairs = (line.split() for line in _read(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
 def _read(path: str | Path) -> str:
-    """The text of the file; empty if it does not exist. Each job needs several, so it avoids the layers of
-    `open`."""
+    """Returns the text of the file, or an empty text if it does not exist. The function avoids the slow
+    layers of `open`, because several files are read for each job."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
@@ -467,7 +483,7 @@ def _read(path: str | Path) -> str:
 
 
 def _write(path: str | Path, text: str) -> bool:
-    """Writes to an existing file. Returns False if the kernel refuses it."""
+    """Writes to an existing file. Returns False if the kernel refuses the text."""
     try:
         _write_or_raise(path, text)
     except OSError:

@@ -1,9 +1,9 @@
-"""Cleans up after a pod that has ended: processes, cgroups and folders.
+"""Cleans up after a pod that has ended: its processes, cgroups and folders.
 
-`python -m gridmill.pod.cleanup POD_FOLDER` ends everything that the pod left. It does nothing while the pod
-lives. Processes are found by the pod's cgroups, by the processes it recorded (with their start times) and by
-the pod's mark in their environment. Small folders are deleted at once, others are moved aside and deleted by
-a separate process, so that no job waits.
+`python -m gridmill.pod.cleanup POD_FOLDER` ends all processes that the pod left, and deletes its files. The
+command does nothing while the pod is alive. Processes of the pod are found by its cgroups, by the processes
+that it recorded (with their start times), and by the pod's mark in their environment. Small folders are
+deleted at once. Other folders are moved aside and deleted by a separate process, so that no job waits.
 """
 
 import os
@@ -36,8 +36,8 @@ _PATIENCE_SECONDS = 5.0
 
 
 def sweep(folder: PodFolder) -> bool:
-    """Ends every process that its jobs left, removes their folders and its cgroups. Returns True when nothing
-    is left."""
+    """Ends every process that the pod's jobs left, and removes their folders and the pod's cgroups. Returns
+    True if nothing of the pod is left."""
     until = time.monotonic() + _PATIENCE_SECONDS
     clean = _end_processes(folder, until)
     removed = [destroy(path) for path in _cgroups(folder)]
@@ -64,7 +64,7 @@ def _left(folder: PodFolder) -> list[int]:
 
 
 def _recorded(folder: PodFolder) -> list[tuple[int, int]]:
-    """(pid, start time) of every attempt's process whose start time is known."""
+    """Returns the process id and start time of each attempt's process whose start time is known."""
     entries = (line.split() for line in _lines(folder.starts))
     return [(int(e[1]), int(e[2])) for e in entries if len(e) == 3 and e[2] != "0" and e[2].isdigit()]
 
@@ -81,7 +81,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def sweep_attempts(folder: PodFolder) -> None:
-    """Remove the folders of the pod's attempts and its trash."""
+    """Removes the folders of the pod's attempts and its folder for deleted files."""
     for attempt_id in {line.split()[0] for line in _lines(folder.starts) if line.strip()}:
         shutil.rmtree(folder.attempt(attempt_id), ignore_errors=True)
     for place in (folder.trash, folder.emptied):
@@ -89,8 +89,8 @@ def sweep_attempts(folder: PodFolder) -> None:
 
 
 def main(path: Path) -> int:
-    """Returns 0 when the pod has ended and nothing of it is left, 1 when it lives or something cannot be
-    ended."""
+    """Returns 0 if the pod has ended and nothing of it is left. Returns 1 if the pod is alive or something
+    cannot be ended."""
     lock = acquire_lock(path, patience_seconds=0.0)
     if lock is None:
         return 1
@@ -107,7 +107,7 @@ def main(path: Path) -> int:
 
 
 def _why_it_died(path: Path) -> str:
-    """The reason for the pod's end, in words that follow `it`."""
+    """Returns the reason why the pod ended, as words that can follow `it`."""
     try:
         if (path / "pid").stat().st_mtime < _boot_time():
             return "ended because its machine was switched off or restarted"
@@ -117,7 +117,7 @@ def _why_it_died(path: Path) -> str:
 
 
 def _boot_time() -> float:
-    """The time when this machine was started (Unix time); 0 if it is unknown."""
+    """Returns the Unix time at which this machine was started, or 0 if this time is unknown."""
     try:
         lines = (processes.PROC / "stat").read_text().splitlines()
     except OSError:
@@ -126,8 +126,8 @@ def _boot_time() -> float:
 
 
 class CleanupProcess:
-    """Removes the folders of an attempt. `pid` is the process that does it (0: none); the pod's loop calls
-    `ended` when that process ends."""
+    """Removes the folders of ended attempts. `pid` is the id of the process that deletes files, or 0 if
+    there is none. The loop of the pod calls `ended` when this process ends."""
 
     def __init__(self, trash: Path, empties: EmptyFolders) -> None:
         self.pid = 0
@@ -135,7 +135,7 @@ class CleanupProcess:
         self._child: subprocess.Popen[bytes] | None = None
 
     def remove(self, folder: Path) -> None:
-        """Removes the folder, which a process may still use. It may be missing."""
+        """Removes the folder, although a process may still use it. The folder may be missing."""
         if has_few_files(folder):
             shutil.rmtree(folder, ignore_errors=True)
             return
@@ -145,7 +145,7 @@ class CleanupProcess:
             self._work()
 
     def remove_tree(self, folder: Path) -> None:
-        """Deletes a folder on another file system. A separate process deletes a large one, so that no job
+        """Deletes a folder on another file system. A separate process deletes a large folder, so that no job
         waits."""
         if has_few_files(folder):
             shutil.rmtree(folder, ignore_errors=True)
@@ -156,13 +156,14 @@ class CleanupProcess:
         child.returncode = 0  # the pod's loop reaps it
 
     def clear(self, folder: Path, role: str) -> None:
-        """Removes the folder, which no process uses any more, and keeps emptied folders for the next
-        attempts."""
+        """Removes the folder, which no process uses any more, and keeps emptied folders so that later
+        attempts can reuse them."""
         if not self._empties.clear(folder, role, FEW):
             self.remove(folder)
 
     def drop_empty(self, folder: Path, *, keep: bool) -> None:
-        """Removes an empty output folder. If no process uses it, it is kept for the next attempts."""
+        """Removes an empty output folder. With `keep`, the folder is kept so that a later attempt can reuse
+        it."""
         if keep:
             self._empties.keep(folder, OUTPUT)
             return
@@ -170,7 +171,8 @@ class CleanupProcess:
             folder.rmdir()
 
     def remove_large(self, folder: Path) -> None:
-        """The same, but a small folder is deleted later together with the folder that contains it."""
+        """Removes the folder if it is large. A small folder is deleted later, together with the folder that
+        contains it."""
         if not is_small(folder):
             self.remove(folder)
 
@@ -183,7 +185,7 @@ class CleanupProcess:
         self.pid = self._child.pid
 
     def ended(self) -> None:
-        """Continues after its process was reaped."""
+        """Starts the next deletion after the deleting process has ended and was reaped."""
         if self._child is not None:
             self._child.returncode = 0
         self.pid = 0

@@ -1,9 +1,11 @@
-"""Starts a pod of a farm's tenant confined: `python -m gridmill.pod.confined CONFINEMENT`, run by root.
+"""Starts a pod of a farm's tenant in confinement. Root runs this module as `python -m gridmill.pod.confined
+CONFINEMENT`.
 
 This process makes the pod's control groups and its private folders, starts the pod as the tenant's user in
-namespaces of its own, waits for it, and removes what is left. It stays outside, where no job can end it.
-If it is killed, the kernel ends the pod and all of its processes with it. `--clear RECORD` removes what it
-left. `--probe USER` tries what this machine permits, and prints an `Isolation`.
+separate namespaces, waits for it, and removes everything that the pod left. This process stays outside the
+namespaces, so that no job can end it. If this process is killed, the kernel ends the pod and all processes
+of the pod. With `--clear RECORD`, the module removes everything that a killed process of it left. With
+`--probe USER`, the module tests which kinds of isolation this machine permits, and prints an `Isolation`.
 """
 
 import os
@@ -41,7 +43,7 @@ _PROBE, _WRITES = "probe", 2
 
 
 def main(words: list[str]) -> int:
-    """Runs the command and returns the pod's exit status; 70 if it could not be started."""
+    """Runs the command line and returns the exit code of the pod, or 70 if the pod could not be started."""
     try:
         if words[0] == "--probe":
             sys.stdout.buffer.write(encode(probe(int(words[1]))))
@@ -55,8 +57,8 @@ def main(words: list[str]) -> int:
 
 
 def run(confinement: Confinement, become: Callable[[], int] | None = None) -> int:
-    """Starts the pod, waits for it, and removes all that it leaves. `become` is called in place of its
-    command."""
+    """Starts the pod, waits for it, and removes everything that it leaves. If `become` is given, it is
+    called instead of the command of the pod."""
     hierarchies = own_hierarchies()
     machine = read_machine(hierarchies)
     planned = plan_groups(hierarchies, confinement, machine) if confinement.groups else ()
@@ -74,7 +76,7 @@ def run(confinement: Confinement, become: Callable[[], int] | None = None) -> in
 
 
 def _note(record: Path, confinement: Confinement, groups: TenantGroups | None) -> None:
-    """Writes the record before anything is made, so that a cleanup finds everything."""
+    """Writes the record of the pod before anything is made, so that a cleanup finds everything."""
     noted = ConfinedPod(
         pid=os.getpid(),
         started=processes.started(os.getpid()),
@@ -87,8 +89,8 @@ def _note(record: Path, confinement: Confinement, groups: TenantGroups | None) -
 
 
 def clear(record: Path) -> bool:
-    """Ends and removes everything that a record names, and the record. Returns whether nothing is left. May
-    be repeated."""
+    """Ends and removes everything that a record names, and then removes the record. Returns whether
+    everything was removed. May be repeated."""
     try:
         noted = decode(record.read_bytes(), ConfinedPod)
     except FileNotFoundError:
@@ -107,7 +109,7 @@ def _fork(
     machine: Machine,
     become: Callable[[], int] | None,
 ) -> int:
-    """The process of the pod."""
+    """Forks the process of the pod and returns its id."""
     if confinement.scratch:
         _make_scratch(Path(confinement.scratch), confinement.user)
     parent = os.getpid()
@@ -166,7 +168,7 @@ def _be_the_pod(
 
 
 def _confine(confinement: Confinement, groups: TenantGroups | None, machine: Machine) -> None:
-    """Sets all limits before the tenant's first instruction."""
+    """Sets all limits before the first instruction of the tenant is executed."""
     os.setsid()
     if groups is not None:
         groups.enter()
@@ -188,13 +190,14 @@ def _confine(confinement: Confinement, groups: TenantGroups | None, machine: Mac
 
 
 def _private_folders(scratch: Path) -> list[tuple[str, str]]:
-    """The private folders and the paths that they replace, without paths that are links to others."""
+    """Returns the private folders and the paths that they replace. Paths that are links to others are left
+    out."""
     places = {os.path.realpath(place): place for place in reversed(_PRIVATE) if os.path.isdir(place)}
     return [(str(scratch / place.strip("/").replace("/", "-")), real) for real, place in places.items()]
 
 
 def _limit(machine: Machine) -> None:
-    """Sets limits for the tenant's user that also hold without control groups, and disables core files."""
+    """Sets limits for the tenant's user that also work without control groups, and disables core files."""
     most = tenants_processes(machine.processes)
     files = _file_limit(machine)
     for kind, limit in (
@@ -222,7 +225,7 @@ def _oom_score(text: str) -> None:
 
 
 def probe(user: int) -> Isolation:
-    """Tests what this machine permits for a pod of that user."""
+    """Tests which kinds of isolation this machine permits for a pod of this user."""
     if not is_supported():
         return Isolation(problem="Gridmill does not run as root on Linux")
     with tempfile.TemporaryDirectory(prefix="gridmill-probe-") as made:
@@ -260,8 +263,8 @@ def _probe_of(place: Path, user: int) -> Confinement:
 
 
 def _tried(confinement: Confinement, check: Callable[[], int]) -> tuple[int, str]:
-    """Runs a check in a confined process. Returns its exit status, and the reason if the process could not be
-    made."""
+    """Runs a check in a confined process. Returns the exit status of the check, and the reason if the
+    confined process could not be started."""
     try:
         status = run(confinement, check)
     except (GridmillError, OSError) as error:
@@ -270,7 +273,7 @@ def _tried(confinement: Confinement, check: Callable[[], int]) -> tuple[int, str
 
 
 def _joins_own() -> int:
-    """Whether the user may make groups below the group of its pod, and join them."""
+    """Returns whether the user may make groups below the group of its pod and may join them."""
     own = own_hierarchies()
     for folder in dict.fromkeys((*own.v1.values(), own.unified)):
         if folder is not None and folder.name in (_PROBE, "agent"):
@@ -281,7 +284,8 @@ def _joins_own() -> int:
 
 
 def _looks_around() -> int:
-    """Whether processes and /tmp are private and the machine's files cannot be written."""
+    """Returns whether processes and /tmp are private, and whether the files of the machine are protected
+    from writing."""
     if os.getpid() != 1 or os.listdir("/tmp"):
         return 1
     return 0 if os.statvfs("/").f_flag & os.ST_RDONLY else _WRITES

@@ -1,8 +1,10 @@
-"""Watches the disks of a pod's attempts: limits per attempt, the reserve, and failures for want of space.
+"""Watches the disks on which a pod's attempts write: the limits of attempts, the reserve of free space, and
+failures for lack of space.
 
-The free space is asked for a few times a second. Files are counted only for an attempt that has a limit, or
-while a disk is short, a few entries at a time. An attempt above its limit is ended. If less than half of the
-reserve is free, the attempt that has written most is ended before others fail for want of space.
+The guard reads the free space a few times a second. The files of an attempt are counted only if the attempt
+has a limit, or while a disk has too little space. A few directory entries are counted at a time. An attempt
+that exceeds its limit is ended. If less than half of the reserve is free, the guard ends the attempt that
+has written most, before other attempts fail for lack of space.
 """
 
 from collections.abc import Iterable
@@ -19,7 +21,7 @@ from gridmill.domain.storage_uri import below
 from gridmill.domain.usage import DiskSpace
 
 LOOK_SECONDS = 0.25
-"""The time between two looks at the free space."""
+"""The number of seconds between two measurements of the free space."""
 _JUST_SECONDS = 1.0
 _STEP_ENTRIES = 1000
 _LAST_ENTRIES = 20_000
@@ -31,13 +33,13 @@ RAISE_HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskLimits:
-    """The limits for the files of one attempt; 0 means no limit."""
+    """The limits for the files of one attempt. The value 0 means that there is no limit."""
 
     size_bytes: int = 0
     files: int = 0
 
     def within(self, other: "DiskLimits") -> "DiskLimits":
-        """The smaller of both limits, for each field."""
+        """Returns the smaller of the two limits for each field."""
         return DiskLimits(
             size_bytes=_smaller(self.size_bytes, other.size_bytes), files=_smaller(self.files, other.files)
         )
@@ -49,9 +51,9 @@ def _smaller(one: int, other: int) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class AttemptDisk:
-    """The files that an attempt writes in its folder and below the root. `spaces` are its disks at its start,
-    `ended_for` is the reason if the guard ended it, `shortage` describes a disk that was short at `short_at`
-    (monotonic)."""
+    """The files that an attempt writes in its folder and below the storage root. `spaces` are the disks of
+    the attempt with their free space at its start. `ended_for` is the reason if the guard ended the attempt.
+    `shortage` describes a disk that had too little space at the monotonic time `short_at`."""
 
     order: AttemptOrder
     folder: Path
@@ -65,7 +67,8 @@ class AttemptDisk:
 
     @property
     def meter(self) -> FolderMeter:
-        """The meter, made when it is first needed: most attempts are never measured."""
+        """Returns the meter of the attempt's files. It is made only when it is needed, because most attempts
+        are never measured."""
         if self._meter is None:
             uris = (self.order.output_uri, self.order.checkpoint_uri)
             written = [below(self.order.root, uri) for uri in uris if uri]
@@ -74,7 +77,8 @@ class AttemptDisk:
 
 
 class PodDiskGuard:
-    """The guard of one pod. `due` is the time of its next look (monotonic seconds)."""
+    """Watches the disks for the attempts of one pod. `due` is the monotonic time in seconds of the guard's
+    next measurement."""
 
     def __init__(self, home: Path, limits: DiskLimits, reserve_bytes: int | None) -> None:
         self._home, self._limits, self._reserve_bytes = home, limits, reserve_bytes
@@ -82,14 +86,14 @@ class PodDiskGuard:
         self.due = 0.0
 
     def begin(self, order: AttemptOrder, folder: Path, now: float) -> AttemptDisk:
-        """An attempt that is about to start in that folder."""
+        """Registers an attempt that is about to start in this folder."""
         mine = DiskLimits(size_bytes=order.job.disk_bytes or 0, files=order.job.disk_files or 0)
         return AttemptDisk(
             order=order, folder=folder, limits=mine.within(self._limits), spaces=self._spaces(order.root, now)
         )
 
     def _spaces(self, root: str, now: float) -> tuple[DiskSpace, ...]:
-        """The space of home and root, at most a moment old."""
+        """Returns the free space of the home and of the storage root, measured at most a moment ago."""
         then, spaces = self._known.get(root, (float("-inf"), ()))
         if now - then >= LOOK_SECONDS:
             places = {"home": self._home, "storage root": Path(root)}
@@ -99,14 +103,15 @@ class PodDiskGuard:
         return spaces
 
     def _space(self, place: str, path: Path) -> DiskSpace | None:
-        """The space, or None if the root cannot be reached."""
+        """Returns the free space at this path, or None if the storage root cannot be reached."""
         try:
             return space_of(place, path, self._reserve_bytes)
         except OSError:
             return None
 
     def look(self, disks: Iterable[AttemptDisk], now: float) -> list[AttemptDisk]:
-        """The attempts to end, with their outcomes. Also marks attempts whose disk is short."""
+        """Returns the attempts that must be ended, with their outcomes. The function also notes for each
+        attempt whether its disk has too little space."""
         if now < self.due:
             return []
         self.due = now + LOOK_SECONDS
@@ -131,7 +136,8 @@ class PodDiskGuard:
         return over
 
     def _shortest(self, disk: AttemptDisk, now: float) -> DiskSpace | None:
-        """The disk that is shortest of its reserve; None if none is short."""
+        """Returns the disk whose free space is furthest below its reserve, or None if all disks have enough
+        free space."""
         short = [space for space in self._spaces(disk.order.root, now) if space.is_short]
         if not short:
             return None
@@ -140,9 +146,10 @@ class PodDiskGuard:
         return worst
 
     def explained(self, disk: AttemptDisk, outcome: AttemptOutcome, now: float) -> AttemptOutcome:
-        """The outcome of a failed attempt, extended by the full disk that may be the reason.
+        """Returns the outcome of a failed attempt. If a full disk may be the reason for the failure, the
+        outcome says so.
 
-        The attempt is retried like a lost one, unless it filled the disk itself.
+        The attempt is then retried like an attempt that was lost, unless it filled the disk itself.
         """
         unclear = outcome.cause in (Cause.EXIT, Cause.STORAGE, Cause.OUTPUT, Cause.INTERNAL)
         if outcome.state != AttemptState.FAILED or not unclear:
@@ -185,13 +192,13 @@ def _is_critical(space: DiskSpace) -> bool:
 
 
 def _is_large(use: FolderUse, space: DiskSpace) -> bool:
-    """Whether the disk would be much less short without this attempt."""
+    """Returns whether the disk would have much more free space without this attempt."""
     by_files = space.lacks_files and use.files >= max(1, space.reserve_files // 2)
     return by_files or (bool(space.lacking_bytes) and use.size_bytes >= max(1, space.reserve_bytes // 2))
 
 
 def _has_filled(use: FolderUse, disk: AttemptDisk, space: DiskSpace | None) -> bool:
-    """Whether it used more than half of the space that was free at its start."""
+    """Returns whether the attempt used more than half of the space that was free when it started."""
     found = [one for one in disk.spaces if space is None or one.path == space.path]
     return any(
         2 * use.size_bytes > one.free_bytes or (one.files > 0 and 2 * use.files > one.free_files)

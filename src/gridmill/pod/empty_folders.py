@@ -1,8 +1,9 @@
 """Keeps emptied folders of ended attempts for later attempts, because ext4 needs some milliseconds to remove
-one.
+a folder.
 
-A folder is kept only if it is as the pod made it: empty, with the same owner, permissions and attributes. It
-is reused only in the same role, so that attributes inherited from the folder above are the same too.
+A folder is kept only if it is in the state in which the pod made it: empty, with the same owner, permissions
+and attributes. A folder is reused only in the same role, so that the attributes that it inherited from the
+folder above are the same too.
 """
 
 import os
@@ -14,16 +15,17 @@ from pathlib import Path
 from gridmill.domain.frozen import dataclass
 
 ATTEMPT, INNER, OUTPUT = "attempt", "inner", "output"
-"""The roles of folders: the folder of an attempt, folders in it, and the output folder of a command."""
+"""The roles of folders: the folder of an attempt, a folder inside it, and the output folder of a command."""
 _MOST = 64
-"""More than the attempts of a busy pod need at the same time; further folders are removed."""
+"""The largest number of kept folders. The attempts of a busy pod need fewer folders at the same time, and
+further folders are removed."""
 _LABELS = frozenset({"security.selinux"})
-"""Attributes that the system sets on every file."""
+"""The extended attributes that the system sets on every file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """The properties of a folder besides its name and its entries."""
+    """The properties of a folder apart from its name and its entries."""
 
     mode: int
     owner: int
@@ -33,8 +35,8 @@ class _Look:
 
 
 class EmptyFolders:
-    """Emptied folders of one pod. `place` is on the file system of the attempts' folders and belongs to the
-    pod alone."""
+    """Stores the emptied folders of one pod for reuse. `place` is a folder on the same file system as the
+    attempts' folders. Only this pod uses it."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -43,7 +45,8 @@ class EmptyFolders:
         self._usual: dict[str, _Look] = {}
 
     def make(self, path: str | Path, role: str, *, mode: int = 0o777) -> None:
-        """Makes a new folder at `path`. Raises FileExistsError if the path exists, OSError."""
+        """Makes an empty folder at `path`, or moves a kept folder there. Raises FileExistsError if the path
+        exists, and OSError."""
         free = self._free.get(role)
         if not free:
             os.mkdir(path, mode)
@@ -59,9 +62,11 @@ class EmptyFolders:
             os.mkdir(path, mode)
 
     def clear(self, folder: Path, role: str, most: int) -> bool:
-        """Removes the folder and its content if it has at most `entries` entries. A missing folder is fine.
+        """Removes the folder and its content if it has at most `most` entries. If the folder is missing, the
+        function succeeds.
 
-        Returns False if something is left. Folders below have the role `INNER`.
+        Returns False if something of the folder is left. The folders inside this folder have the role
+        `INNER`.
         """
         try:
             return self._clear(str(folder), role, most) >= 0
@@ -71,7 +76,8 @@ class EmptyFolders:
             return False
 
     def _clear(self, folder: str, role: str, most: int) -> int:
-        """Returns how many more entries may be removed; negative if there were too many."""
+        """Returns how many more entries may be removed, or a negative number if there were too many
+        entries."""
         if os.path.islink(folder):
             raise NotADirectoryError(folder)
         with os.scandir(folder) as found:
@@ -89,7 +95,7 @@ class EmptyFolders:
         return most
 
     def keep(self, folder: str | Path, role: str) -> None:
-        """Removes the folder if it is empty, and keeps it for `make`."""
+        """Removes the folder if it is empty, and keeps it so that `make` can reuse it."""
         usual, free = self._usual.get(role), self._free.setdefault(role, [])
         try:
             if len(free) < _MOST and usual == _look(folder) and not os.listdir(folder):

@@ -1,6 +1,6 @@
-"""The folders of a pod and its attempts, and the pod's lock and marks.
+"""The folders of a pod and its attempts, and the lock and mark files of the pod.
 
-The lock shows that the pod lives; the marks show that it was started and that it has ended.
+The lock shows that the pod is alive. The mark files show that it was started and that it has ended.
 """
 
 import contextlib
@@ -27,35 +27,36 @@ _SMALL_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFolder:
-    """The paths of a pod. `path` is the pod's own folder; `home` contains attempts and caches."""
+    """The paths of a pod's files. `path` is the pod's own folder, and `home` is the folder that contains
+    attempts and caches."""
 
     path: Path
     home: Path
 
     @property
     def starts(self) -> Path:
-        """The file with one line for each started attempt: `attempt_id pid start-time` (pid 0: forked by
-        another process)."""
+        """Returns the path of the file with one line for each started attempt: `attempt_id pid start-time`.
+        The pid is 0 if another process forked the attempt's process."""
         return self.path / "attempts"
 
     @property
     def emptied(self) -> Path:
-        """The folder for emptied folders of ended attempts."""
+        """Returns the folder in which emptied folders of ended attempts are kept."""
         return self.path / "emptied"
 
     @property
     def trash(self) -> Path:
-        """The folder for files that are deleted later."""
+        """Returns the folder for files that are deleted later."""
         return self.path / "trash"
 
     def attempt(self, attempt_id: str) -> Path:
-        """The folder of an attempt."""
+        """Returns the folder of an attempt."""
         return Path(f"{self.home}/attempts/{attempt_id}")
 
 
 def create_attempt_folder(folder: Path, order: AttemptOrder, empties: EmptyFolders) -> None:
-    """Makes the attempt's folder, without its order. Raises FileExistsError if the attempt was started
-    before, OSError."""
+    """Makes the folder of the attempt, without the file with its order. Raises FileExistsError if the
+    attempt was started before, and OSError."""
     if not folder.parent.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
     empties.make(folder, ATTEMPT, mode=0o700)
@@ -70,7 +71,7 @@ def create_attempt_folder(folder: Path, order: AttemptOrder, empties: EmptyFolde
 
 
 def write_order(folder: Path, order: AttemptOrder) -> None:
-    """Writes the order, once, for the process that reads it. Raises OSError."""
+    """Writes the order of the attempt to a file once, for the process that reads it. Raises OSError."""
     path = folder / "order.json"
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -79,7 +80,7 @@ def write_order(folder: Path, order: AttemptOrder) -> None:
 
 
 def _make_no_files(order: AttemptOrder, work: Path, empties: EmptyFolders) -> None:
-    """The empty folders that stand for needed jobs without files."""
+    """Makes the empty folders that are used as inputs for needed jobs that have no files."""
     if not order.job.needs:
         return
     place = work / NO_FILES
@@ -91,10 +92,10 @@ def _make_no_files(order: AttemptOrder, work: Path, empties: EmptyFolders) -> No
 
 
 def existing_output(order: AttemptOrder) -> Path | None:
-    """The path of the output folder of an attempt that has not started, if this path exists.
+    """Returns the path of the output folder of an attempt that has not started, if this path already exists.
 
-    It belongs to another attempt, to which a lost store had given the same id. The ranks of a gang share
-    their output folder.
+    Such a folder belongs to another attempt that had the same id in a record store which was lost. The ranks
+    of a gang share their output folder.
     """
     with contextlib.suppress(GridmillError):  # the attempt's process reports the error
         folder = below(order.root, order.output_uri)
@@ -103,7 +104,7 @@ def existing_output(order: AttemptOrder) -> Path | None:
 
 
 def create_output(order: AttemptOrder, empties: EmptyFolders) -> None:
-    """Makes the output folder of a command, unless several attempts share it. Raises OSError,
+    """Makes the output folder of a command, unless several attempts share the folder. Raises OSError,
     UnsafePathError."""
     if order.gang is not None or order.part is not None:
         return
@@ -115,7 +116,7 @@ def create_output(order: AttemptOrder, empties: EmptyFolders) -> None:
 
 
 def own_outcome(folder: Path) -> AttemptOutcome | None:
-    """The outcome that the job's own process wrote, if it did."""
+    """Returns the outcome that the process of the job wrote, or None if it wrote no outcome."""
     try:
         return decode((folder / "outcome.json").read_bytes(), AttemptOutcome)
     except (OSError, InputError):
@@ -123,7 +124,7 @@ def own_outcome(folder: Path) -> AttemptOutcome | None:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:
-    """Every file below and its size; links are not followed."""
+    """Yields every file below the folder with its size. Links are not followed."""
     try:
         entries = list(os.scandir(folder))
     except OSError:
@@ -136,25 +137,25 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def has_few_files(folder: Path) -> bool:
-    """Whether removing it takes negligible time."""
+    """Returns whether the folder has so few files that removing it takes a negligible time."""
     return len(list(islice(_files(folder), FEW))) < FEW
 
 
 def is_small(folder: Path) -> bool:
-    """Whether the folder has few, small files."""
+    """Returns whether the folder has only a few small files."""
     sizes = [size for _, size in islice(_files(folder), FEW)]
     return len(sizes) < FEW and sum(sizes) < _SMALL_BYTES
 
 
 LOCK_FD = "GRIDMILL_POD_LOCK_FD"
-"""The environment variable with the descriptor of the lock that a site has taken for the pod that it
-starts."""
+"""The environment variable that contains the file descriptor of the lock. The site has taken this lock for
+the pod that it starts."""
 
 
 def acquire_lock(path: Path, *, patience_seconds: float) -> int | None:
-    """The descriptor of the lock; None if the pod lives.
+    """Takes the lock of the pod and returns its file descriptor, or returns None if the pod is alive.
 
-    Observers hold the lock for moments, therefore it tries for a while.
+    The function tries for a while, because observers take the lock for short moments.
     """
     descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + patience_seconds
@@ -170,17 +171,19 @@ def acquire_lock(path: Path, *, patience_seconds: float) -> int | None:
 
 
 LIFELINE_FD = "GRIDMILL_POD_LIFELINE_FD"
-"""The environment variable with the reading end of a pipe. The pod ends when no process has the other end
-open."""
+"""The environment variable that contains the file descriptor for reading from a pipe. The pod ends when no
+process has the other end of this pipe open."""
 
 
 def inherited_lock() -> int | None:
-    """The descriptor that a site passed to this process; None if there is none."""
+    """Returns the file descriptor of the lock that a site passed to this process, or None if there is
+    none."""
     return _inherited(LOCK_FD)
 
 
 def inherited_lifeline() -> int | None:
-    """The pipe of a site whose pods end with the site; None if there is none."""
+    """Returns the file descriptor of the pipe from a site whose pods end with it, or None if there is no
+    such pipe."""
     return _inherited(LIFELINE_FD)
 
 
@@ -193,21 +196,21 @@ def _inherited(name: str) -> int | None:
 
 
 def was_started(path: Path) -> bool:
-    """Whether the pod was ever started. Such a pod never starts again."""
+    """Returns whether the pod was ever started. A pod that was started once never starts again."""
     return (path / "pid").exists()
 
 
 def mark_started(path: Path, start: int) -> None:
-    """Write `pid`: the pod's process and its start time."""
+    """Writes the process id of the pod and the start time of this process to the file `pid`."""
     (path / "pid").write_text(f"{os.getpid()} {start}\n")
 
 
 def has_ended(path: Path) -> bool:
-    """Whether the pod has ended and nothing of it is left."""
+    """Returns whether the pod has ended and nothing of it is left."""
     return (path / "ended").exists()
 
 
 def mark_ended(path: Path, why: str = "") -> None:
-    """Writes the mark `ended`: nothing of the pod is left, and it never starts again. `why` is the reason if
-    it did not end by itself."""
+    """Writes the mark file `ended`. It means that nothing of the pod is left and that the pod never starts
+    again. `why` is the reason of the end if the pod did not end by itself."""
     (path / "ended").write_text(why)

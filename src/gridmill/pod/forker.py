@@ -1,11 +1,13 @@
-"""The small process that forks the processes of commands for a pod: `python -I -S forker.py FD POD`.
+"""The small process that forks the processes of commands for a pod. The pod starts it as `python -I -S
+forker.py FD POD`.
 
-It imports nothing of Gridmill, because forking it takes a third of the time of forking the pod. FD is a
-SOCK_SEQPACKET socket, POD the process number of the pod. Each message names the cgroups to enter (files, NUL
-between them) and brings the socket of a new process. That process is a child of the pod (CLONE_PARENT). It
-enters the cgroups, sends its number and an address, and waits for its command: a text that it reads to that
-address, with valid pointers (`HEADER`). Each page that a new process writes to costs 5 microseconds, so it
-makes no objects.
+This process imports nothing of Gridmill, because forking it takes a third of the time that forking the pod
+takes. FD is the descriptor of a SOCK_SEQPACKET socket, and POD is the process id of the pod. Each message of
+the pod contains the files of the cgroups to enter (with NUL between them) and passes the socket of a new
+process. The new process is a child of the pod (CLONE_PARENT). The new process enters the cgroups, sends its
+process id and an address, and waits for its command. The command is a text that the process reads to that
+address, with valid pointers (`HEADER`). A new process makes no Python objects, because each memory page to
+which it writes costs 5 microseconds.
 """
 
 import ctypes
@@ -21,17 +23,17 @@ from _socket import MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, SocketType
 from contextlib import suppress
 
 HEADER = struct.Struct("<16q")
-"""The header of a command: pointers to the path of the file for the error number, the folder, the arguments
-and the environment (both end with a null pointer), the offset and number of CPUs, the number of programs to
-try, and pointers to these."""
+"""The header of a command. It has pointers to the path of the file for the error number, to the folder, to
+the arguments and to the environment (the last two end with a null pointer). It also has the offset and the
+number of CPUs, the number of programs to try, and pointers to these programs."""
 PROGRAMS = 9
-"""The largest number of programs to try."""
+"""The largest number of programs that are tried for a command."""
 HELLO = struct.Struct("<2q")
-"""The number of a new process, and the address of its text."""
+"""The first message of a new process: its process id, and the address of its text."""
 REGION_BYTES = 128 * 1024
-"""The largest text in bytes."""
+"""The largest size in bytes of the text of a command."""
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
-"""The number of the system call `clone`, by machine."""
+"""The number of the system call `clone` for each type of machine."""
 _CLONE_PARENT = 0x00008000
 _PR_SET_PDEATHSIG = 1
 _PIPES = struct.Struct("=3i")
@@ -43,7 +45,7 @@ _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.S
 
 
 class Forker:
-    """Serves the link until the pod closes it or ends."""
+    """Forks processes on request until the pod closes the link or ends."""
 
     def __init__(self, link: SocketType, pod: int) -> None:
         self._link, self._pod = link, pod
@@ -90,8 +92,8 @@ class Forker:
             self._become(found[0][2])
 
     def _become(self, pipes: bytes) -> None:
-        """Executes the command. If it cannot be executed, the error number is written to a file of the
-        attempt."""
+        """Executes the command in the new process. If the command cannot be executed, the error number is
+        written to a file of the attempt."""
         trouble, folder, argv, environment, cpus, count, programs, *tried = HEADER.unpack_from(self._region)
         for target, source in enumerate(_PIPES.unpack(pipes), 1):
             os.dup2(source, target, inheritable=True)
@@ -109,7 +111,8 @@ class Forker:
 
 
 def _libc() -> ctypes.PyDLL:
-    """A system call that keeps the interpreter's lock, so that a new process has it."""
+    """Returns the C library. Its calls do not release the interpreter's lock, so that a new process has the
+    lock."""
     libc = ctypes.PyDLL(None, use_errno=True)
     libc.syscall.argtypes, libc.syscall.restype = [ctypes.c_long] * 6, ctypes.c_long
     libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
@@ -126,7 +129,7 @@ def _write(path: str | bytes, data: bytes, flags: int = 0) -> None:
 
 
 def main(descriptor: int, pod: int) -> None:
-    """Prepares this process like the new processes and serves."""
+    """Prepares this process in the same way as the new processes, and then serves the pod."""
     link = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
     os.close(descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

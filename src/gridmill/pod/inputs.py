@@ -1,4 +1,5 @@
-"""The input folders of a command: for a sink the Parquet files of exactly the version that it reads."""
+"""Provides the input folders of a command. For a sink, the folder contains the Parquet files of exactly the
+version that the command reads."""
 
 import os
 import shutil
@@ -18,19 +19,20 @@ from gridmill.transfer.contents import place_of, read_manifest
 from gridmill.transfer.tree_writer import hand_files, hand_tree
 
 NO_FILES = "no-files"
-"""The folder below the work folder with an empty folder for each needed job without files."""
+"""The folder below the work folder that has an empty folder for each needed job without files."""
 INPUTS = "inputs"
-"""Folder below the work folder with the inputs that are copied or linked for the attempt."""
+"""The folder below the work folder for the inputs that are copied or linked for the attempt."""
 MOST_FILES = 20_000
-"""An output with more files is passed in place, because linking the files takes seconds."""
+"""If an output has more files than this, the command reads its folder directly, because linking the files
+would take seconds."""
 _LOG = "_delta_log/"
 
 
 def input_folders(order: AttemptOrder, work: Path) -> dict[str, Path]:
-    """The folder of each job that the command needs, by the job's name.
+    """Returns the folder of each job that the command needs, by the name of the job.
 
-    A job without files gets an empty folder below `work`, which belongs to the attempt: an input is never the
-    storage root and never unset.
+    A needed job without files gets an empty folder below `work`, which belongs to the attempt. Therefore an
+    input is never the storage root and never missing.
     """
     inputs = {entry.name: entry.artifact for entry in order.inputs}
     return {
@@ -49,7 +51,8 @@ def _folder(order: AttemptOrder, work: Path, name: str, version: Artifact | None
 
 
 def _own_place(order: AttemptOrder, work: Path) -> Path:
-    """The folder for inputs on the disk of the versions, so that hard links are possible."""
+    """Returns the folder for inputs. It is on the same disk as the versions, so that hard links are
+    possible."""
     with suppress(OSError):
         if os.stat(work).st_dev != os.stat(order.root).st_dev:
             return below(order.root, handed_uri(order.attempt_id))
@@ -57,17 +60,18 @@ def _own_place(order: AttemptOrder, work: Path) -> Path:
 
 
 def handed_uri(attempt_id: str) -> str:
-    """The path of the attempt's inputs below the storage root."""
+    """Returns the path of the attempt's inputs below the storage root."""
     return f"{HANDED}/{attempt_id}"
 
 
 def take_back(order: AttemptOrder) -> None:
-    """Removes the inputs that an ended attempt got outside of its work folder. They may be missing."""
+    """Removes the inputs of an ended attempt that are outside of its work folder. The inputs may be
+    missing."""
     shutil.rmtree(below(order.root, handed_uri(order.attempt_id)), ignore_errors=True)
 
 
 def hand_over(order: AttemptOrder, work: Path) -> None:
-    """Makes the input folders of the attempt. Raises InputError, StorageError."""
+    """Makes the input folders of the attempt with their files. Raises InputError, StorageError."""
     folders = input_folders(order, work)
     try:
         for folder in folders.values():
@@ -90,8 +94,8 @@ def _hand(root: str, version: Artifact, folder: Path) -> None:
 
 
 def _hand_table(root: str, version: Artifact, folder: Path) -> None:
-    """The version's data files if these are exactly its rows. Otherwise its rows are written to a new
-    folder."""
+    """Links the data files of the version if they contain exactly its rows. Otherwise the rows of the
+    version are written to a new folder."""
     files = _data_files(root, version) if version.output.details.get("plain") else None
     if files is None:
         _write_rows(root, version, folder)
@@ -99,7 +103,8 @@ def _hand_table(root: str, version: Artifact, folder: Path) -> None:
 
 
 def _data_files(root: str, version: Artifact) -> list[str] | None:
-    """The number of rows by its manifest, which a farm does not have; None if it is unknown."""
+    """Returns the paths of the version's data files according to its manifest. Returns None if they are
+    unknown, because a farm does not have the manifest."""
     folder = below(root, version.output.uri)
     if lies_alone(version.output.uri):
         return [entry.path for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
@@ -113,7 +118,8 @@ def _data_files(root: str, version: Artifact) -> list[str] | None:
 
 
 def _write_rows(root: str, version: Artifact, folder: Path) -> None:
-    """Writes the rows with a separate process, because this process never loads table libraries."""
+    """Writes the rows of the version with a separate process, because this process never loads table
+    libraries."""
     request = encode({"root": root, "output": version.output, "folder": str(folder)})
     argv = [sys.executable, "-P", "-m", "gridmill.jobs.export_sink"]
     done = subprocess.run(argv, input=request, capture_output=True, check=False)

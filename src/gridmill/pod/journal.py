@@ -1,9 +1,9 @@
-"""The journal: a pod's numbered events, on disk until the control node has committed them.
+"""The journal stores the numbered events of a pod on disk until the control node has committed them.
 
-Events are JSON lines in segments named by their first number. A number is given once, from 1, without gaps.
-Writes are not synced: they survive the death of the process, and if the machine fails, its jobs are lost with
-it. If the disk is full, events stay in memory and `full` holds back the jobs' output until writing works
-again.
+Events are JSON lines in files (segments). The name of a segment is the number of its first event. Each
+number is used once. The numbers start at 1 and have no gaps. Writes are not synchronized to the disk. They
+survive the end of the process. If the machine fails, its jobs are lost with it anyway. If the disk is full,
+events stay in memory, and `full` stops the reading of the jobs' output until writing works again.
 """
 
 import os
@@ -38,7 +38,8 @@ class _JournalEntry:
 
 
 class Journal:
-    """Append, read from any number on, acknowledge. One writer; not for several threads."""
+    """Stores events: it appends them, reads them starting at any number, and deletes them after they are
+    acknowledged. A journal has one writer and must not be used by several threads."""
 
     def __init__(
         self, folder: Path, *, cap_bytes: int = CAP_BYTES, segment_bytes: int = SEGMENT_BYTES
@@ -59,14 +60,15 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """True while jobs must not be read: too many events are uncommitted, or the disk accepts none."""
+        """True while the output of jobs must not be read, because too many events are uncommitted or the
+        disk accepts no events."""
         kept = sum(segment.size for segment in self._segments) + len(self._unwritten)
         return kept >= self._cap or len(self._unwritten) >= self._segment_bytes
 
     def append(
         self, attempt_id: str, token: str, time: float, kind: EventType, body: Mapping[str, Any]
     ) -> PodEvent:
-        """Gives an event its number and keeps it; `flush` writes it to disk."""
+        """Gives a number to an event and stores the event in memory; `flush` writes it to the disk."""
         self.last += 1
         event = PodEvent(
             number=self.last, attempt_id=attempt_id, token=token, time=time, type=kind, body=body
@@ -78,7 +80,8 @@ class Journal:
         return event
 
     def flush(self) -> None:
-        """Writes appended events. Events that the disk refuses are tried again by the next flush."""
+        """Writes the appended events to the disk. Events that cannot be written are tried again by the next
+        call of `flush`."""
         if self._unwritten:
             try:
                 self._write()
@@ -109,7 +112,7 @@ class Journal:
             self._file = None
 
     def acknowledge(self, number: int) -> None:
-        """Deletes everything up to `number`; a lower number than before changes nothing."""
+        """Deletes all events up to `number`. A number lower than in an earlier call has no effect."""
         self.acknowledged = max(self.acknowledged, min(number, self.last))
         while self._tail and self._tail[0].event.number <= self.acknowledged:
             self._tail_bytes -= self._tail.popleft().size
@@ -129,7 +132,8 @@ class Journal:
             self._segments.pop(0).path.unlink(missing_ok=True)
 
     def after(self, number: int, limit_bytes: int = 256 * KIB) -> tuple[PodEvent, ...]:
-        """Events from `number` + 1 on, in order, about `limit_bytes` of them; () when there are none."""
+        """Returns the events that follow the event `number`, in order and up to about `limit_bytes` bytes.
+        Returns () if there are no such events."""
         if number >= self.last:
             return ()
         if self._tail and self._tail[0].event.number <= number + 1:
@@ -169,12 +173,12 @@ class Journal:
                     yield event, length
 
     def close(self) -> None:
-        """Closes the file. Its content stays on disk."""
+        """Closes the file. The content of the journal stays on the disk."""
         self._close_segment()
 
 
 def read_journal(folder: Path) -> Iterator[PodEvent]:
-    """The events that a pod left, in order, without an incomplete last line."""
+    """Yields the events that a pod left in its journal, in order. An incomplete last line is left out."""
     for path in sorted(folder.glob("*.jsonl")):
         for event, _ in _parse(path, 0):
             yield event

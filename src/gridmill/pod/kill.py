@@ -1,8 +1,8 @@
-"""Finds every process of an attempt, however it was started, and kills all of them.
+"""Finds all processes of an attempt, however they were started, and kills them.
 
-With a cgroup the members are known. Without one they are the tree below the attempt's process, its process
-group, and orphans: the pod adopts processes that lose their parent, and assigns them by session and
-environment.
+If the attempt has a cgroup, the cgroup lists the processes. Without a cgroup, the processes are the tree
+below the attempt's process, its process group, and orphans. The pod adopts processes that lose their parent,
+and assigns them to an attempt by their session and environment.
 """
 
 import os
@@ -14,19 +14,20 @@ from gridmill.pod.attempt import Attempt
 
 
 class OrphanKiller:
-    """The processes of one attempt. `is_ours` returns which children of the pod are not orphans (processes of
-    attempts, zygotes)."""
+    """Finds and kills the processes of attempts. `is_ours` returns which children of the pod are not
+    orphans: the processes of attempts and the zygotes."""
 
     def __init__(self, is_ours: Callable[[int], bool], is_alone: Callable[[], bool]) -> None:
         self._is_ours, self._is_alone = is_ours, is_alone
 
     def started(self, pid: int) -> int:
-        """The start of the process in ticks since boot. Together with the pid it is unique."""
+        """Returns the start of the process in ticks since boot. The start time and the process id together
+        identify a process."""
         return processes.started(pid)
 
     def terminate(self, attempt: Attempt) -> None:
-        """Sends SIGTERM to all its processes. Stopped processes (SIGSTOP) are continued so that they receive
-        it."""
+        """Sends SIGTERM to all processes of the attempt. Processes that were stopped with SIGSTOP are
+        continued, so that they receive the signal."""
         if not attempt.pid:
             return
         pids = attempt.group.pids() if attempt.group else self.tree(attempt)
@@ -34,7 +35,8 @@ class OrphanKiller:
         processes.send(pids or [attempt.pid], signal.SIGCONT)
 
     def kill(self, attempt: Attempt, now: float) -> bool:
-        """Sends SIGKILL to all its processes. Returns True when none was left (except zombies)."""
+        """Sends SIGKILL to all processes of the attempt. Returns True if no process was left, except
+        zombies."""
         if attempt.group is not None:
             return attempt.group.kill()
         if attempt.pid == 0:
@@ -48,12 +50,12 @@ class OrphanKiller:
         return [pid for pid in pids if processes.stat(pid) is not None]
 
     def tree(self, attempt: Attempt) -> list[int]:
-        """The attempt's process, what it started, and its orphans."""
+        """Returns the attempt's process, all processes that it started, and its orphans."""
         return processes.tree([attempt.pid, *self._orphans(attempt)])
 
     def _orphans(self, attempt: Attempt) -> list[int]:
-        """Children of the pod that the attempt's processes left. A child of unknown origin is assigned if the
-        pod has only this attempt."""
+        """Returns the children of the pod that processes of the attempt left behind. A child of unknown
+        origin is assigned to the attempt if the pod has no other attempt."""
         marker = f"GRIDMILL_ATTEMPT={attempt.order.attempt_id}"
         mine = []
         for pid in processes.children(os.getpid()):
@@ -68,6 +70,6 @@ class OrphanKiller:
 
 
 def kill_group_before_reaping(pid: int) -> None:
-    """Sends SIGKILL to the process group of a zombie. While it is a zombie, no other process can get its
-    number."""
+    """Sends SIGKILL to the process group of a zombie. While the process is a zombie, no other process can
+    get its process id."""
     processes.send_group(pid, signal.SIGKILL)

@@ -1,6 +1,7 @@
-"""Turns a forked child into a job: the steps between fork and the job's code, and its thread settings.
+"""Turns a forked child process into a job: the steps between the fork and the code of the job, and the
+settings for threads.
 
-Environment variables tell libraries how many threads to start.
+Environment variables set how many threads the libraries start.
 """
 
 import contextlib
@@ -17,12 +18,12 @@ from gridmill.codec import decode, encode
 from gridmill.domain.frozen import dataclass
 
 MESSAGE_BYTES = 512 * 1024
-"""Largest launch message, and largest message about it."""
+"""The largest size in bytes of a launch message, and of a message about it."""
 _PIPES = 3
 BLOCK_BYTES = 512
-"""The unit in which wait() counts reads and writes of disks."""
+"""The unit in bytes in which wait() counts reads from and writes to disks."""
 EVENTS_FD = 3
-"""The descriptor of the pipe for a job's reports (GRIDMILL_EVENTS_FD)."""
+"""The file descriptor of the pipe for the reports of a job (GRIDMILL_EVENTS_FD)."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,8 +34,9 @@ _PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A process to start. `joins` are the cgroup.procs files of the cgroups to enter; `affinity` are its CPUs
-    (empty: all). `folder` is the attempt's. A zygote imports `imports` before it forks."""
+    """A process that will be started. `joins` are the cgroup.procs files of the cgroups that the process
+    enters, `affinity` are its CPUs (empty for all CPUs), and `folder` is the folder of the attempt. The
+    zygote imports the modules in `imports` before it forks."""
 
     attempt_id: str
     folder: str
@@ -46,20 +48,20 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipes:
-    """The job's ends of its pipes."""
+    """The job's ends of the pipes between the job and the pod."""
 
     out: int
     err: int
     events: int = field(default=-1)
 
     def close(self) -> None:
-        """Closes the job's ends, after the job has them."""
+        """Closes the job's ends of the pipes in this process, after the job has received them."""
         for descriptor in (self.out, self.err, self.events):
             os.close(descriptor)
 
 
 def make_pipes() -> tuple[Pipes, dict[str, int]]:
-    """Opens the pipes: the job's ends, and the pod's ends by name. Raises OSError."""
+    """Opens the pipes of a job. Returns the job's ends, and the pod's ends by name. Raises OSError."""
     made: list[int] = []
     try:
         for _ in range(3):
@@ -73,12 +75,13 @@ def make_pipes() -> tuple[Pipes, dict[str, int]]:
 
 
 def send(link: socket.socket, launch: Launch, pipes: Pipes) -> None:
-    """Sends the launch over a SOCK_SEQPACKET to a process that forks or becomes the job. Raises OSError."""
+    """Sends the launch over a SOCK_SEQPACKET socket to a process that forks the job or becomes the job.
+    Raises OSError."""
     socket.send_fds(link, [encode(launch)], [pipes.out, pipes.err, pipes.events])
 
 
 def receive(link: socket.socket) -> tuple[Launch, Pipes] | None:
-    """Receives a launch; None if the other end is closed."""
+    """Receives a launch, or returns None if the other end of the socket is closed."""
     data, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES, _PIPES)
     if not data:
         return None
@@ -87,17 +90,17 @@ def receive(link: socket.socket) -> tuple[Launch, Pipes] | None:
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of processes that the jobs' processes leave, so that it can find and reap
-    them."""
+    """Makes this process the parent of orphaned processes of its jobs, so that it can find and reap them."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def fork(become: Callable[[int], None]) -> int:
-    """Fork a child that calls `become` with the parent's pid and ends with it; returns the child's pid.
+    """Forks a child process that calls `become` with the process id of the parent and then ends. Returns the
+    process id of the child.
 
-    Signals are blocked around the fork: the child shares the parent's wake-up descriptor until it has
-    reset its handlers (`settle`), and a signal of its own must not wake the parent.
+    Signals are blocked around the fork. The child shares the parent's wake-up descriptor until it has reset
+    its signal handlers (`settle`), and a signal to the child must not wake the parent.
     """
     parent = os.getpid()
     sys.stdout.flush()
@@ -134,8 +137,8 @@ def _flush() -> None:
 
 
 def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
-    """Turns this process into a process of the attempt: own session, its descriptors, its cgroups, no
-    inherited handlers."""
+    """Turns this process into a process of the attempt. The process gets its own session, its file
+    descriptors and its cgroups, and loses the inherited signal handlers."""
     os.setsid()
     _wire(pipes)  # first, so that later errors appear in the job's log
     settle(launch.joins, parent)
@@ -143,8 +146,8 @@ def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
 
 
 def settle(joins: tuple[str, ...], parent: int) -> None:
-    """Enters the cgroups, resets inherited settings, dies with the parent, and is the first to be killed
-    without memory."""
+    """Enters the cgroups and resets inherited settings. The process then ends with its parent, and is the
+    first to be killed if the machine runs out of memory."""
     for procs in joins:
         _write(procs, b"0")
     _reset_signals()
@@ -154,7 +157,7 @@ def settle(joins: tuple[str, ...], parent: int) -> None:
 
 
 def apply_launch(launch: Launch, pipes: Pipes) -> None:
-    """The rest of `enter`, for a process that settled before its launch was known."""
+    """Does the other steps of `enter` for a process that called `settle` before its launch was known."""
     _wire(pipes)
     _set_process_attributes(launch)
 
@@ -182,7 +185,7 @@ def _reset_signals() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when the parent dies, so that no attempt runs without
+    """Asks the kernel to kill this process when its parent dies, so that no attempt runs without
     supervision."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -191,7 +194,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def _wire(pipes: Pipes) -> None:
-    """Sets descriptors 0 to 3 for the job and closes all others."""
+    """Sets the file descriptors 0 to 3 for the job and closes all others."""
     null = os.open(os.devnull, os.O_RDONLY)
     sources = [_above(descriptor) for descriptor in (null, pipes.out, pipes.err, pipes.events)]
     for target, source in enumerate(sources):
@@ -200,7 +203,7 @@ def _wire(pipes: Pipes) -> None:
 
 
 def _above(descriptor: int) -> int:
-    """Moves the descriptor to a number above 0 to 3."""
+    """Moves a file descriptor to a number above 3 and returns this number."""
     while descriptor <= EVENTS_FD:
         descriptor = os.dup(descriptor)
     return descriptor
@@ -217,16 +220,18 @@ VARIABLES = (
 )
 _SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _SPINS = {"GOMP_SPINCOUNT": "30000"}
-"""How often a thread of libgomp (PyTorch, scikit-learn, XGBoost) checks for more work before it sleeps: this
-value takes about 0.1 ms; the default of 300,000 takes a millisecond.
+"""Sets how often a thread of libgomp (PyTorch, scikit-learn, XGBoost) checks for more work before it sleeps.
+This value takes about 0.1 ms. The default value of 300,000 takes a millisecond.
 
-If other processes use the CPUs too, spinning takes time from the thread that works: a small LSTM took 24 s
-instead of 2 s. On free CPUs both values take the same time (libgomp's manual, "GOMP_SPINCOUNT").
+If other processes use the CPUs too, spinning takes CPU time from the thread that works: a small LSTM took 24
+s instead of 2 s. On free CPUs, both values of GOMP_SPINCOUNT lead to the same run time (see the manual of
+libgomp).
 """
 
 
 def thread_environment(cpus: float, base: Mapping[str, str]) -> Mapping[str, str]:
-    """The thread settings: one thread per whole CPU, at least one. Waiting threads sleep early, unless the
-    environment of the machine sets how they wait."""
+    """Returns the environment variables for threads: one thread per whole CPU, and at least one thread.
+    With these variables, waiting threads sleep early, unless the environment of the machine already sets how
+    threads wait."""
     spins = {name: base[name] for name in _SAID if name in base} or _SPINS
     return dict.fromkeys(VARIABLES, str(max(1, int(cpus)))) | spins

@@ -1,7 +1,8 @@
-"""Counts how often a cgroup ran out of memory at its own limit, from events of the kernel.
+"""Counts from events of the kernel how often a cgroup ran out of memory at its own limit.
 
-Version 2 counts it in memory.events. Version 1 signals an eventfd of the group at its limit and of each group
-below it. Therefore events of a group that the group above did not get are those of its own limit.
+Cgroup version 2 counts these events in the file memory.events. Cgroup version 1 signals an eventfd of the
+group whose limit was reached, and of each group below it. Therefore, in version 1, the events of a group
+that were not also events of the group above it are caused by the group's own limit.
 """
 
 import os
@@ -10,7 +11,8 @@ from pathlib import Path
 
 
 class LimitEvents:
-    """The events of one group, and of the group `above` it, since `watch`. Call `close` at the end."""
+    """Counts the out-of-memory events of one cgroup, and of the cgroup `above` it, since `watch` was called.
+    The method `close` must be called at the end."""
 
     def __init__(self, folder: Path | None, above: "LimitEvents | None" = None) -> None:
         self.folder = folder
@@ -20,22 +22,23 @@ class LimitEvents:
         self._event = -1
 
     def watch(self) -> None:
-        """Starts to count. It takes 40 microseconds, so it is not done for groups of jobs that end at
+        """Starts to count. This call takes 40 microseconds, so it is not made for groups of jobs that end at
         once."""
         if self._event < 0 and self.folder is not None:
             self._event = _subscribe(f"{self.folder}")
             self._above_before = self._above.total() if self._above is not None else 0
 
     def own(self) -> int | None:
-        """How often it ran out of memory at its own limit; None if version 1 does not report it."""
+        """Returns how often the group ran out of memory at its own limit, or None if version 1 does not
+        report it."""
         counted = _counted(self.folder, "memory.events")
         if counted is not None or self._event < 0:
             return counted
         return self.total() - self.above()
 
     def above(self) -> int:
-        """How often the group above ran out of memory: in version 2 at its own limit, in version 1 also at a
-        limit further up."""
+        """Returns how often the group above ran out of memory. In version 2, only its own limit counts. In
+        version 1, a limit further up counts too."""
         return 0 if self._above is None else self._above.total() - self._above_before
 
     def total(self) -> int:
@@ -56,7 +59,7 @@ class LimitEvents:
 
 
 def _counted(folder: Path | None, name: str) -> int | None:
-    """The count of `oom` in a file of version 2; None if the file does not exist."""
+    """Returns the number after `oom` in a file of version 2, or None if the file does not exist."""
     if folder is None:
         return None
     try:
@@ -68,7 +71,8 @@ def _counted(folder: Path | None, name: str) -> int | None:
 
 
 def _subscribe(folder: str) -> int:
-    """An eventfd for the group's events; -1 if there are none (version 2, no permission, not Linux)."""
+    """Returns an eventfd for the events of the group, or -1 if there are no events (version 2, no
+    permission, or not Linux)."""
     event = -1
     try:
         counter = os.open(f"{folder}/memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)

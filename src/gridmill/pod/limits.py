@@ -1,10 +1,12 @@
-"""Memory and CPU limits of attempts: by cgroups if the machine permits, else by a guard that samples.
+"""The memory and CPU limits of attempts. Cgroups enforce them if the machine permits it; otherwise a guard
+samples the use.
 
-The guard adds up the memory of an attempt's processes (`memory_use`) and reports when it exceeds the limit.
-If any process of an attempt was killed for memory, the whole attempt is ended: a pipe or a pool of processes
-that lost one would end successfully, or hang. Peaks are sampled (each 50 ms; slower after a while if there is
-no cgroup and every process must be read), never read from `ru_maxrss`, which a forked child inherits. Where a
-cgroup measures, its own peak tells of memory between two samples.
+The guard adds up the memory of the attempt's processes (see `memory_use`) and reports when the sum exceeds
+the limit. If any process of an attempt was killed because of memory, the whole attempt is ended. Otherwise a
+pipe or a pool of processes that lost one process could end successfully, or hang. Memory peaks are sampled
+every 50 ms. Sampling becomes slower after a while if there is no cgroup, because then every process must be
+read. `ru_maxrss` is not used, because a forked child inherits its value. If a cgroup measures the memory,
+its own peak also covers the time between two samples.
 """
 
 import os
@@ -31,16 +33,17 @@ SLOW_SECONDS = 0.5
 _QUICK_FOR_SECONDS = 3.0
 _FEW_SAMPLES = 3
 _UNSEEN, _UNSEEN_BYTES = 0.25, 8 * MIB
-"""A peak between two samples is at most this much above the highest sample, as a share of it and in bytes. A
-larger difference would be files that were written and removed in between."""
+"""The peak between two samples is at most this much higher than the highest sample, as a share of the sample
+and in bytes. A larger difference would come from files that were written and removed between the samples."""
 _NEARLY_ALL, _HALF = 0.8, 0.5
 
 
 class AttemptMeter:
-    """The memory, CPU and disk use of one attempt.
+    """Measures the memory, CPU and disk use of one attempt.
 
-    `group` is its cgroup, if it has one. `disk_seconds` is the time for which its processes waited for a disk
-    (state D). `shortage` is set if one of its processes was killed because of memory, or has to be.
+    `group` is the cgroup of the attempt, if there is one. `disk_seconds` is the time for which the processes
+    of the attempt waited for a disk (process state D). `shortage` is set if a process of the attempt was
+    killed because of memory, or must be killed.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class AttemptMeter:
         now: float,
         alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`alone` returns whether it is the only attempt of its pod."""
+        """`alone` returns whether the attempt is the only attempt of its pod."""
         self.peak_bytes = 0
         self.due = now + FIRST_SECONDS
         self._limit = limit_bytes
@@ -68,19 +71,19 @@ class AttemptMeter:
 
     @property
     def _counts(self) -> bool:
-        """True if its cgroup counts those of its processes that were killed because of memory."""
+        """True if the cgroup of the attempt counts the processes that were killed because of memory."""
         return self._group is not None and self._group.limits_memory
 
     @property
     def guards(self) -> bool:
-        """True if only this meter enforces the limit."""
+        """True if only this meter enforces the memory limit."""
         return self._limit > 0 and not self._counts
 
     def sample(self, pids: Iterable[int], now: float) -> bool:
-        """Takes a sample. Returns True if the attempt must be killed: it is above its limit or lost a process
-        because of memory.
+        """Takes a sample. Returns True if the attempt must be killed, because it exceeds its limit or has
+        lost a process because of memory.
 
-        The memory of `pids` is read only if no cgroup measures it.
+        The memory of the processes `pids` is read only if no cgroup measures it.
         """
         pids = tuple(pids)
         self.disk_seconds += sum(map(waits_for_disk, pids)) * (now - self._seen)
@@ -101,7 +104,7 @@ class AttemptMeter:
         return self.shortage is not None
 
     def _measure(self, pids: Iterable[int]) -> int:
-        """Adds its present use to the peak."""
+        """Measures the present use of memory and updates the peak."""
         measured = self._group.use() if self._group else None
         if measured is None:
             self._used = self._memory.bytes_of(pids)
@@ -114,8 +117,8 @@ class AttemptMeter:
         return self._used
 
     def ended(self, pid: int, status: int | None) -> None:
-        """Called after its first process ended with this status. Checks a last time whether a process was
-        killed because of memory."""
+        """Must be called after the first process of the attempt ended with this status. The function checks
+        a last time whether a process of the attempt was killed because of memory."""
         self._pids -= {pid}
         self._look_for_kills((), killed=was_killed(status))
         if self.shortage is None and not self._counts and was_killed(status):
@@ -134,15 +137,15 @@ class AttemptMeter:
         self._outer_kills = kills
 
     def knows(self, key: tuple[int, int]) -> bool:
-        """Whether its processes used that file in memory."""
+        """Returns whether processes of the attempt used this file in memory."""
         return self._memory.knows(key)
 
     def left_behind(self) -> Mapping[tuple[int, int], str]:
-        """Files in /dev/shm that the attempt made and that are still there."""
+        """Returns files in /dev/shm that the attempt made and that still exist."""
         return self._memory.left_behind()
 
     def finish(self) -> None:
-        """Takes the last measurements before the cgroup is removed."""
+        """Takes the last measurements of the attempt before its cgroup is removed."""
         if self._group is None or not self._counts:
             return
         if self.shortage is MemoryShortage.ATTEMPT:
@@ -155,12 +158,14 @@ class AttemptMeter:
             self.peak_bytes = max(self.peak_bytes, min(most, self._group.highest_bytes() - self._cached))
 
     def cpu_seconds(self, fallback: float) -> float:
-        """The CPU seconds by the cgroup, or else by wait() for the attempt's process and its children."""
+        """Returns the CPU seconds of the attempt that the cgroup counted. Without such a count, it returns
+        the seconds that wait() reported for the attempt's process and its children."""
         counted = self._group.cpu_seconds() if self._group else None
         return fallback if counted is None else counted
 
     def system_seconds(self, fallback: float) -> float:
-        """The same of the kernel's work for it."""
+        """Returns the CPU seconds that the kernel worked for the attempt. They come from the cgroup, or else
+        from wait()."""
         counted = self._group.system_seconds() if self._group else None
         return fallback if counted is None else counted
 
@@ -174,11 +179,11 @@ def _shortage_of(group: AttemptGroup) -> MemoryShortage | None:
 
 
 def shortage_in(outer: OuterGroup | None, limit: int, used: int, *, alone: bool) -> MemoryShortage:
-    """Decides which memory limit was exceeded when the kernel killed a process in the group that contains the
-    pod.
+    """Returns which memory limit was exceeded when the kernel killed a process in the group that contains
+    the pod.
 
-    The attempt has that limit and used that much at its last sample. Its own guard may have missed its
-    growth.
+    `limit` is the memory limit of the attempt, and `used` is its use at the last sample. The guard of the
+    attempt may have missed the last growth of its use.
     """
     if outer is None or outer.was_full is False:
         return MemoryShortage.MACHINE
@@ -191,20 +196,21 @@ def _kills_outside() -> tuple[int, int]:
 
 
 def _pause(age: float) -> float:
-    """Seconds to the next sample: short attempts are sampled often, long ones rarely."""
+    """Returns the seconds until the next sample. Short attempts are sampled often, and long attempts
+    rarely."""
     if age > _QUICK_FOR_SECONDS:
         return SLOW_SECONDS
     return min(max(FIRST_SECONDS, age * 0.3), QUICK_SECONDS)
 
 
 def waits_for_disk(pid: int) -> bool:
-    """Whether the process waits for a disk at this moment."""
+    """Returns whether the process is waiting for a disk at this moment."""
     status = stat(pid)
     return status is not None and status.state == "D"
 
 
 class PodLimits:
-    """Enforces the limits of a pod's attempts. Without cgroups, CPUs are shared by affinity."""
+    """Enforces the limits of a pod's attempts. If there are no cgroups, CPUs are shared by CPU affinity."""
 
     def __init__(self, groups: PodGroups | None, salt: str) -> None:
         self._groups = groups
@@ -212,18 +218,19 @@ class PodLimits:
         self._next_cpu = zlib.crc32(salt.encode())
 
     def group(self, attempt_id: str, given: Amounts) -> AttemptGroup | None:
-        """A cgroup for the attempt, or None if the machine permits none."""
+        """Returns a cgroup for the attempt, or None if the machine permits no cgroups."""
         return self._groups.attempt(attempt_id, given.memory_bytes) if self._groups else None
 
     def hold(self, group: AttemptGroup | None, given: Amounts) -> bool:
-        """Sets the limit of a group that was made ahead. Returns False if the kernel refuses it."""
+        """Sets the memory limit of a group that was made in advance. Returns False if the kernel refuses the
+        limit."""
         return group is None or group.limit(given.memory_bytes)
 
     def affinity(
         self, given: Amounts, group: AttemptGroup | None, *, declared: bool = False
     ) -> tuple[int, ...]:
-        """The CPUs of the attempt; empty if it may use all, or if the pod's cgroup shares CPUs among jobs
-        without a `declared` number."""
+        """Returns the CPUs of the attempt. The result is empty if the attempt may use all CPUs, or if the
+        pod's cgroup shares the CPUs among jobs without a `declared` number."""
         count = max(1, round(given.cpus + 0.499))
         if (group is not None and not declared) or count >= len(self._cpus) or not given.cpus:
             return ()
@@ -231,7 +238,7 @@ class PodLimits:
         return tuple(self._cpus[(first + index) % len(self._cpus)] for index in range(count))
 
     def release(self, group: AttemptGroup) -> None:
-        """Removes an attempt's cgroup, now or as soon as the kernel releases it."""
+        """Removes the cgroup of an attempt now, or as soon as the kernel releases it."""
         if self._groups is not None:
             self._groups.release(group)
 
@@ -242,6 +249,6 @@ class PodLimits:
 
 
 def make_limits(pod_folder: Path, capacity: Amounts, *, cgroups: bool) -> PodLimits:
-    """Limits for the pod of that folder."""
+    """Returns the limits for the pod of this folder."""
     groups = PodGroups.make(pod_folder, capacity) if cgroups else None
     return PodLimits(groups, str(pod_folder))

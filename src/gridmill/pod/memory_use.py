@@ -1,9 +1,9 @@
-"""Measures the memory of processes as a cgroup would count it, if there is no cgroup.
+"""Measures the memory of processes as a cgroup would measure it, for machines without cgroups.
 
-It counts anonymous memory (pages that forked processes share count once), swap, and shared memory: files in
-tmpfs (`/dev/shm`) and memfds, whether open, mapped or only named. Each file counts once, and only by its
-growth since the attempt started. Pages of files on disks do not count, because the kernel takes them back
-when memory is short.
+The sum includes anonymous memory (memory pages that forked processes share count once), swap, and shared
+memory. Shared memory is the files in tmpfs (`/dev/shm`) and memfds, whether they are open, mapped or only
+named. Each file in memory counts once, and only by its growth since the attempt started. Cached pages of
+files on disks do not count, because the kernel frees them when memory is short.
 """
 
 import os
@@ -18,18 +18,18 @@ from gridmill.domain.frozen import dataclass
 
 SHARED_MEMORY = "/dev/shm"
 _CLOCK_SECONDS = 0.05
-"""Modification times may be this much behind the clock."""
+"""The modification time of a file may be this many seconds behind the clock."""
 _MOST_FILES = 1000
 """The largest number of shared files of one attempt that are measured."""
 _BLOCK = 512
 
 _File = tuple[int, int]
-"""The device and inode of a file in memory."""
+"""The device number and the inode number of a file in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """The values that the kernel reports for one process, in bytes."""
+    """The memory of one process in bytes, as the kernel reports it."""
 
     private: int = 0
     shared: int = 0
@@ -37,7 +37,7 @@ class _Parts:
 
 @dataclass(slots=True, kw_only=True)
 class _SharedFile:
-    """A file in memory: its path, and its size when the attempt started."""
+    """A file in memory: its path, and the size that it had when the attempt started."""
 
     path: str
     before: int
@@ -45,7 +45,8 @@ class _SharedFile:
 
 
 class MemoryUse:
-    """The memory of one attempt. `began` is its wall clock time; files that changed later belong to it."""
+    """Measures the memory of one attempt. `began` is the wall clock time when the attempt started. Files
+    that changed later belong to the attempt."""
 
     def __init__(self, began: float | None = None) -> None:
         self._began = (time.time() if began is None else began) - _CLOCK_SECONDS
@@ -53,18 +54,18 @@ class MemoryUse:
         self._present = _files_there()
 
     def look(self, pids: Iterable[int]) -> None:
-        """Records the files in memory that these processes use."""
+        """Records which files in memory these processes use."""
         for pid in pids:
             self._see(_open_files(pid))
             for key, path in _mapped_files(pid):
                 self._note_path(key, path)
 
     def knows(self, key: _File) -> bool:
-        """Whether its processes were seen to use that file."""
+        """Returns whether an earlier measurement found that processes of the attempt use this file."""
         return key in self._files
 
     def bytes_of(self, pids: Iterable[int]) -> int:
-        """The bytes that the processes use now. Processes that have ended are fine."""
+        """Returns the number of bytes that the processes use now. Processes that have ended are ignored."""
         pids = tuple(pids)
         parts = {pid: _parts(pid) for pid in pids}
         seen: set[_File] = set()
@@ -79,8 +80,9 @@ class MemoryUse:
         return sum(part.private for part in parts.values()) + mapped + kept
 
     def left_behind(self) -> dict[_File, str]:
-        """The device and inode of files in /dev/shm that the attempt made and that still exist: its processes
-        used them, and they did not exist before it started. Their paths are the values."""
+        """Returns the device and inode of files in /dev/shm that the attempt made and that still exist.
+        These files were used by its processes and did not exist before it started. The values of the result
+        are the paths of the files."""
         return {
             key: file.path
             for key, file in self._files.items()
@@ -90,7 +92,7 @@ class MemoryUse:
         }
 
     def _see(self, found: Iterable[tuple[_File, os.stat_result, str]]) -> set[_File]:
-        """Records files that are open."""
+        """Records files in memory that are open."""
         seen = set()
         for key, status, path in found:
             seen.add(key)
@@ -107,7 +109,7 @@ class MemoryUse:
             self._files[key] = _SharedFile(path=path, before=before, size=size)
 
     def _note_path(self, key: _File, path: str) -> bool:
-        """Records a mapped file. Returns False if its name does not identify it."""
+        """Records a mapped file. Returns False if the name of the file does not identify the file."""
         status = _status(path) if path.startswith("/") and not path.endswith(" (deleted)") else None
         if status is None or (status.st_dev, status.st_ino) != key:
             return False
@@ -115,7 +117,7 @@ class MemoryUse:
         return True
 
     def _mapped(self, pid: int, seen: set[_File]) -> int:
-        """Shared memory that the process maps without a file of a known name."""
+        """Returns the shared memory in bytes that the process maps without a file whose name is known."""
         total = 0
         for key, path, bytes_ in _shared_maps(pid):
             if key not in seen and self._note_path(key, path):
@@ -125,7 +127,8 @@ class MemoryUse:
         return total
 
     def _update_unseen(self, seen: set[_File]) -> None:
-        """The memory of a file that no process has open or maps. It is used until the name is removed."""
+        """Updates the size of files that no process has open or maps. The memory of such a file is used
+        until the name of the file is removed."""
         for key in [key for key in self._files if key not in seen]:
             status = _status(self._files[key].path)
             if status is None or (status.st_dev, status.st_ino) != key:
@@ -140,7 +143,7 @@ def _is_ours(key: _File, path: str) -> bool:
 
 
 def _files_there() -> frozenset[_File]:
-    """The content of /dev/shm now."""
+    """Returns the files that are now in /dev/shm."""
     try:
         status = os.stat(SHARED_MEMORY)
     except OSError:
@@ -150,7 +153,7 @@ def _files_there() -> frozenset[_File]:
 
 @lru_cache(maxsize=1)
 def _files_in(device: int, _changed_ns: int) -> frozenset[_File]:
-    """Returns the cached content while the folder has not changed."""
+    """Returns the files in the folder. The result is cached while the folder has not changed."""
     try:
         with os.scandir(SHARED_MEMORY) as entries:
             return frozenset((device, entry.inode()) for entry in entries)
@@ -159,7 +162,8 @@ def _files_in(device: int, _changed_ns: int) -> frozenset[_File]:
 
 
 def remove_left(left: Mapping[_File, str]) -> int:
-    """Removes these files, except those that a living process uses. Returns the bytes that became free."""
+    """Removes these files, except files that a living process uses. Returns the number of bytes that became
+    free."""
     if not left:
         return 0
     freed, used = 0, _used_by_anyone(frozenset(left))
@@ -173,8 +177,8 @@ def remove_left(left: Mapping[_File, str]) -> int:
 
 
 def _used_by_anyone(keys: frozenset[_File]) -> set[_File]:
-    """The files that are open or mapped. It looks at all processes, so it is used only for the few jobs that
-    leave files."""
+    """Returns which of these files any process has open or maps. The function reads all processes of the
+    machine, so it is used only for the few jobs that leave files."""
     used: set[_File] = set()
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -191,7 +195,8 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _parts(pid: int) -> _Parts:
-    """By the summary of its mappings, or else by its status, which counts shared pages for each process."""
+    """Reads the memory of a process from the summary of its mappings. If that fails, it is read from the
+    status of the process, which counts shared pages once for each process."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             return read_rollup(file.read())
@@ -205,10 +210,10 @@ def _parts(pid: int) -> _Parts:
 
 
 def read_rollup(text: bytes) -> _Parts:
-    """Reads the text of smaps_rollup.
+    """Parses the text of /proc/PID/smaps_rollup.
 
-    Linux before 5.4 does not separate anonymous pages from others. The result is then at most the anonymous
-    pages, and at most the share of all pages.
+    Linux before version 5.4 does not list anonymous pages separately. On these versions, the private memory
+    is at most the size of the anonymous pages, and at most the proportional size of all pages.
     """
     figures = _figures(text)
     swap = figures.get("SwapPss", 0)
@@ -219,7 +224,7 @@ def read_rollup(text: bytes) -> _Parts:
 
 
 def read_status(text: bytes) -> _Parts:
-    """From the text of /proc/PID/status."""
+    """Parses the text of /proc/PID/status."""
     figures = _figures(text)
     return _Parts(
         private=figures.get("RssAnon", 0) + figures.get("VmSwap", 0), shared=figures.get("RssShmem", 0)
@@ -233,7 +238,7 @@ def _figures(text: bytes) -> dict[str, int]:
 
 
 def _open_files(pid: int) -> Iterator[tuple[_File, os.stat_result, str]]:
-    """Files in memory that the process has open."""
+    """Yields the files in memory that the process has open."""
     devices = memory_devices()
     try:
         names = os.listdir(f"/proc/{pid}/fd")
@@ -250,7 +255,7 @@ def _open_files(pid: int) -> Iterator[tuple[_File, os.stat_result, str]]:
 
 
 def _mapped_files(pid: int) -> list[tuple[_File, str]]:
-    """Files in memory that the process maps."""
+    """Returns the files in memory that the process maps."""
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             lines = file.read().splitlines()
@@ -261,7 +266,7 @@ def _mapped_files(pid: int) -> list[tuple[_File, str]]:
 
 
 def _shared_maps(pid: int) -> list[tuple[_File, str, int]]:
-    """The file, path and proportional size of each mapping of shared memory."""
+    """Returns the file, the path and the proportional size of each mapping of shared memory."""
     try:
         with open(f"/proc/{pid}/smaps", "rb") as file:
             text = file.read()
@@ -271,7 +276,7 @@ def _shared_maps(pid: int) -> list[tuple[_File, str, int]]:
 
 
 def read_maps(text: bytes, devices: frozenset[int]) -> list[tuple[_File, str, int]]:
-    """Mappings of files on those devices, from the text of /proc/PID/smaps."""
+    """Returns the mappings of files on these devices, from the text of /proc/PID/smaps."""
     mappings: list[tuple[_File, str, int]] = []
     current: tuple[_File, str] | None = None
     for line in text.splitlines():
@@ -284,7 +289,7 @@ def read_maps(text: bytes, devices: frozenset[int]) -> list[tuple[_File, str, in
 
 
 def _mapping(line: bytes, devices: frozenset[int]) -> tuple[_File, str] | None:
-    """`ADDRESSES PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`."""
+    """Parses a line of the form `ADDRESSES PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`."""
     words = line.split(maxsplit=5)
     if len(words) < 5 or words[4] == b"0":
         return None
@@ -297,7 +302,8 @@ def _mapping(line: bytes, devices: frozenset[int]) -> tuple[_File, str] | None:
 
 @cache
 def memory_devices() -> frozenset[int]:
-    """The devices whose files are in memory: each tmpfs, and that of memfds and anonymous shared memory."""
+    """Returns the devices whose files are in memory: each tmpfs, and the device of memfds and anonymous
+    shared memory."""
     devices = set()
     try:
         for line in Path("/proc/self/mountinfo").read_text().splitlines():

@@ -1,7 +1,8 @@
-"""Namespaces of Linux, by system calls: processes, mounts and shared memory of a pod of its own.
+"""Linux namespaces by system calls: separate processes, mounts and shared memory for a pod.
 
-`separate_processes` makes the next child the first process of its own namespace: nothing in it sees, signals
-or traces what is outside, and it ends with that child. `separate_files` gives it mounts of its own.
+`separate_processes` makes the next child the first process of a new namespace. No process in this namespace
+can see, signal or trace processes outside, and all of them end with that child. `separate_files` gives
+separate mounts to the process that calls it.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ _NEW_MOUNTS, _NEW_PROCESSES, _NEW_IPC = 0x00020000, 0x20000000, 0x08000000
 _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE, _BIND = 2, 4, 8, 16384, 1 << 18, 4096
 _ATTR_RDONLY, _ATTR_NOSUID = 1, 2
 _SYS_MOUNT_SETATTR = 442
-"""The same number on every machine."""
+"""This system call has the same number on every type of machine."""
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _SIGKILL = 1, 38, 9
 _CGROUPS = "/sys/fs/cgroup"
@@ -48,19 +49,20 @@ def gain_nothing() -> None:
 
 
 def end_with_parent() -> None:
-    """Asks the kernel to kill this process when the parent ends. Changing the user cancels this, so it must
-    come after."""
+    """Asks the kernel to kill this process when its parent ends. A change of the user cancels this request,
+    so this function must be called after the change."""
     _check(_libc().prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "prctl")
 
 
 def separate_files(
     *, private: Sequence[tuple[str, str]], writable: Sequence[str], visible: Sequence[str], shared_bytes: int
 ) -> bool:
-    """Gives this process its own mounts, shared memory and message queues.
+    """Gives this process separate mounts, shared memory and message queues.
 
-    The first folders of `private` replace the second ones. All files of the machine become read-only, except
-    those in `writable`; /proc shows only its own processes. Returns whether the files are read-only: an old
-    kernel cannot do it. Raises OSError.
+    In each pair of `private`, the first folder replaces the second folder. All files of the machine become
+    read-only, except files in the folders `writable`. The folder /proc shows only the processes of the new
+    namespace. Returns whether the files are read-only, because an old kernel cannot make them read-only.
+    Raises OSError.
     """
     _check(_libc().unshare(_NEW_MOUNTS | _NEW_IPC), "unshare")
     _mount("none", "/", "", _REC | _PRIVATE)
@@ -85,7 +87,8 @@ def separate_files(
 
 
 def _outermost(folders: set[str], writable: Sequence[str]) -> Iterator[str]:
-    """The folders that are in none of the others, and the writable ones, outer ones first."""
+    """Yields the folders that are not inside another folder of the set, and all writable folders. Outer
+    folders come first."""
     for folder in sorted(folders):
         if folder in writable or not any(Path(folder).is_relative_to(one) for one in folders - {folder}):
             yield folder
@@ -120,7 +123,7 @@ def _own_kernel_files(shared_bytes: int) -> None:
 
 
 def _bind(descriptor: int, place: str, *, writable: bool) -> None:
-    """The current path of the folder that is open at that descriptor."""
+    """Mounts the folder that is open at `descriptor` at the path `place`."""
     _mount(f"/proc/self/fd/{descriptor}", place, "", _BIND | _REC)
     with suppress(OSError):
         if writable:
@@ -147,6 +150,6 @@ def _set_attributes(place: str, attributes: int, *, clear: int = 0, recursive: b
 
 
 def is_supported() -> bool:
-    """Whether this is Linux and the user is root. `python -m gridmill.pod.confined` tests what is really
-    permitted."""
+    """Returns whether this machine runs Linux and the user is root. `python -m gridmill.pod.confined` tests
+    what the machine really permits."""
     return sys.platform == "linux" and os.geteuid() == 0

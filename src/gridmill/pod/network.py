@@ -1,4 +1,4 @@
-"""The address at which other hosts reach this one, and whether a port here is free."""
+"""Finds the address at which other hosts reach this host, and checks whether a port of this host is free."""
 
 import contextlib
 import fcntl
@@ -12,10 +12,10 @@ _ADDRESS = slice(20, 24)  # of the sockaddr_in in an ifreq
 
 
 def own_address(link: str) -> str:
-    """This host's address as the other end of the pod's link sees it; no packet is sent.
+    """Returns the address of this host as the other end of the pod's link sees it. No packet is sent.
 
-    If pods are on the machine of the control node, it is loopback. If only a folder is known, it is the
-    host's name.
+    If the pods are on the machine of the control node, the address is the loopback address. If the link is
+    only a folder, the result is the name of this host.
     """
     scheme, _, rest = link.partition(":")
     if scheme == "unix":
@@ -28,7 +28,7 @@ def own_address(link: str) -> str:
 
 
 def _source_towards(host: str, port: int) -> str:
-    """The local address of a connection to that host. Raises OSError."""
+    """Returns the local address that is used for a connection to that host. Raises OSError."""
     family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)

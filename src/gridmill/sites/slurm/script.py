@@ -242,16 +242,16 @@ def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
 
 
 KILL = "--signal=KILL --full "
-"""The options for `cancel` that end the job at once, including the batch script."""
+"""The options of `cancel` that end the Slurm job at once, including its batch script."""
 
 
 def cancel(folder: str, jobs: Mapping[str, str], options: str = "") -> str:
-    """Cancels the jobs of which no pod must stay."""
+    """Returns the script that cancels the Slurm jobs all of whose pods have ended or were asked to stop."""
     return "\n".join([f"cd {folder} || exit 1", "status=0", *_cancel(jobs, options), "exit $status", ""])
 
 
 def _cancel(jobs: Mapping[str, str], options: str) -> list[str]:
-    """By name, because Slurm may reuse numbers."""
+    """Returns the commands that cancel Slurm jobs by name, because Slurm may reuse job numbers."""
     return [
         f"""stay=0
 for pod in $(cat deployments/{deployment_id}/pods 2>/dev/null); do
@@ -263,11 +263,11 @@ done
 
 
 def finish(folder: str, pods: Iterable[str]) -> str:
-    """Marks pods as ended for good."""
+    """Returns the script that marks these pods as ended for good."""
     lines = [f"mkdir pods/{pod}/claimed 2>/dev/null; : > pods/{pod}/ended" for pod in pods]
     return "\n".join([f"cd {folder} || exit 1", *lines, "exit 0", ""])
 
 
 def deployment_of(pod_id: str) -> str:
-    """The deployment `trainers-3` of the pod `trainers-3.0`."""
+    """Returns the id of the pod's deployment, for example `trainers-3` for the pod `trainers-3.0`."""
     return pod_id.rpartition(".")[0]

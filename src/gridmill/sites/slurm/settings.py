@@ -1,4 +1,5 @@
-"""The settings of a Slurm site: options of its batch jobs, and the link of its pods."""
+"""The settings of a Slurm site: the options of its batch jobs, and how its pods connect to the control
+node."""
 
 import re
 import shlex
@@ -34,7 +35,8 @@ _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """The parsed settings. For empty strings, and 0 in `time_limit_seconds`, Slurm's default applies."""
+    """The parsed settings of a Slurm site. If a text is empty, or if `time_limit_seconds` is 0, Slurm's
+    default applies."""
 
     partition: str = ""
     account: str = ""
@@ -53,7 +55,7 @@ class SlurmSettings:
 
 
 def settings_of(site: Site) -> SlurmSettings:
-    """Parses the settings. Raises InputError at an invalid setting."""
+    """Parses the settings. Raises InputError if a setting is invalid."""
     check_settings(site, KNOWN)
     settings = site.settings
     for name in ("partition", "account", "qos", "gres", "control"):
@@ -87,16 +89,18 @@ def settings_of(site: Site) -> SlurmSettings:
 
 
 OF_RESOURCES = ("partition", "account", "qos", "time_limit", "gres", "extra", "setup", "environment")
-"""Settings of a site that a resource may override."""
+"""The settings of a site that a resource may override."""
 
 
 def resource_settings(site: Site, settings: Mapping[str, str]) -> SlurmSettings:
-    """The site's settings, replaced by those of a resource. An empty one removes the site's."""
+    """Returns the settings of the site, with those of the resource in their place where the resource has
+    them. If a setting of the resource is empty, it removes the setting of the site."""
     return settings_of(replace(site, settings={**site.settings, **settings}))
 
 
 def check_resource(resource: Resource, site: Site) -> None:
-    """Raises InputError for a setting that is invalid or possible only for the whole site."""
+    """Raises InputError if a setting of the resource is invalid, or if only the site can have this
+    setting."""
     for name in resource.settings:
         if name in KNOWN and name not in OF_RESOURCES:
             raise InputError(
@@ -132,7 +136,8 @@ def _words(site: Site, name: str) -> list[str]:
 
 
 def _options(site: Site) -> tuple[str, ...]:
-    """`--exclude=n7 --reservation=x` as options, one per line of the script."""
+    """Returns the text `--exclude=n7 --reservation=x` as separate options, one for each line of the
+    script."""
     words = _words(site, "extra")
     if any(not word.startswith("-") or "\n" in word for word in words):
         raise _wrong(site, "extra", "has words that are not options (write --name=value)")
@@ -140,8 +145,8 @@ def _options(site: Site) -> tuple[str, ...]:
 
 
 def _time_limit(site: Site, text: str) -> float:
-    """The time limit in seconds. A number without a unit is refused: Slurm reads it as minutes, other
-    settings as seconds."""
+    """Returns the time limit in seconds. A number without a unit is refused, because Slurm would read it as
+    minutes and other settings as seconds."""
     if not text:
         return 0.0
     if text.isdigit():

@@ -1,6 +1,6 @@
-"""The Slurm site, whose state is only in its folder on the cluster and in Slurm.
+"""The Slurm site. Its state is stored only in its folder on the cluster and in Slurm.
 
-Therefore a control node that restarts, or another one in its place, sees the same.
+Therefore a control node that restarts, or another control node that replaces it, finds the same state.
 """
 
 import os
@@ -56,12 +56,13 @@ _BUSY = (
     "Slurm backup controller in standby",
     "Communication connection failure",
 )
-"""Messages of sbatch for errors that the job does not cause: submission is retried."""
+"""Messages of sbatch about errors that the job does not cause. After such an error, the submission is
+retried."""
 
 
 @dataclass(slots=True)
 class _QueryCache:
-    """The last observations, so that Slurm is asked less often while nothing changes."""
+    """Caches the last observations, so that Slurm is asked less often while nothing changes."""
 
     pod_reports: dict[str, PodReport] = field(default_factory=dict)
     asked_at: float = 0.0
@@ -71,7 +72,7 @@ class _QueryCache:
 
 
 class SlurmSite:
-    """A SitePort. Safe to use from several threads."""
+    """Implements SitePort with a Slurm cluster. This class is safe to use from several threads."""
 
     def __init__(self, settings: Settings, site: Site, doors: PodListeners, shell: Shell, mark: str) -> None:
         self._settings, self._site, self._listeners = settings, site, doors
@@ -88,20 +89,20 @@ class SlurmSite:
     # --- properties
 
     def nodes(self) -> tuple[Node, ...]:
-        """The usable nodes of the partition, requested once a minute.
+        """Returns the usable nodes of the partition. Slurm is asked for them once a minute.
 
-        Raises UnavailableError (also if the storage root does not exist there), StorageError if the root
-        cannot be written, InputError for an unknown partition.
+        Raises UnavailableError (also if the storage root does not exist on the cluster), StorageError if the
+        storage root cannot be written, and InputError if the partition is unknown.
         """
         return self._known_nodes().usable
 
     def configured_nodes(self) -> ConfiguredNodes:
-        """The nodes that are down, drained or in maintenance, and may come back."""
+        """Returns the nodes that are down, drained or in maintenance, and that may become usable again."""
         known = self._known_nodes()
         return ConfiguredNodes(away=known.away, partitions=known.partitions)
 
     def request(self, amounts: Amounts, pods: int, settings: Mapping[str, str]) -> str:
-        """Checks the options of sbatch. Raises InputError."""
+        """Checks the options of sbatch and returns them as text. Raises InputError."""
         return script.request(amounts, pods, resource_settings(self._site, settings))
 
     def _known_nodes(self) -> SlurmNodes:
@@ -139,11 +140,12 @@ class SlurmSite:
         )
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
-        """Nothing: measuring would need a job on each node."""
+        """Returns no load, because measuring the load would need a job on each node."""
         return {}
 
     def link(self) -> str:
-        """The link of pods: files in the folder, or TLS. Raises UnavailableError."""
+        """Returns the address for the connections of pods: files in the folder of the site, or TLS. Raises
+        UnavailableError."""
         with self._lock:
             if not self._link and self._slurm_settings.link == "tls":
                 self._link = self._listeners.tls(
@@ -158,12 +160,12 @@ class SlurmSite:
         return self._folder()
 
     def _folder(self) -> str:
-        """The set folder, or the one beside the storage root, which all nodes can use; in it the folder with
-        this home's mark."""
+        """Returns the folder from the settings, or a folder beside the storage root, which all nodes can
+        use. In either case, it is the subfolder with this home's mark."""
         return f"{self._slurm_settings.folder or f'{self._settings.root}-slurm'}/{self._mark}"
 
     def prepare(self) -> None:
-        """Nothing, because Slurm decides when pods start."""
+        """Does nothing, because Slurm determines when pods start."""
 
     def _job(self, deployment_id: str) -> str:
         return f"gridmill-{self._mark}-{deployment_id}"
@@ -171,7 +173,7 @@ class SlurmSite:
     # --- starting
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Submits one batch job per deployment, at most once. Raises UnavailableError."""
+        """Submits one batch job for each deployment, at most once. Raises UnavailableError."""
         by_deployment: dict[str, dict[str, PodOrder]] = {}
         for order in orders:
             by_deployment.setdefault(deployment_of(order.pod_id), {})[order.pod_id] = order
@@ -200,8 +202,9 @@ class SlurmSite:
         self._changed()
 
     def _variables(self, wishes: SlurmSettings) -> dict[str, str]:
-        """The environment of pods with the present settings. Slurm limits the memory of pods; Gridmill's own
-        cgroups would evade Slurm's."""
+        """Returns the environment of pods with the present settings as variables. Gridmill's own cgroups are
+        switched off, because Slurm limits the memory of pods and Gridmill's cgroups would bypass this
+        limit."""
         handed_on = {name: os.environ[name] for name in wishes.environment if name in os.environ}
         return {
             **handed_on,
@@ -213,7 +216,7 @@ class SlurmSite:
         }
 
     def _refused(self, deployment_id: str, pods: Sequence[str], done: CompletedCommand) -> None:
-        """Reports the pods of a job that Slurm refused as gone, with Slurm's message."""
+        """Records that the pods of a Slurm job which Slurm refused have ended, with Slurm's message."""
         text = "; ".join(line.removeprefix("sbatch: error: ") for line in done.err.strip().splitlines())
         with self._lock:
             self._memory.refused[deployment_id] = f"Slurm refuses the job: {text}"
@@ -222,8 +225,8 @@ class SlurmSite:
     # --- observing
 
     def observe(self, pod_ids: Sequence[str]) -> Mapping[str, PodReport]:
-        """The reports of all pods, from one squeue, which is rare if nothing changes, and one sacct for ended
-        jobs."""
+        """Returns the reports on all these pods. One squeue reads all jobs, less often if nothing changes,
+        and one sacct reads the ended jobs."""
         with self._lock:
             if not self._is_due(pod_ids):
                 return {pod_id: self._memory.pod_reports[pod_id] for pod_id in pod_ids}
@@ -261,7 +264,7 @@ class SlurmSite:
         return sights
 
     def _list(self, pod_ids: Sequence[str]) -> tuple[tuple[SqueueJob, ...], dict[str, set[str]]]:
-        """The jobs, and the marks by their folders."""
+        """Returns the Slurm jobs, and the mark files of the pods by pod."""
         names = [self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))]
         done = self._ask(script.look(self._folder(), pod_ids, names))
         marks: dict[str, set[str]] = {}
@@ -277,7 +280,7 @@ class SlurmSite:
         return over and "submitted" in marks.get(name, ()) and self._accounting
 
     def _accounts(self, deployments: Sequence[str]) -> dict[str, SacctJob]:
-        """Requests the accounting. Whether there is one is found out once."""
+        """Requests the accounting. Whether the cluster has accounting is checked only once."""
         if not deployments:
             return {}
         done = self._shell.run(script.account(map(self._job, deployments)))
@@ -309,13 +312,13 @@ class SlurmSite:
         return with_log(report_of(seen), self._log(pod_id)) if is_unexplained(seen) else report_of(seen)
 
     def _log(self, pod_id: str) -> str:
-        """The log of a pod that ended before it could send a message."""
+        """Returns the end of the log of a pod that ended before it could send a message."""
         with suppress(OSError):
             return read_end(Path(self._folder()) / "pods" / pod_id / "log")
         return ""
 
     def _since(self, deployment_id: str, word: str) -> float:
-        """The seconds for which a deployment's job has been in that state."""
+        """Returns for how many seconds the Slurm job of a deployment has been in this state."""
         with self._lock:
             now = time.monotonic()
             previous = self._memory.since.get(deployment_id)
@@ -329,8 +332,8 @@ class SlurmSite:
         squeue_jobs: Mapping[str, SqueueJob | None],
         marks: Mapping[str, set[str]],
     ) -> None:
-        """Cancels queued jobs whose pods never start, and asks pods to end whose job is over: a pod on a
-        disconnected node may not have noticed."""
+        """Cancels queued Slurm jobs whose pods can never start. It also asks pods to end if their Slurm job
+        has ended, because a pod on a disconnected node may not have noticed the end."""
         gone = {pod_id for pod_id, sight in sights.items() if sight.status == PodStatus.GONE}
         idle = {
             name: self._job(name)
@@ -345,24 +348,25 @@ class SlurmSite:
     def _is_stray(
         self, pod_id: str, squeue_jobs: Mapping[str, SqueueJob | None], marks: Mapping[str, set[str]]
     ) -> bool:
-        """Whether the pod was started, has not ended and was not asked to, and its job ended because a node
-        failed."""
+        """Returns whether the pod may still run although its Slurm job ended because a node failed: it was
+        started, has not ended, and was not asked to end."""
         job, mine = squeue_jobs[deployment_of(pod_id)], marks.get(pod_id, set())
         failed = job is not None and job.word == "NODE_FAIL"
         return failed and "claimed" in mine and not mine & {"ended", "stop"}
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """The remaining events of its journal."""
+        """Returns the events in the pod's journal that the control node has not acknowledged."""
         read: Callable[[Path], Iterable[PodEvent]] = find("journals", "folder")
         return tuple(read(Path(self._folder()) / "pods" / pod_id / "journal"))
 
     # --- ending
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """Ends pods. Queued jobs are cancelled; running pods get a request, then scancel, then SIGKILL.
+        """Ends pods. Queued Slurm jobs are cancelled. Running pods first get a request to end, then scancel,
+        then SIGKILL.
 
-        Raises UnavailableError while Slurm is still ending one, or does not answer. In that case the pods
-        have at least got the request through their folders.
+        Raises UnavailableError while Slurm is still ending a pod, or if Slurm does not answer. If Slurm does
+        not answer, the pods have at least received the request to end through their folders.
         """
         folder = self._folder()
         jobs = {name: self._job(name) for name in dict.fromkeys(map(deployment_of, pod_ids))}
@@ -380,7 +384,7 @@ class SlurmSite:
         self._ask(script.finish(folder, pod_ids))
 
     def _wait(self, pod_ids: Sequence[str], seconds: float) -> list[str]:
-        """The pods of which processes remain after that time."""
+        """Returns the pods of which processes still run after this number of seconds."""
         until = time.monotonic() + seconds
         left = list(pod_ids)
         while left:
@@ -417,10 +421,10 @@ class SlurmSite:
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The Slurm site of that name. Its listener opens at once, because pods of an earlier control node
+    """Makes the Slurm site. Its listener opens at once, because pods that an earlier control node started
     connect to it.
 
-    Raises InputError for its settings or address, StorageError, UnavailableError.
+    Raises InputError if a setting or the address is invalid, StorageError, and UnavailableError.
     """
     settings_of(site)
     mark = mark_of(settings.home / "slurm", site.name)
@@ -439,7 +443,8 @@ def _trouble(what: str, done: CompletedCommand) -> UnavailableError:
 
 
 def read_end(log: Path) -> str:
-    """The last 4 KiB, because the log is on a shared disk and may be long. Raises OSError."""
+    """Returns only the last 4 KiB of the log, because the log is on a shared disk and may be long. Raises
+    OSError."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _END_BYTES))
         return file.read(_END_BYTES).decode(errors="replace")

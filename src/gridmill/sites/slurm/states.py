@@ -1,5 +1,5 @@
-"""Slurm's job states and their meaning for pods: a complete table, and the pending reasons that never
-pass."""
+"""Lists the states of Slurm jobs and their meaning for pods as a complete table. A second table lists the
+pending reasons that never disappear."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -9,7 +9,8 @@ from gridmill.domain.states import Cause
 
 
 class SlurmPhase(IntEnum):
-    """The phase of a Slurm job. Of several jobs with one name, the one with the largest phase counts."""
+    """The phase of a Slurm job. If several Slurm jobs have the same name, the job with the largest phase
+    value counts."""
 
     OVER = 0  # none of its processes remains
     PENDING = 1
@@ -20,8 +21,8 @@ class SlurmPhase(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmState:
-    """`sentence` explains a state that users do not expect; `cause` is the cause of attempts that ended with
-    it."""
+    """`sentence` explains a state that users do not expect, and `cause` is the cause of attempts that ended
+    with this state."""
 
     phase: SlurmPhase
     sentence: str = ""
@@ -69,11 +70,12 @@ STATES: Mapping[str, SlurmState] = {
     "TIMEOUT": _over("its time limit was reached"),
     "UPDATE_DB": SlurmState(phase=SlurmPhase.RUNNING, sentence="its accounting is being updated"),
 }
-"""Every state in squeue and sacct of Slurm 20 to 25."""
+"""All states that squeue and sacct of Slurm 20 to 25 report."""
 
 
 def state_of(word: str) -> SlurmState:
-    """The meaning of a state. `CANCELLED by 1000` is CANCELLED; an unknown state is UNKNOWN."""
+    """Returns the meaning of a Slurm state. `CANCELLED by 1000` is read as CANCELLED, and an unknown state
+    as UNKNOWN."""
     state = STATES.get(word.split()[0].rstrip("+") if word.strip() else "")
     return state or SlurmState(
         phase=SlurmPhase.UNKNOWN, sentence=f"Slurm says {word!r}, a state that Gridmill does not know"
@@ -94,11 +96,11 @@ NEVER: Mapping[str, str] = {
     "QOSNotAllowed": "its QoS may not be used in the partition",
     "launch_failed_requeued_held": "it could not be launched and is held",
 }
-"""Reasons for which a pending job never starts."""
+"""The pending reasons with which a Slurm job never starts."""
 
 
 def never_starts(reason: str) -> str:
-    """The reason why a pending job never starts; empty if it may start."""
+    """Returns the reason why a pending Slurm job never starts, or an empty text if it may start."""
     sentence = NEVER.get(reason.replace(" ", "_"))
     if sentence is None and reason.endswith(("PerJobLimit", "PerJob")):
         sentence = "it requests more than one job may have"
