@@ -1,2 +1,2 @@
-"""The code of each kind of job: one module or package per kind. This code uses a job's context and never the
-grid."""
+"""The code of each kind of job. Each kind has a module or a package of its own. The modules of this package
+use the context of a job (JobContext) and never call the control node."""

@@ -1,7 +1,7 @@
-"""Applies a model to rows: a prediction job and a program that has the rows in memory get the same results.
+"""Applies a model to rows. A prediction job and a program that has the rows in memory get the same results.
 
-Columns are found by name. Rows of a program are converted to an Arrow table. The result is converted back to
-the type of these rows.
+Columns of the rows are found by name. Rows of a program are converted to an Arrow table. The result is
+converted back to the type that the program passed.
 """
 
 import sys
@@ -35,13 +35,13 @@ from gridmill.jobs.model_files import ModelCard, Predictor, load_card, load_mode
 from gridmill.jobs.subprocess_model import CodePredictor, check_trust
 
 Rows = Any
-"""A pandas or polars data frame, an Arrow table or batch, a list of dicts, or an object with an Arrow
-stream."""
+"""The types of rows that a program can pass: a pandas or polars data frame, an Arrow table or batch, a list
+of dicts, or an object with an Arrow stream."""
 _FORMS = "a pandas or polars DataFrame, an Arrow table, or a list of dicts"
 
 
 def as_arrow(rows: Rows) -> pa.Table:
-    """The rows as an Arrow table. Raises InputError for an object that holds no rows, or for a column with
+    """Return the rows as an Arrow table. Raises InputError for an object without rows, or for a column with
     values of several types."""
     if isinstance(rows, pa.Table):
         return _checked(rows)
@@ -101,18 +101,18 @@ def in_form_of(rows: Rows) -> Callable[[pa.Table], Any]:
 
 
 def _is_frame(rows: Rows, library: str) -> bool:
-    """Return whether `rows` is a DataFrame of this library. This function does not import the library: if the
-    library is not imported, `rows` cannot come from it."""
+    """Return whether `rows` is a DataFrame of the library named `library`. This function does not import the
+    library, because `rows` can only be its DataFrame if the program has already imported it."""
     module = sys.modules.get(library)
     return module is not None and isinstance(rows, module.DataFrame)
 
 
 def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: int = 0) -> Floats:
-    """Return the model's output for the rows `kept` of `table`. The earlier rows of `table` are the history
-    of these rows.
+    """Return the output of the model for the rows `kept` of `table`. The rows of `table` before `kept` are
+    the history of the predicted rows.
 
-    `before` is the number of rows of the dataset that come before the table. Raises DataError if a column is
-    missing or has another type than in training.
+    `before` is the number of rows of the dataset that come before `table`. Raises DataError if a column of
+    the model is missing, or has another type than in training.
     """
     card = predictor.card
     inputs = encode(table, card.encodings)
@@ -120,10 +120,11 @@ def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: 
 
 
 def predicted_table(table: pa.Table, rows: Integers, predicted: Floats, card: ModelCard) -> pa.Table:
-    """The result for the rows of `table`: their keys, their numbers `rows`, and the model's predictions.
+    """Return the prediction table for the rows of `table`: their key columns, their row numbers `rows`, and
+    the predictions of the model.
 
-    The columns are `row`, `prediction`, quantiles, `truth` if the table has the labels, and
-    `probability_CLASS`.
+    The columns of the prediction table are `row`, `prediction`, quantiles, `truth` if `table` has the
+    labels, and `probability_CLASS`.
     """
     key_columns = [name for name in card.keys if name in table.column_names]
     columns: dict[str, Any] = {name: table[name] for name in key_columns}
@@ -158,15 +159,16 @@ def _truth(table: pa.Table, card: ModelCard) -> pa.ChunkedArray | pa.Array:
 
 
 PIECE_ROWS = 65_536
-"""Rows that are encoded at once: 52 MB with 100 inputs."""
+"""The number of rows that are encoded in one step: they need 52 MB with 100 inputs."""
 
 
 def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False) -> pa.Table:
-    """Return predictions for all rows of `table`, in the order of the table, in the form that a prediction
-    job writes.
+    """Return the predictions for all rows of `table`, in the order of `table`, with the columns that a
+    prediction job writes.
 
-    If the table has the columns of the entity and the time, the result contains them too. Other columns are
-    ignored. Raises InputError for missing columns, DataError for columns of another type than in training.
+    If `table` has the columns of the entity and the time, the result contains these columns too. Other
+    columns are ignored. Raises InputError for missing columns, DataError for columns of another type than in
+    training.
     """
     card = load_card(folder)
     check_trust(card, name, trust, "predict", how="write `predict(rows, trust=True)`")
@@ -184,8 +186,8 @@ def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False
 
 
 def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
-    """Return the columns that the model reads and the columns that the result repeats. Raises InputError if a
-    column is missing."""
+    """Return the columns that the model reads and the columns of `table` that the prediction repeats. Raises
+    InputError if a column that the model needs is missing."""
     column_names, features = table.column_names, [encoding.column for encoding in card.encodings]
     missing = [column for column in features if column not in column_names]
     if missing:
@@ -210,10 +212,9 @@ def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
 
 
 def _with_types(table: pa.Table, card: ModelCard) -> pa.Table:
-    """Return the table with the column types that files have.
-
-    polars stores texts as views, and pandas has categories. In lists and data frames, a column of texts has
-    no type if all its values are missing.
+    """Return the table with the column types that files have, because polars stores texts as views, and
+    pandas has categories. If all values of a text column in a list or data frame are missing, the column has
+    no type, and this function sets it.
     """
     texts = {encoding.column for encoding in card.encodings if encoding.categories is not None}
     types = [_type(item.type, item.name in texts) for item in table.schema]
@@ -228,8 +229,8 @@ def _type(kind: pa.DataType, is_text: bool) -> pa.DataType:
 
 
 def _order(table: pa.Table, card: ModelCard, name: str) -> Integers:
-    """The numbers of the rows, sorted by entity and time for a sequence model, else in the order of the
-    table."""
+    """Return the row numbers in the order in which the model reads the rows: sorted by entity and time for a
+    sequence model, otherwise unchanged."""
     if card.sequence is None or not card.keys:
         return np.arange(table.num_rows)
     keys = [_codes(table[column]) for column in card.entity]
@@ -258,7 +259,8 @@ def _times(column: pa.ChunkedArray, time: str, name: str) -> Integers:
 
 
 def _predicted(predictor: Predictor, table: pa.Table, card: ModelCard) -> Floats:
-    """Yield the chunks of the table for prediction, each with the earlier rows that are its history."""
+    """Yield the predictions for each chunk of the table. Each chunk is read together with the earlier rows
+    that are its history."""
     if table.num_rows == 0:
         width = len(card.classes) or (len(card.labels) if card.many else 0)
         return np.zeros((0, width) if width else 0)
@@ -272,8 +274,8 @@ def _predicted(predictor: Predictor, table: pa.Table, card: ModelCard) -> Floats
 
 
 def _warn(table: pa.Table, card: ModelCard, name: str) -> None:
-    """Print a warning for unknown categories, and for rows that have less history than the rows in
-    training."""
+    """Print a warning for unknown categories, and for rows that have less history than the rows in training
+    had."""
     rows = np.arange(table.num_rows)
     unknown = count_unknown(table, card.encodings, rows) if table.num_rows else 0
     if unknown:

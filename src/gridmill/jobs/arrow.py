@@ -1,5 +1,5 @@
-"""Keeps pyarrow from importing pandas: if pandas is installed, pyarrow's first conversion imports it (0.5
-s)."""
+"""Prevents pyarrow from importing pandas. If pandas is installed, the first conversion of pyarrow imports
+pandas, which takes 0.5 s."""
 
 import sys
 
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 
 class _PandasBlocker:
-    """An import finder that reports pandas as missing."""
+    """An import finder that reports the module pandas as missing."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -17,10 +17,10 @@ class _PandasBlocker:
 
 
 def keep_pandas_out() -> None:
-    """Make pyarrow look for pandas once while pandas cannot be found. pyarrow does not look a second time.
+    """Make pyarrow check for pandas while pandas cannot be imported. pyarrow checks only once.
 
-    Other code in this process can still import pandas. If pandas is already imported, this function does
-    nothing.
+    Other code in this process can still import pandas afterwards. If pandas is already imported, this
+    function does nothing.
     """
     if "pandas" in sys.modules:
         return

@@ -1,7 +1,8 @@
-"""Child processes of a job and their resource usage.
+"""Starts child processes of a job and measures their resource usage.
 
-Children are forked before heavy libraries start threads, and they end with the job. The usage is CPU time,
-time waiting for a CPU or for the disk, and bytes read from and written to disks.
+The child processes are forked before heavy libraries start threads, and they end when the job ends. The
+measured usage is CPU time, time of waiting for a CPU or for the disk, and bytes read from and written to
+disks.
 """
 
 import contextlib
@@ -27,8 +28,8 @@ _CRASHED = 70
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """A child process with two pipes: `orders` to the child and `reports` from it. `text` is the beginning of
-    an incomplete line."""
+    """A child process with two pipes: `orders` for lines to the child, and `reports` for lines from the
+    child. `text` is the beginning of a line that the child has not completed."""
 
     pid: int
     orders: int
@@ -36,14 +37,14 @@ class WorkerProcess:
     text: bytes = b""
 
     def send(self, line: str) -> None:
-        """Send a line. If the child has ended, this method raises no error: the end of the child's reports
-        shows it."""
+        """Send a line to the child. If the child has ended, this method raises no error, because `receive`
+        reports the end of the child."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self.orders, line.encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Return the new reports, each only once; wait until there is at least one. Return None if the child
-        has ended."""
+        """Wait until the child has sent at least one new report, and return the new reports. Return None if
+        the child has ended."""
         data = os.read(self.reports, 65536)
         if not data:
             return None
@@ -51,7 +52,8 @@ class WorkerProcess:
         return [json.loads(line) for line in lines]
 
     def end(self) -> str:
-        """Kill the child if it still runs, remove it, and return how it ended."""
+        """Kill the child if it still runs, collect its exit status, and return a text that describes how it
+        ended."""
         os.close(self.orders)
         os.close(self.reports)
         with contextlib.suppress(ProcessLookupError):
@@ -60,21 +62,23 @@ class WorkerProcess:
 
 
 def describe(status: int) -> str:
-    """A wait status in words."""
+    """Return a text that describes a wait status of a process."""
     code = os.waitstatus_to_exitcode(status)
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 Talk = Callable[[Callable[[], str], Callable[[dict[str, Any]], None]], None]
-"""The function that runs in a child: it receives `next_order()` ("" at the end) and `report(...)`."""
+"""The function that runs in a child process. It receives the functions `next_order()`, which returns ""
+after the last order, and `report(...)`."""
 
 
 def start_child(talk: Talk, others: Sequence[WorkerProcess] = ()) -> WorkerProcess:
-    """Fork a child that runs `talk` and then ends.
+    """Fork a child process that runs `talk` and then ends.
 
-    If `talk` raises a GridmillError, the child reports it as {"error": body}. Any other exception is written
-    to the log and ends the child with exit code 70. The child is killed when this process dies. The child
-    closes the pipes of `others`, because otherwise this process would not notice the end of another child.
+    If `talk` raises a GridmillError, the child reports the error as {"error": body}. Any other exception is
+    written to the log, and the child exits with code 70. The child is killed when this process dies. The
+    child closes the pipes of the processes in `others`. Otherwise this process would not notice the end of
+    another child.
     """
     orders, reports = os.pipe(), os.pipe()
     parent = os.getpid()
@@ -109,7 +113,7 @@ def _be_child(talk: Talk, parent: int, orders: int, reports: int, unused: Sequen
 
 
 def _die_with(parent: int) -> None:
-    """Make Linux kill this child when its parent process dies.
+    """Make Linux kill this child process when its parent process dies.
 
     On other systems the child ends after its current work, when the pipe of its orders is closed.
     """
@@ -133,25 +137,25 @@ def _talk(talk: Talk, orders: int, reports: int) -> None:
 
 
 class Crew:
-    """The running children, by their pids; all of them can be waited for at once."""
+    """The running child processes by process id. The parent can wait for all of them at the same time."""
 
     def __init__(self) -> None:
         self.children: dict[int, WorkerProcess] = {}
         self._selector = selectors.DefaultSelector()
 
     def start(self, talk: Talk) -> WorkerProcess:
-        """Fork another child that runs `talk`."""
+        """Fork another child process that runs `talk`."""
         child = start_child(talk, tuple(self.children.values()))
         self.children[child.pid] = child
         self._selector.register(child.reports, selectors.EVENT_READ, child)
         return child
 
     def heard(self) -> list[WorkerProcess]:
-        """Return the children that have reported or ended; wait until there is at least one."""
+        """Wait until at least one child has reported or ended, and return these children."""
         return [key.data for key, _ in self._selector.select()]
 
     def remove(self, child: WorkerProcess) -> str:
-        """End a child, and return how it ended."""
+        """End a child process, and return a text that describes how it ended."""
         self._selector.unregister(child.reports)
         del self.children[child.pid]
         return child.end()
@@ -163,22 +167,22 @@ class Crew:
         self._selector.close()
 
     def leave(self) -> None:
-        """In a child, close the files of the parent."""
+        """Close the files of the parent process in a child process."""
         self._selector.close()
 
 
 def raise_error(report: dict[str, Any]) -> None:
-    """Raise the GridmillError that a report contains, if it contains one."""
+    """Raise the GridmillError in a report of a child; do nothing if the report has no error."""
     if "error" in report:
         raise from_body(report["error"])
 
 
 def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -> dict[str, Any]:
-    """Run `function` in a child process and return its result (a JSON value), so that this process can still
-    fork safely.
+    """Run `function` in a child process and return its result (a JSON value), so that this process starts no
+    threads and can still fork safely.
 
-    The result is passed in a file in `scratch`. Raises the GridmillError that `function` raises; JobError
-    with `what` if the child dies.
+    The child writes the result to a file in the folder `scratch`. Raises the GridmillError that `function`
+    raises. Raises JobError with the text `what` if the child dies.
     """
     file = scratch / "result.json"
 
@@ -203,13 +207,13 @@ def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 _ACCOUNTING = Path("/proc/sys/kernel/task_delayacct")
 _DELAY_FIELD = 39
-"""The position of a field of /proc/PID/stat, counted after the name: the ticks for which the process waited
-for the disk."""
+"""The position, counted after the process name, of the field in /proc/PID/stat with the clock ticks for
+which the process waited for the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTotals:
-    """Sums over processes. A value is None if this system does not measure it."""
+    """Sums over processes. A field is None if this system does not measure it."""
 
     cpu_seconds: float = 0.0
     delay_seconds: float | None = None
@@ -222,7 +226,8 @@ class CpuTotals:
         return _each(self, before, -1)
 
     def plus(self, other: "CpuTotals") -> "CpuTotals":
-        """Return the sum of both. A value that is None in one of them is None in the sum."""
+        """Return the sum of these totals and `other`. If a field is None in either operand, it is None in
+        the sum."""
         return _each(self, other, 1)
 
 
@@ -247,8 +252,8 @@ def _each(one: CpuTotals, other: CpuTotals, sign: int) -> CpuTotals:
 
 
 def spent_so_far(helpers: Iterable[int] = ()) -> CpuTotals:
-    """Return the usage of this process and of the processes `helpers` (pids). Processes that have ended are
-    not counted."""
+    """Return the CPU and disk usage of this process and of the processes `helpers` (process ids). Processes
+    that have already ended are not counted."""
     own = _spent("self")
     cpu_totals = CpuTotals(
         cpu_seconds=time.process_time(),
@@ -276,17 +281,19 @@ def _spent(pid: str) -> CpuTotals:
 
 
 def _delay(pid: str) -> float | None:
-    """Return the seconds for which the first thread was ready to run but had no CPU; None if the kernel does
-    not report it.
+    """Return the seconds for which the first thread of a process was ready to run but had no CPU, or None if
+    the kernel does not report this time.
 
-    Several threads can wait at the same time, so a sum over all threads could exceed the elapsed time.
+    Only the first thread is counted: several threads can wait at the same time, so a sum over all threads
+    could exceed the elapsed time.
     """
     fields = _text(f"/proc/{pid}/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) == 3 else None
 
 
 def _counts_disk() -> bool:
-    """Return whether the kernel measures delays of processes. Many systems do not measure them by default."""
+    """Return whether the kernel measures how long processes wait for the disk. Many systems do not measure
+    this delay by default."""
     return _text(str(_ACCOUNTING)).strip() == "1"
 
 

@@ -1,4 +1,4 @@
-"""Class labels: their order, their names and their type."""
+"""Class labels: the order, the names and the type of the classes."""
 
 import re
 from collections.abc import Sequence
@@ -16,25 +16,26 @@ _DECIMAL = re.compile(r"decimal(128|256)\((\d+), (-?\d+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classes:
-    """The classes of a label, in the order of a model's probabilities.
+    """The classes of a label, in the order of the probabilities that the model returns.
 
-    The order is numeric for numbers and booleans, by time for times, and by code points for text. `names` are
-    the values as text, `type` is Arrow's name of the label's type. Labels that are neither numbers nor
-    booleans have the type `string`.
+    Classes are sorted by value if they are numbers or booleans, by time if they are times, and by code
+    points if they are texts. `names` are the classes as texts, and `type` is the Arrow name of the type of
+    the label. Labels that are neither numbers nor booleans have the type `string`.
     """
 
     names: tuple[str, ...] = ()
     type: str = TEXT
 
     def values(self) -> pa.Array:
-        """The classes as values of the label's type."""
+        """Return the classes as values of the type of the label."""
         return pa.array(self.names, pa.string()).cast(_arrow_type(self.type))
 
     def numbers(self, label: pa.ChunkedArray) -> Floats:
-        """Return for each row the number of its class: -1 for a class that was not in training, NaN for a
-        missing value.
+        """Return for each row the number of its class: -1 for a class that the training rows do not have,
+        NaN for a missing label.
 
-        Numbers of another type are compared as doubles, and all other values as text.
+        If the label has another numeric type than in training, its values are compared as doubles. All other
+        values are compared as texts.
         """
         label, values = _plain(label), self.values()
         if label.type != values.type:
@@ -46,13 +47,14 @@ class Classes:
         return result
 
     def truth(self, label: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the labels in the form in which they are written beside predictions: numbers and booleans
-        unchanged, all other labels as text."""
+        """Return the true labels as a prediction table stores them: numbers and booleans unchanged, all
+        other labels as texts."""
         return label.cast(pa.string()) if self.type == TEXT else _plain(label)
 
 
 def find_classes(label: pa.ChunkedArray) -> Classes:
-    """The classes of these labels. The empty text is a class; a missing label is not."""
+    """Return the classes that occur in a column of labels. The empty text is a class, but a missing label is
+    not."""
     values = pc.unique(_plain(label)).drop_null()
     values = values.take(pc.sort_indices(values))
     return Classes(
@@ -62,8 +64,8 @@ def find_classes(label: pa.ChunkedArray) -> Classes:
 
 
 def _plain(label: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert all texts to the type `string`; in numbers, replace NaN and infinity by missing values, and
-    negative zero by zero."""
+    """Convert all texts of a label column to the type `string`. Among numbers, replace NaN and infinity by
+    missing values, and negative zero by zero."""
     if is_text(label.type):
         return label.cast(pa.string())
     if not pa.types.is_floating(label.type):
@@ -81,5 +83,5 @@ def _arrow_type(name: str) -> pa.DataType:
 
 
 def probability_columns(classes: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a prediction that hold the classes' probabilities."""
+    """Return the names of the columns of a prediction that hold the probabilities of the classes."""
     return tuple(f"probability_{name}" for name in classes)

@@ -1,5 +1,5 @@
-"""Computes mean and standard deviation of a column of numbers per batch, and merges them without reading the
-rows again."""
+"""Computes the mean and standard deviation of a column of numbers per batch, and merges the results of
+batches without reading the rows again."""
 
 from collections.abc import Mapping
 from math import isfinite, sqrt
@@ -13,10 +13,12 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(slots=True)
 class Moments:
-    """The count of finite numbers, their mean, and the sum of their squared deviations from the mean.
+    """The count of the finite numbers of a column, their mean, and the sum of their squared deviations from
+    the mean.
 
-    Moments are merged by Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing
-    Sample Variances" (1979). Unlike an SQL aggregate, the result does not depend on the number of threads.
+    Moments are merged by the method of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm
+    for Computing Sample Variances" (1979). The result does not depend on the number of threads, unlike the
+    result of an SQL aggregate.
     """
 
     count: int = 0
@@ -25,14 +27,15 @@ class Moments:
 
     @classmethod
     def known(cls, facts: Mapping[str, Any], count: int) -> "Moments":
-        """Moments from the statistics that `facts` returns, for `count` numbers."""
+        """Create moments for `count` numbers from `facts`, the statistics that the method `facts`
+        returns."""
         if not count or facts.get("mean") is None:
             return cls()
         std = facts.get("std") or 0.0
         return cls(count, facts["mean"], std * std * (count - 1))
 
     def see(self, column: pa.Array) -> None:
-        """Add the finite numbers of a column."""
+        """Add the finite numbers of a column to these moments."""
         numbers = pc.cast(column, pa.float64(), safe=False)
         mean = pc.mean(numbers).as_py()
         if mean is not None and not isfinite(mean):
@@ -43,7 +46,7 @@ class Moments:
             self.add(Moments(count, mean, pc.variance(numbers, ddof=0).as_py() * count))
 
     def add(self, other: "Moments") -> None:
-        """Add the numbers that the other moments count."""
+        """Add the numbers that `other` has counted to these moments."""
         count = self.count + other.count
         if not other.count:
             return
@@ -54,8 +57,8 @@ class Moments:
         self.count = count
 
     def facts(self) -> dict[str, float | None]:
-        """Mean and standard deviation (of a sample); None if there is no number or the value is
-        not finite."""
+        """Return the mean and the standard deviation (of a sample). A statistic is None if there are no
+        numbers or if the statistic is not finite."""
         std = sqrt(self.squares / (self.count - 1)) if self.count > 1 else None
         return {
             "mean": self.mean if self.count and isfinite(self.mean) else None,

@@ -1,4 +1,5 @@
-"""Statistics of a table's columns, computed in one pass. Statistics from several processes can be merged."""
+"""Computes statistics of the columns of a table in one pass. The statistics that several processes computed
+can be merged."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -18,17 +19,19 @@ from gridmill.jobs.duckdb_engine import fetch_rows, literal, open_engine, quoted
 
 COUNTED, MOMENTS = "counted", "moments"
 TOLD_AT_ONCE = 16
-"""The number of columns per query. DuckDB allocates a vector of states for each column, 2.2 MiB even for a
-single row."""
+"""The number of columns whose statistics one query computes. DuckDB allocates a vector of states for each
+column, which takes 2.2 MiB even for a single row."""
 Facts = Mapping[str, Mapping[str, Any]]
 Files = Mapping[str, pa.RecordBatchReader]
-"""The name of the file and the row number. Rows are read in this order."""
+"""Files to read: for each file its name and a row number. Rows are read in the order of this list of
+files."""
 
 
 def describe(context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema) -> Facts:
-    """Return for each column: nulls, min, max and approximate distinct count; for numbers also mean and std.
+    """Return statistics for each column of a table: nulls, min, max and approximate distinct count, and for
+    numbers also mean and std.
 
-    The values are JSON. Nested columns are left out. The rows are read once.
+    The values are JSON. Nested columns have no statistics. The rows are read only once.
     """
     count = _ColumnCounter(columns=columns, schema=schema)
     if not count.plain:
@@ -41,7 +44,8 @@ def describe(context: JobContext, files: Files, columns: Sequence[str], schema: 
 def note_facts(
     context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema, target: Path
 ) -> None:
-    """Write the statistics of a part's rows into a file, for `join_facts`. Raises OSError."""
+    """Write the statistics of the rows of one part into a file, so that `join_facts` can merge the parts.
+    Raises OSError."""
     count = _ColumnCounter(columns=columns, schema=schema)
     with open_engine(context, {"described": count.passing(files)}, database=str(target)) as engine:
         engine.execute(count.sql())
@@ -54,7 +58,8 @@ def note_facts(
 
 
 def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema) -> Facts:
-    """Return the result of `describe` for the rows of all parts together (at least one part)."""
+    """Return the statistics that `describe` would return for the rows of all parts together (at least one
+    part)."""
     plain = _plain(columns, schema)
     if not plain:
         return {}
@@ -70,9 +75,10 @@ def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema)
 
 @dataclass(slots=True, kw_only=True)
 class _ColumnCounter:
-    """Counts rows while they are read.
+    """Counts the numbers of each column while the rows are read.
 
-    Moments are kept per file. So the result does not depend on which process read the file.
+    The moments are stored separately for each file, so the result does not depend on which process read a
+    file.
     """
 
     columns: Sequence[str]
@@ -84,7 +90,7 @@ class _ColumnCounter:
         return _plain(self.columns, self.schema)
 
     def passing(self, files: Files) -> pa.RecordBatchReader:
-        """Yield the same batches, and count their moments."""
+        """Yield the batches of the files unchanged, and add their numbers to the moments."""
         schema = pa.schema([self.schema.field(name) for name in self.plain])
         return pa.RecordBatchReader.from_batches(schema, self._passing(files))
 
@@ -98,7 +104,8 @@ class _ColumnCounter:
                 yield batch.select(self.plain)
 
     def sql(self) -> str:
-        """Write a table of one row with the mergeable aggregates of each column."""
+        """Return SQL that writes a table of one row with the aggregates of each column. Such tables can be
+        merged."""
         counted = ['count(*) AS "rows"']
         for number, name in enumerate(self.plain):
             column = quoted(name)
@@ -127,7 +134,7 @@ def _facts(
     plain: Sequence[str],
     moments: Mapping[tuple[str, str], Moments],
 ) -> Facts:
-    """The statistics from several tables of aggregates."""
+    """Return the statistics of all columns, computed from several tables of aggregates."""
     result: dict[str, dict[str, Any]] = {name: {} for name in plain}
     counted = engine.table(tables[0])
     types = dict(zip(counted.columns, map(str, counted.types), strict=True))
@@ -147,7 +154,7 @@ def _column_facts(
     types: Mapping[str, str],
     numbers: Sequence[int],
 ) -> Mapping[str, Any]:
-    """The statistics of some of the columns; `types` are the types of the aggregates."""
+    """Return the statistics of some of the columns. `types` are the types of the aggregates."""
     wanted = [
         f"{_python_safe(_together(number, fact, len(tables)), types.get(f'{number} {fact}', ''))}"
         f" AS {_key(number, fact)}"
@@ -160,15 +167,15 @@ def _column_facts(
 
 
 def _python_safe(sql: str, kind: str) -> str:
-    """Return SQL for a value that Python can represent. A time outside the years 1 to 9999 becomes a missing
-    value."""
+    """Return SQL that computes a value which Python can represent. The SQL replaces a time outside the years
+    1 to 9999 by a missing value."""
     if kind != "DATE" and not kind.startswith("TIMESTAMP"):
         return sql
     return f"CASE WHEN {sql} BETWEEN '0001-01-02'::{kind} AND '9999-12-30'::{kind} THEN {sql} END"
 
 
 def _together(number: int, fact: str, count: int) -> str:
-    """The SQL of one statistic of a column over all tables of aggregates."""
+    """Return SQL for one statistic of a column over all tables of aggregates."""
     tables = [f"t{one}" for one in range(count)]
     if fact == "nulls":
         return " + ".join(f'{one}."rows" - {one}.{_key(number, "known")}' for one in tables)
@@ -186,7 +193,8 @@ def _by_column(moments: Mapping[tuple[str, str], Moments]) -> Mapping[str, Momen
 
 
 def json_value(value: object) -> Any:  # noqa: ANN401  JSON has no better type
-    """Return the value as JSON: times in ISO 8601, long texts shortened, None for NaN and infinity."""
+    """Return the value in a form that JSON can store: times in ISO 8601, long texts shortened, None for NaN
+    and infinity."""
     match value:
         case bool() | int() | None:
             return value

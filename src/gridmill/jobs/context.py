@@ -1,4 +1,4 @@
-"""The context that a built-in job receives, and the result that it returns."""
+"""The context that a built-in job receives, and the result that the job returns."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from gridmill.errors import InputError, UnsafePathError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """The result of a job: its outputs, and metrics to show. `size` is the measured size of the data,
-    `parallel` the usage of the job's workers."""
+    """The result of a job: its outputs, and the metrics that Gridmill shows. `size` is the measured size of
+    the data, and `parallel` is the resource usage of the worker processes of the job."""
 
     outputs: tuple[Output, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -30,21 +30,23 @@ class JobResult:
 
 
 CODE = "code"
-"""Folder of the project's code in a job's work folder, and in a model's folder."""
+"""The name of the folder with the code of the project, inside the work folder of a job and inside the folder
+of a model."""
 
 
 class PrunedError(Exception):
-    """The hyperparameter search stops this training, because another trial will be better."""
+    """The hyperparameter search stops this training early, because another trial will probably be better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
     """The context of one attempt, which the code of the job receives.
 
-    Text that the job prints to stdout and stderr becomes the attempt's log. `work` is a private folder that
-    is deleted after the attempt. Progress and metrics are written to `events_fd`, one JSON object per line;
-    if it is None, they are not reported. `pythons` are the interpreters of the environments that were built
-    for the job. Their keys are the names of the inputs that need them; "" is the job itself.
+    The text that the job prints to stdout and stderr becomes the log of the attempt. `work` is a private
+    folder, which is deleted after the attempt. Progress and metrics are written to the file descriptor
+    `events_fd`, one JSON object per line. If `events_fd` is None, progress and metrics are not reported.
+    `pythons` are the interpreters of the environments that were built for the job. The keys of `pythons` are
+    the names of the inputs that need an environment; the key "" belongs to the job itself.
     """
 
     order: AttemptOrder
@@ -59,9 +61,11 @@ class JobContext:
 
     @property
     def output(self) -> Path:
-        """The folder of this attempt in the storage root, made at first use.
+        """The folder of this attempt in the storage root. This property creates the folder when it is used
+        first.
 
-        A rank other than 0 gets a private folder: only the output of rank 0 is stored.
+        If the rank of this process is not 0, the folder is private to this process, because only the output
+        of rank 0 is stored.
         """
         path = self.work / "output" if self.rank else self.below_root(self.order.output_uri)
         path.mkdir(parents=True, exist_ok=True)
@@ -69,35 +73,38 @@ class JobContext:
 
     @property
     def rank(self) -> int:
-        """The rank of this process in its gang; 0 if the job has no gang."""
+        """The rank of this process in its gang. The rank is 0 if the job has no gang."""
         return self.order.gang.rank if self.order.gang else 0
 
     @property
     def checkpoints(self) -> Path | None:
-        """The folder with checkpoints, which all attempts of the same work share until one succeeds.
+        """The folder with the checkpoints of a job, which all attempts with the same fingerprint share until
+        one of them succeeds.
 
-        The folder may not exist yet. None if the job has no such folder.
+        The folder with checkpoints may not exist yet. The value is None if the job has no folder for
+        checkpoints.
         """
         return self.below_root(self.order.checkpoint_uri) if self.order.checkpoint_uri else None
 
     def below_root(self, uri: str) -> Path:
-        """Return the path of a URI relative to the storage root. Raises UnsafePathError if the URI is empty
-        or leaves the root."""
+        """Return the path of a URI relative to the storage root. Raises UnsafePathError if the URI is empty,
+        or if its path is outside the storage root."""
         path = below(self.root, uri).resolve()
         if not path.is_relative_to(self.root.resolve()):
             raise UnsafePathError(f"{uri!r} is outside the storage root {self.root}")
         return path
 
     def input(self, name: str) -> Artifact:
-        """The artifact with the declared name `name`. Raises InputError if there is none."""
+        """Return the input artifact with the declared name `name`. Raises InputError if the job has no input
+        with this name."""
         for entry in self.order.inputs:
             if entry.name == name:
                 return entry.artifact
         raise InputError(f"job {self.order.job.name!r} has no input {name!r}")
 
     def python(self, name: str = "") -> str:
-        """The interpreter for the code of this input, or for the job's own code; Gridmill's interpreter by
-        default."""
+        """Return the path of the Python interpreter for the code of the input `name`, or for the code of the
+        job itself. By default this is the interpreter of Gridmill."""
         return self.pythons.get(name, sys.executable)
 
     @property
@@ -110,8 +117,8 @@ class JobContext:
         self._emit({"type": "progress", "done": done, "total": total, "unit": unit, "note": note})
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
-        """Report a metric's value while the job runs; with `step`, the values form a curve. NaN and infinity
-        are not reported."""
+        """Report the value of a metric while the job runs. If each report has a `step`, the values form a
+        curve. The values NaN and infinity are not reported."""
         if not isfinite(value):
             return
         self._emit({"type": "metric", "name": name, "value": float(value), "step": step})

@@ -1,5 +1,5 @@
-"""Reads a dataset's Parquet files as one sequence of rows. It can read any range without reading the other
-rows."""
+"""Reads the Parquet files of a dataset as a single sequence of rows. This module can read any range of rows
+without reading the other rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from gridmill.errors import DataError, StorageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group: the rows from `start` to `stop` (exclusive) of the dataset."""
+    """A row group of a dataset: its rows have the numbers from `start` to `stop` (exclusive)."""
 
     file: Path
     group: int
@@ -23,18 +23,19 @@ class RowGroup:
 
 
 Fetch: TypeAlias = "Callable[[RowGroup, tuple[str, ...]], pa.Table]"
-"""Returns all rows of these columns of a row group."""
+"""A function that returns all rows of a row group, with the requested columns."""
 
 
 def fetch_piece(piece: RowGroup, columns: tuple[str, ...]) -> pa.Table:
-    """Read these columns of the row group (see `Fetch`)."""
+    """Read the requested columns of a row group (see `Fetch`)."""
     with pq.ParquetFile(piece.file) as file:
         return file.read_row_group(piece.group, columns=list(columns), use_threads=False).select(columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitions:
-    """The files of a folder in the order of their names. Rows are numbered over all files."""
+    """The files of a dataset in the order of their names. Row numbers continue from each file to the
+    next."""
 
     pieces: tuple[RowGroup, ...]
     schema: pa.Schema
@@ -52,9 +53,10 @@ class Partitions:
         *,
         fetch: Fetch = fetch_piece,
     ) -> pa.Table:
-        """Return rows `start` to `stop` (exclusive; default: all) of these columns, in order.
+        """Return the rows from `start` to `stop` (exclusive; by default all rows) with these columns, in
+        order.
 
-        To read many ranges one after another, pass a `fetch` that caches row groups.
+        To read many ranges one after another, pass a function `fetch` that caches row groups.
         """
         end = self.rows if stop is None else stop
         parts = [
@@ -68,8 +70,8 @@ class Partitions:
 
 
 def open_partitions(folder: Path) -> Partitions:
-    """The dataset in `folder`. Raises StorageError if its files do not exist, DataError if they cannot be
-    read."""
+    """Open the dataset in `folder`. Raises StorageError if the files of the dataset do not exist, DataError
+    if they cannot be read."""
     files = sorted(path for path in folder.rglob("*.parquet") if not path.name.startswith((".", "_")))
     if not files:
         raise StorageError(

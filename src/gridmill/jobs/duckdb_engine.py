@@ -1,4 +1,5 @@
-"""DuckDB with the memory, threads and folder of an attempt, and without access to files and extensions."""
+"""Opens DuckDB with the memory, threads and folder of an attempt, and without access to files and
+extensions."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,15 +10,17 @@ import duckdb
 from gridmill.jobs.context import JobContext
 
 Types: TypeAlias = Mapping[str, str]
-"""A table's columns in order, with their DuckDB types."""
+"""The columns of a table in order, with their DuckDB types."""
 
 BASE_BYTES = 192 * 2**20
-"""Memory in bytes that Python, its libraries and Parquet's writer (for one row group) use before any row is
-read."""
+"""The memory in bytes that Python, its libraries and the Parquet writer (for one row group) use before any
+row is read."""
 MEMORY_SHARE = 0.7
-"""DuckDB's share of the attempt's remaining memory. Parquet's writer and Arrow batches use the rest."""
+"""The fraction of the remaining memory of the attempt that DuckDB may use. The Parquet writer and Arrow
+batches use the remaining memory."""
 SMALL_SHARE = 0.35
-"""DuckDB's smallest share. It applies if much memory is used outside of the engine."""
+"""The smallest fraction of the memory for DuckDB. This fraction applies if the job needs much memory outside
+of the SQL engine."""
 LEAST_MEMORY_BYTES = 144 * 2**20
 
 
@@ -29,12 +32,13 @@ def open_engine(
     reserved_bytes: int = 0,
     database: str = ":memory:",
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a connection that can read only `tables` (Arrow tables, datasets or readers, each of which becomes
-    a view).
+    """Open a connection that can read only `tables`. Each Arrow table, dataset or reader in `tables` becomes
+    a view.
 
-    The connection uses its share of the attempt's memory; `reserved_bytes` bytes are needed outside the
-    engine. If the memory is not enough, DuckDB writes temporary data to the work folder. Rows without ORDER
-    BY keep the order in which they are read. The engine's own tables are stored in the file `database`.
+    The connection uses a fixed fraction of the memory of the attempt. `reserved_bytes` is the memory that
+    the job needs outside of DuckDB. If the memory is not enough, DuckDB writes temporary data to the work
+    folder. The rows of a query without ORDER BY keep the order in which DuckDB reads them. Tables that
+    DuckDB creates itself are stored in the file `database`.
     """
     with duckdb.connect(database, config=_config(context, reserved_bytes)) as connection:
         for statement in ("SET TimeZone = 'UTC'", "SET enable_external_access = false"):
@@ -46,7 +50,7 @@ def open_engine(
 
 
 def engine_bytes(context: JobContext, reserved_bytes: int = 0) -> int:
-    """Return the memory that an engine needs if this number of bytes is used outside of it."""
+    """Return the memory for DuckDB in bytes, if the job needs `reserved_bytes` outside of DuckDB."""
     whole = context.order.given.memory_bytes - BASE_BYTES
     wanted = max(whole * SMALL_SHARE, whole - reserved_bytes)
     return max(LEAST_MEMORY_BYTES, int(min(whole * MEMORY_SHARE, wanted)))
@@ -69,7 +73,7 @@ def _config(context: JobContext, reserved_bytes: int) -> dict[str, str | bool | 
 
 
 def fetch_rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
-    """Return all rows of a query, as dicts. This is for small results.
+    """Return all rows of a query as dicts. Use this function only for small results.
 
     A time outside the years 1 to 9999 is returned as text.
     """
@@ -92,10 +96,10 @@ def _python_value(value: Any) -> Any:  # noqa: ANN401  a value of any type
 
 
 def quoted(name: str) -> str:
-    """Return the text as an SQL identifier. It may contain any characters."""
+    """Return the text as a quoted SQL identifier. The identifier may contain any characters."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Return the text as an SQL string. It may contain any characters."""
+    """Return the text as a quoted SQL string. The string may contain any characters."""
     return "'" + text.replace("'", "''") + "'"

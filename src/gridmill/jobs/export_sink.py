@@ -1,7 +1,8 @@
-"""`python -m gridmill.jobs.export_sink`: writes the rows of a sink's version as Parquet for a command.
+"""`python -m gridmill.jobs.export_sink` writes the rows of a version of a sink as Parquet, so that a command
+can read them.
 
-It is a separate process, so that a pod never imports the libraries that read tables. It reads its request as
-JSON from standard input.
+This program is a separate process, so that a pod never imports the libraries that read tables. The program
+reads its request as JSON from standard input.
 """
 
 import os
@@ -34,9 +35,9 @@ class ExportRequest:
 
 
 def write_rows(wanted: ExportRequest) -> None:
-    """Write the version's rows except rows in outages, with the table's columns.
+    """Write the rows of the version with the columns of the table, except rows whose times are in an outage.
 
-    For a version without rows, write a file without rows. Raises StorageError.
+    If the version has no rows, write a file without rows. Raises StorageError.
     """
     folder = Path(wanted.folder)
     with storage_errors(folder):
@@ -50,14 +51,15 @@ def write_rows(wanted: ExportRequest) -> None:
 
 
 def _rows(wanted: ExportRequest) -> pa.RecordBatchReader:
-    """Batches of at most one row group."""
+    """Return the rows of the version in batches of at most one row group."""
     table = open_version(below(wanted.root, wanted.output.uri), wanted.output)
     assert isinstance(table, RowGroupDataset)
     return table.turns().to_reader()
 
 
 def main() -> int:
-    """Print a failure to standard output, in the format of `errors.to_body`."""
+    """Write the rows. If an error occurs, print a message to standard output in the format of
+    `errors.to_body`."""
     try:
         write_rows(decode(sys.stdin.buffer.read(), ExportRequest))
     except GridmillError as error:

@@ -1,7 +1,7 @@
-"""SQL expressions: builds SQL text (names, intervals, moments, SELECT) and checks the SQL of users.
+"""SQL expressions: builds SQL text (names, intervals, times, SELECT) and checks the SQL of users.
 
-A user writes one SELECT, or one expression that can use only the columns of its own row. Building text has
-no side effects.
+A user writes a SELECT statement, or an expression that can use only the columns of its own row. The
+functions that build SQL text have no side effects.
 """
 
 import json
@@ -20,30 +20,29 @@ from gridmill.jobs.duckdb_engine import Types, fetch_rows, literal, quoted
 TIME, KNOWN, AT, CODE = "__time", "__known", "__at", "__code"
 LABEL_KNOWN, LABEL_TIME, DROPPED = "__label_known", "__label_time", "__dropped"
 LABEL_FROM, LABEL_OF, NEXT = "__label_from", "__label_of", "__next"
-"""Hidden columns.
-
-LABEL_FROM: when the row from which the label is taken becomes known. LABEL_OF: the value from which a label
-of events is computed. NEXT: whether all of the next rows exist.
+"""The names of hidden columns. LABEL_FROM is the time at which the row from which the label is taken becomes
+known. LABEL_OF is the value from which a label of events is computed. NEXT is true if all of the next rows
+exist.
 """
 HIDDEN = (TIME, KNOWN, AT, CODE, LABEL_KNOWN, LABEL_TIME, LABEL_FROM, LABEL_OF, NEXT, DROPPED)
-"""Columns of the query that are not in the dataset."""
+"""The names of columns that the query returns and the dataset does not contain."""
 FLOATS = ("DOUBLE", "FLOAT")
 _CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_timestamp", "localtimestamp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowScope:
-    """The rows to compute: those after the time `after` (None: all rows).
+    """The rows to compute: those after the time `after`, or all rows if `after` is None.
 
-    For windows and lags, the rows from the time `history` are enough (None: all rows are needed).
+    Windows and lags read only the rows from the time `history`, or all rows if `history` is None.
     """
 
     after: datetime | None = None
     history: datetime | None = None
 
     def recent(self, time: str) -> tuple[str, ...]:
-        """Return the SQL condition that selects the needed rows. The column `time` is the time at which a row
-        is known."""
+        """Return the SQL condition that selects the rows to compute and their history. The column `time` has
+        the time at which each row is known."""
         return (f"{time} >= {moment(self.history)}",) if self.history is not None else ()
 
 
@@ -54,7 +53,8 @@ def select(
     more: Sequence[str] = (),
     indent: str = "    ",
 ) -> str:
-    """SELECT `first`, and `columns` (name -> SQL) one per line, FROM `table`, followed by `more`."""
+    """Return a SELECT statement: the columns `first`, then `columns` (SQL by name), one per line, from
+    `table`, followed by the text `more`."""
     listed = [", ".join(first)] if first else []
     listed += [f"{sql} AS {quoted(name)}" for name, sql in columns.items()]
     lines = [f"{indent}SELECT {listed[0]}"] + [f"{indent}    {item}" for item in listed[1:]]
@@ -63,15 +63,15 @@ def select(
 
 
 def quote_all(names: Iterable[str]) -> list[str]:
-    """Return the names as SQL identifiers."""
+    """Return the names as quoted SQL identifiers."""
     return [quoted(name) for name in names]
 
 
 def sql_text(expression: str) -> str:
-    """Return the expression as text that can be put in parentheses.
+    """Return the expression as text that can be written between parentheses.
 
-    A line break is added, so that a comment in the expression does not hide the closing parenthesis. A column
-    may have a name that is also a word of SQL (`at`, `end`).
+    The text ends with a line break, so that a comment in the expression does not hide the closing
+    parenthesis. A column name that is also an SQL keyword (`at`, `end`) is allowed.
     """
     text = expression.strip()
     if text.isidentifier() and text.lower() not in _CONSTANTS:
@@ -80,7 +80,7 @@ def sql_text(expression: str) -> str:
 
 
 def interval(seconds: float) -> str:
-    """An SQL interval, exact to the microsecond."""
+    """Return an SQL interval, exact to the microsecond."""
     whole = round(seconds * 1_000_000)
     if whole % 1_000_000 == 0:
         return f"INTERVAL '{whole // 1_000_000} seconds'"
@@ -88,7 +88,7 @@ def interval(seconds: float) -> str:
 
 
 def moment(time: datetime) -> str:
-    """An SQL timestamp."""
+    """Return an SQL timestamp."""
     return f"TIMESTAMP {literal(time.isoformat(sep=' '))}"
 
 
@@ -103,9 +103,10 @@ _CHANGING = ("VOLATILE", "CONSISTENT_WITHIN_QUERY")
 
 
 def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: int = 0) -> dict[str, Any]:
-    """Return the syntax tree of one SELECT. Raises InputError with the position of the error.
+    """Return the syntax tree of a single SELECT statement. Raises InputError with the position of the error
+    in the SQL.
 
-    `lines_before` is the number of lines before the user's own text.
+    `lines_before` is the number of lines that come before the text of the user.
     """
     tree = json.loads(_value(engine, f"SELECT json_serialize_sql({literal(sql)})"))
     if tree["error"]:
@@ -118,8 +119,8 @@ def parse_select(engine: duckdb.DuckDBPyConnection, sql: str, *, lines_before: i
 
 
 def _word_hint(engine: duckdb.DuckDBPyConnection, sql: str, at: int) -> str:
-    """Return a hint for a syntax error at a reserved word of SQL: the word may be meant as the name of a
-    column, or as the last word of such a name."""
+    """Return a hint for a syntax error at an SQL keyword, because the user may mean the keyword as the name
+    of a column, or as the last word of a column name."""
     tokens = duckdb.tokenize(sql)
     starts = [start for start, kind in tokens if kind == duckdb.token_type.keyword]
     match = _WORD.match(sql, max((start for start in starts if start <= at), default=len(sql)))
@@ -140,7 +141,7 @@ def _kept(word: str) -> str:
 
 
 def check_syntax(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> dict[str, Any]:
-    """Return the syntax tree of a SELECT that has only this expression. Raises InputError."""
+    """Return the syntax tree of a SELECT statement that contains only this expression. Raises InputError."""
     try:
         return parse_select(engine, f"SELECT (\n{sql_text(text)}\n)", lines_before=1)
     except InputError as error:
@@ -148,13 +149,13 @@ def check_syntax(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> di
 
 
 def is_ordered(node: dict[str, Any]) -> bool:
-    """Whether the query defines the order of its rows."""
+    """Return whether the query defines the order of its rows."""
     return any(modifier.get("type") == "ORDER_MODIFIER" for modifier in node.get("modifiers", []))
 
 
 def expression_columns(engine: duckdb.DuckDBPyConnection, text: str, place: str) -> tuple[str, ...]:
-    """The columns that an expression uses. Raises InputError for an expression that uses more
-    than one row."""
+    """Return the columns that an expression uses. Raises InputError if the expression uses more than one
+    row."""
     if not text.strip():
         raise InputError("there is no expression", hint="Write SQL over the row's columns.", place=place)
     node = check_syntax(engine, text, place)
@@ -196,16 +197,16 @@ def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, 
 
 
 def _function(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[str, str]]:
-    """Return the kinds of the functions with this name, and whether their results can change between
-    calls."""
+    """Return the kinds of the SQL functions with this name, and whether the results of these functions can
+    change between calls."""
     if not _KINDS:
         _KINDS.update(_functions(engine, ""))
     return _KINDS.get(name) or _functions(engine, f"WHERE function_name = {literal(name)}").get(name, [])
 
 
 _KINDS: dict[str, list[tuple[str, str]]] = {}
-"""The kinds of DuckDB's own functions. They are read once: a query for one function takes as long as a query
-for all functions."""
+"""The kinds of the functions that DuckDB itself defines. All kinds are read together, because a query for
+one function takes as long as a query for all functions."""
 
 
 def _functions(engine: duckdb.DuckDBPyConnection, where: str) -> dict[str, list[tuple[str, str]]]:
@@ -227,14 +228,15 @@ def _walk(node: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401  a JSON tree
 
 
 def types_of(engine: duckdb.DuckDBPyConnection, sql: str) -> dict[str, str]:
-    """The columns of a query and their types. The query is not executed. Raises duckdb.Error."""
+    """Return the columns of a query and their types. This function does not execute the query. Raises
+    duckdb.Error."""
     return {row["column_name"]: row["column_type"] for row in fetch_rows(engine, f"DESCRIBE {sql}")}
 
 
 def expression_type(
     engine: duckdb.DuckDBPyConnection, text: str, table: str, types: Types, place: str
 ) -> str:
-    """The type of an expression over a table. Raises InputError."""
+    """Return the type of an expression over the columns of a table. Raises InputError."""
     try:
         types_found = types_of(engine, f"SELECT ({sql_text(text)}\n) FROM {quoted(table)}")
     except duckdb.Error as error:
@@ -243,9 +245,9 @@ def expression_type(
 
 
 def explain(error: duckdb.Error, types: Types, place: str, sql: str = "") -> InputError:
-    """Return DuckDB's message, the position of the error, and the existing columns.
+    """Return an InputError with the message of DuckDB, the position of the error, and the existing columns.
 
-    If DuckDB gives no position, the name in the message is searched in `sql`.
+    If DuckDB gives no position, this function searches `sql` for the name in the message.
     """
     message, _, position = str(error).partition("\n\n")
     text = message.partition(": ")[2] or message

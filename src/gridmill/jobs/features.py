@@ -1,4 +1,5 @@
-"""Encodes columns of a dataset as a matrix of numbers, the same way in training, prediction and serving."""
+"""Encodes columns of a dataset as a matrix of numbers, in the same way in training, prediction and
+serving."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -15,19 +16,20 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 AT_ONCE = 2**15
-"""Rows that are encoded at once."""
+"""The number of rows that are encoded in one step."""
 OTHERS = "(others)"
-"""The name of the common input of all rarer categories."""
+"""The name of the input that all rare categories of a column share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How one column becomes inputs: a numeric column is one input, other columns have a 0/1 input for each
-    category.
+    """The conversion of a column into inputs of a model. A numeric column becomes one input. Any other
+    column has a 0/1 input for each category.
 
-    `type` is Arrow's. `categories` are those of the training rows. If there are too many, `categories` are
-    only the most frequent categories, and the last input is 1 for all `others`. If a value has no input or is
-    missing, all inputs are 0. Missing and infinite numbers are NaN.
+    `type` is the Arrow type of the column. `categories` are the categories that the training rows have. If
+    there are too many categories, `categories` has only the most frequent categories, and the last input is
+    1 for all `others`. If a category has no input, or if the value is missing, all inputs of the column are
+    0. The inputs of missing and infinite numbers are NaN.
     """
 
     column: str
@@ -37,7 +39,7 @@ class Encoding:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs: `temp`, or `origin=EWR`, `origin=JFK`, ..."""
+        """The names of the inputs, such as `temp`, or `origin=EWR` and `origin=JFK`."""
         if self.categories is None:
             return (self.column,)
         names = (*self.categories, OTHERS) if self.others else self.categories
@@ -45,7 +47,7 @@ class Encoding:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether the type is a number or boolean, or the type of a column without any values."""
+    """Return whether the column type is a number or boolean, or the type of a column without any values."""
     tests = (
         pa.types.is_integer,
         pa.types.is_floating,
@@ -57,14 +59,15 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether the type is text, plain or dictionary-encoded."""
+    """Return whether the column type is text, plain or dictionary-encoded."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def encode(table: pa.Table, encodings: Sequence[Encoding]) -> Floats:
-    """The inputs, [rows, inputs]. Raises DataError if a column is missing or has changed its type."""
+    """Return the inputs as an array of the shape [rows, inputs]. Raises DataError if a column is missing or
+    has another type than in training."""
     matrix = np.empty((table.num_rows, sum(len(encoding.inputs) for encoding in encodings)))
     # to encode a whole column at once would write to every memory page of the matrix
     for start in range(0, table.num_rows or 1, AT_ONCE):
@@ -99,11 +102,11 @@ def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:
 
 
 def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers) -> int:
-    """Return the number of rows with a category that is not in the training rows; all inputs of such a
+    """Return the number of rows with a category that the training rows do not have. All inputs of such a
     category are 0.
 
-    Columns in which rarer categories share an input are not counted: an unknown category is treated as a rare
-    category.
+    Columns in which rare categories share an input are not counted, because an unknown category is treated
+    as a rare category.
     """
     unknown = np.zeros(len(rows), bool)
     for encoding in encodings:
@@ -115,7 +118,7 @@ def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers
 
 
 def numbers(column: pa.ChunkedArray) -> Floats:
-    """Return a numeric column as doubles. Missing and infinite numbers become NaN."""
+    """Return a numeric column as doubles. Missing and infinite numbers become NaN in the result."""
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan)
     values: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy().astype(np.float64, copy=True)
@@ -124,8 +127,8 @@ def numbers(column: pa.ChunkedArray) -> Floats:
 
 
 def list_numbers(column: pa.ChunkedArray, width: int) -> Floats:
-    """A column of lists as [rows, width]; all NaN for a row without a list. Raises DataError for a list of
-    another length."""
+    """Return a column of lists as an array [rows, width]. A row without a list contains only NaN. Raises
+    DataError if a list has another length than `width`."""
     is_valid = np.asarray(pc.is_valid(column).to_numpy(), bool)
     lists = column.filter(pc.is_valid(column)).combine_chunks()
     if len(lists) and pc.any(pc.not_equal(pc.list_value_length(lists), width)).as_py():
@@ -136,8 +139,8 @@ def list_numbers(column: pa.ChunkedArray, width: int) -> Floats:
 
 
 def has_all_values(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Return for each row whether it has a value. If the value is a list, return whether no value of the list
-    is missing or NaN."""
+    """Return for each row whether it has a value. If the value is a list, the result is true if no element
+    of the list is missing or NaN."""
     result = np.array(pc.is_valid(column).to_numpy(), bool)
     if pa.types.is_list(column.type):
         lists = column.filter(pc.is_valid(column)).combine_chunks()
@@ -148,7 +151,8 @@ def has_all_values(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
 
 
 def as_lists(values: Floats) -> pa.Array:
-    """Return [rows, width] as a column of lists. A row that contains NaN becomes a missing value."""
+    """Return an array [rows, width] as a column of lists. A row of the array that contains NaN becomes a
+    missing value."""
     offsets = np.arange(len(values) + 1, dtype=np.int32) * values.shape[1]
     missing = pa.array(np.isnan(values).all(axis=1))
     items = pa.array(values.reshape(-1), from_pandas=True)
@@ -156,8 +160,8 @@ def as_lists(values: Floats) -> pa.Array:
 
 
 def present_values(table: pa.Table, columns: Sequence[str | None]) -> Floats:
-    """Return the values of the label columns at the time of each row, [rows] or [rows, labels]; NaN for
-    missing values."""
+    """Return the values of the label columns at the time of each row, in the shape [rows] or [rows, labels].
+    Missing values are NaN."""
     missing = np.full(table.num_rows, np.nan)
     found = [
         numbers(table[name]) if name in table.column_names and is_number(table[name].type) else missing
@@ -188,9 +192,11 @@ def _indices(codes: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def windows(rows: Integers, starts: Integers, length: int) -> Integers:
-    """Row numbers [rows, length] of the last `length` rows up to each row, within its run.
+    """Return an array [rows, length] with the numbers of the last `length` rows up to each row, within the
+    run of the row.
 
-    If a run has fewer earlier rows, its first row is repeated, so that every row has a full window.
+    If a run has fewer earlier rows, the first row of the run is repeated, so that every row has a full
+    window.
     """
     reach = rows[:, None] + np.arange(1 - length, 1)
     result: Integers = np.maximum(reach, starts[rows][:, None])

@@ -1,7 +1,7 @@
-"""`python -m gridmill.jobs.inspect_versions`: answers one question about versions, with JSON as input and
-output.
+"""`python -m gridmill.jobs.inspect_versions` answers a question about versions. The question and the answer
+are JSON.
 
-It is a separate process, so that the control node never imports the libraries that read tables.
+This program is a separate process, so that the control node never imports the libraries that read tables.
 """
 
 import os
@@ -36,7 +36,7 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 
 def answer(question: ArtifactQuery) -> ArtifactAnswer:
-    """The answer to the question. Raises InputError, StorageError."""
+    """Return the answer to a question about versions. Raises InputError, StorageError."""
     root = Path(question.root)
     if question.files:
         return ArtifactAnswer(files=files_of(root, question.artifact.output))
@@ -48,7 +48,7 @@ def answer(question: ArtifactQuery) -> ArtifactAnswer:
 
 
 def preview(root: Path, artifact: Artifact, rows: int, *, rejects: bool = False) -> Preview:
-    """The first rows of a table, or the files of a folder."""
+    """Return the first rows of a table, or a list of the files of a folder."""
     output = _rejects(artifact) if rejects else artifact.output
     if output.kind in _TABLES:
         return _head(_open(root, output), rows)
@@ -81,7 +81,7 @@ def _head(table: ds.Dataset, rows: int) -> Preview:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401  a cell
-    """Return the cell as a JSON value. Long texts are shortened."""
+    """Return the cell of a table as a JSON value. Long texts are shortened."""
     match value:
         case datetime() | date():
             return value.isoformat()
@@ -105,8 +105,8 @@ def _files(root: Path, output: Output, rows: int) -> Preview:
 def files_of(root: Path, output: Output) -> tuple[str, ...]:
     """Return the files of a version.
 
-    For a table, these are its data files and the part of the table's log that describes these data files. A
-    version without files has an empty list. Raises StorageError.
+    For a table, these are its data files, and the files of the Delta log that describe these data files. The
+    result is empty if the version has no files. Raises StorageError.
     """
     if not output.uri:
         return ()
@@ -122,9 +122,9 @@ def files_of(root: Path, output: Output) -> tuple[str, ...]:
 
 
 def log_files(folder: Path, version: int) -> tuple[str, ...]:
-    """Return the newest checkpoint up to a version, and the commits after the checkpoint.
+    """Return the newest checkpoint of the Delta log up to a version, and the commits after the checkpoint.
 
-    File names follow Delta's protocol: `%020d.json`, `%020d.checkpoint.parquet`,
+    The names of these files follow the protocol of Delta: `%020d.json`, `%020d.checkpoint.parquet`,
     `%020d.checkpoint.%010d.%010d.parquet`.
     """
     names = sorted(entry.name for entry in folder.iterdir())
@@ -136,15 +136,16 @@ def log_files(folder: Path, version: int) -> tuple[str, ...]:
 
 
 def _is_whole(names: Sequence[str], mark: int) -> bool:
-    """The checkpoints that are complete; a checkpoint of several files is complete if all of them exist."""
+    """Return whether a checkpoint is complete. A checkpoint of several files is complete if all of them
+    exist."""
     files = [name.split(".") for name in names if name.startswith(f"{mark:020}.checkpoint.")]
     return any(len(parts) == 3 or len(files) >= int(parts[3]) for parts in files if len(parts) in (3, 5))
 
 
 def compare_rows(root: Path, before: Artifact, after: Artifact, key: Sequence[str]) -> RowChanges:
-    """The number of rows of `after` that were added, removed or changed, by the columns of `key`.
+    """Return the number of rows that `after` adds, removes or changes. The columns of `key` identify a row.
 
-    The columns that both versions have are compared. Raises InputError if several rows have the same key.
+    Only columns that both versions have are compared. Raises InputError if several rows have the same key.
     """
     old, new = _open(root, before.output), _open(root, after.output)
     for name in key:
@@ -197,7 +198,7 @@ def _comparison(key: Sequence[str], shared: Sequence[str]) -> str:
 
 
 def main() -> None:
-    """Read a question from standard input; write the answer, or the error, to standard output."""
+    """Read a question from standard input, and write the answer or the error to standard output."""
     try:
         seen = answer(decode(sys.stdin.buffer.read(), ArtifactQuery))
     except GridmillError as error:

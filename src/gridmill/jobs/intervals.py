@@ -1,9 +1,10 @@
-"""Quantiles of forecasts: the prediction plus a quantile of the errors on the validation split.
+"""Quantiles of forecasts. A quantile is the prediction plus a quantile of the errors on the validation
+split.
 
-This is split conformal prediction (Lei and others 2018, "Distribution-free predictive inference for
-regression"). A quantile q of n errors is the error with the rank (n + 1) q, rounded away from the middle. If
-new rows are distributed like the validation rows, at least the promised share of them lies within the
-interval.
+This method is split conformal prediction (Lei and others 2018, "Distribution-free predictive inference for
+regression"). The quantile q of n errors is the error with the rank (n + 1) q, rounded away from the middle.
+If new rows have the same distribution as the validation rows, the interval contains at least the promised
+fraction of them.
 """
 
 import math
@@ -15,23 +16,24 @@ from gridmill.errors import InputError
 from gridmill.jobs.features import Floats
 
 Offsets = tuple[tuple[float, ...], ...]
-"""For each quantile and label, the value that is added to the prediction."""
+"""The value that is added to the prediction, for each quantile and label."""
 
 
 def quantile_columns(levels: Sequence[float]) -> tuple[str, ...]:
-    """The columns of a prediction that hold the quantiles: `prediction_q10`, `prediction_q97.5`."""
+    """Return the names of the columns of a prediction that hold the quantiles, such as `prediction_q10` and
+    `prediction_q97.5`."""
     return tuple(f"prediction_q{100 * level:.10g}" for level in levels)
 
 
 def error_quantiles(truth: Floats, predicted: Floats, levels: Sequence[float]) -> Offsets:
-    """The offsets from truth and prediction, [rows] or [rows, labels]. Raises InputError if there are too few
-    rows."""
+    """Return the offsets of the quantiles, computed from the true and predicted values in the shape [rows]
+    or [rows, labels]. Raises InputError if there are too few rows for a quantile."""
     errors = np.sort((truth - predicted).reshape(len(truth), -1), axis=0)
     return tuple(tuple(map(float, errors[_rank(level, len(errors)) - 1])) for level in levels)
 
 
 def _rank(level: float, rows: int) -> int:
-    """The rank of the quantile, from 1 to `rows`."""
+    """Return the rank of the quantile, from 1 to `rows`."""
     place = round((rows + 1) * level, 9)
     rank = math.ceil(place) if level > 0.5 else math.floor(place) if level < 0.5 else round(place)
     if not 1 <= rank <= rows:
@@ -45,18 +47,18 @@ def _rank(level: float, rows: int) -> int:
 
 
 def quantiles_of(predicted: Floats, offsets: Offsets) -> list[Floats]:
-    """For each quantile its values, in the shape of the prediction."""
+    """Return the values of each quantile, in the shape of the prediction."""
     return [predicted + (np.array(offset) if predicted.ndim > 1 else offset[0]) for offset in offsets]
 
 
 def measure_quantiles(
     truth: Floats, quantiles: Sequence[Floats], levels: Sequence[float], spread: Floats | None = None
 ) -> dict[str, float]:
-    """Return the metrics `pinball` and `coverage`.
+    """Return the metrics `pinball` and `coverage` of quantiles.
 
-    `pinball` is the mean pinball loss over rows, labels and quantiles; if there are several labels, each loss
-    is in units of the label's `spread`. `coverage` exists for at least two quantiles: the share of true
-    values between the lowest and the highest quantile.
+    `pinball` is the mean pinball loss over rows, labels and quantiles. If there are several labels, each
+    loss is divided by the `spread` of its label. `coverage` is the fraction of true values between the
+    lowest and the highest quantile. It exists if there are at least two quantiles.
     """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     above = [(truth - quantile) / scale for quantile in quantiles]

@@ -1,8 +1,9 @@
-"""The process of one attempt of a built-in job: `python -m gridmill.jobs.main FOLDER`.
+"""The process of an attempt of a built-in job: `python -m gridmill.jobs.main FOLDER`.
 
-The folder contains `order.json` and `work/`. This process writes the outcome to a temporary file there and
-renames it to `outcome.json`, so that the outcome is complete or missing. The pod adds its own measurements.
-The list of the job's files is written before the job is reported as succeeded.
+FOLDER contains `order.json` and `work/`. This process writes its outcome to a temporary file in FOLDER and
+renames the file to `outcome.json`, so that the outcome is complete or missing. The pod adds its own
+measurements to the outcome. The list of files of the version is written before the job is reported as
+succeeded.
 """
 
 import errno
@@ -40,11 +41,11 @@ from gridmill.transfer.verify import check_order, seal
 
 
 def list_made(order: AttemptOrder, outputs: Sequence[Output]) -> None:
-    """Write the list of the version's files to the path in the order. If the order has no path, write
-    nothing.
+    """Write the list of the files of the version to the path in the order. If the order has no path for the
+    list, this function writes nothing.
 
-    Files that the previous version also has (the data files of a sink's table) are not read again. Raises
-    StorageError.
+    The function does not read files that the previous version also has (data files of the table of a sink)
+    again. Raises StorageError.
     """
     root, made = Path(order.root), next((output for output in outputs if output.uri), None)
     if not order.contents_uri or made is None or (order.gang is not None and order.gang.rank):
@@ -59,7 +60,7 @@ def list_made(order: AttemptOrder, outputs: Sequence[Output]) -> None:
 
 
 def _rejects(root: Path, made: Output, previous: VersionContents) -> tuple[StoredFile, ...]:
-    """The files with the rejected rows of this version."""
+    """Return the files with the rejected rows of this version."""
     told = made.details.get("rejects") or {}
     if not told.get("uri") or told.get("table_version") is None:
         return ()
@@ -99,18 +100,19 @@ EXTRAS = (
         "learning",
     )
 )
-"""For each package that a built-in job needs: the extra of Gridmill that installs it."""
+"""For each package that a built-in job needs, the extra of Gridmill that installs the package."""
 
 
 class StoppedError(BaseException):
-    """SIGTERM arrived.
+    """The process received SIGTERM.
 
-    This is not a subclass of Exception, so that no job catches it by accident.
+    This class is not a subclass of Exception, so that no job catches it by accident.
     """
 
 
 def run(folder: Path) -> int:
-    """Run the attempt in this folder and write its outcome. Returns 0 if it succeeded, else 1."""
+    """Run the attempt in this folder and write its outcome. Returns 0 if the attempt succeeded, otherwise
+    1."""
     signal.signal(signal.SIGTERM, _stop)
     try:
         outcome = _outcome(folder)
@@ -128,7 +130,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def stopped_outcome() -> AttemptOutcome:
-    """The outcome of an attempt that was stopped."""
+    """Return the outcome of an attempt that was stopped."""
     return AttemptOutcome(state=AttemptState.STOPPED, cause=Cause.STOPPED, message="stopped")
 
 
@@ -174,15 +176,15 @@ def _result(folder: Path) -> JobResult:
 def keep_pandas_out() -> None:
     """Prevent pyarrow from importing pandas (see `gridmill.jobs.arrow`).
 
-    This must be called before any import of `pyarrow.dataset`, which looks for pandas.
+    Call this function before any import of `pyarrow.dataset`, because that import checks for pandas.
     """
     keep: Callable[[], None] = import_module("gridmill.jobs.arrow").keep_pandas_out
     keep()
 
 
 def failed_outcome(error: Exception) -> AttemptOutcome:
-    """The outcome of an attempt that raised an exception. An unexpected exception is written to the log with
-    its traceback."""
+    """Return the outcome of an attempt that raised an exception. This function writes an unexpected
+    exception to the log with its traceback."""
     cause = _cause(error)
     if isinstance(error, GridmillError):
         return AttemptOutcome(state=AttemptState.FAILED, cause=cause, message=str(error), hint=error.hint)
@@ -221,7 +223,7 @@ def _explain(error: Exception, cause: Cause) -> str:
 
 
 def write_outcome(folder: Path, outcome: AttemptOutcome) -> None:
-    """Write `outcome.json` atomically."""
+    """Write the outcome to `outcome.json` atomically."""
     partial = folder / "outcome.json.partial"
     partial.write_bytes(encode(outcome))
     partial.replace(folder / "outcome.json")
@@ -230,8 +232,9 @@ def write_outcome(folder: Path, outcome: AttemptOutcome) -> None:
 def limit_threads(threads: int) -> None:
     """Set the number of threads in the numerical libraries that are already loaded.
 
-    Libraries that are loaded later read OMP_NUM_THREADS and similar variables, which the pod has set. A
-    forked job inherits loaded libraries together with the thread numbers of its parent process.
+    Libraries that are loaded later read OMP_NUM_THREADS and similar environment variables, which the pod has
+    set. A forked job inherits loaded libraries together with the numbers of threads that its parent process
+    set.
     """
     for name, limit in _LIMITS.items():
         module = sys.modules.get(name)
@@ -260,7 +263,8 @@ _LIMITS: dict[str, Callable[[ModuleType, int], None]] = {
 
 
 def main() -> int:
-    """Run the attempt. The folder is the only argument of the program."""
+    """Run an attempt, and return the exit code. The folder of the attempt is the only argument of the
+    program."""
     return run(Path(sys.argv[1]))
 
 

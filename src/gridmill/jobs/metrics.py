@@ -1,7 +1,7 @@
-"""Metrics of predictions per split, label, step ahead and class; and the decision threshold of two classes.
+"""Metrics of predictions per split, label, step ahead and class, and the decision threshold for two classes.
 
 This module also defines whether a higher value of a metric is better, the confusion matrix, and how
-probabilities decide the class of a row.
+probabilities determine the class of a row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,11 @@ from gridmill.jobs.features import Floats, Integers
 
 
 def decide(probabilities: Floats, threshold: float | None = None) -> Integers:
-    """Return the number of each row's class, from probabilities [rows, classes].
+    """Return the number of the class of each row, from probabilities in the shape [rows, classes].
 
-    The class is the most likely one; if probabilities are equal, it is the first of them. With a `threshold`,
-    it is the second of two classes if its probability is at least the threshold.
+    The class is the most likely class. If several classes have the same probability, the first of them is
+    taken. With a `threshold`, the second of two classes is taken if its probability is at least the
+    threshold.
     """
     if threshold is None:
         return np.asarray(probabilities.argmax(axis=1), np.int64)
@@ -28,10 +29,11 @@ def decide(probabilities: Floats, threshold: float | None = None) -> Integers:
 
 
 def best_threshold(truth: Integers, probabilities: Floats) -> float:
-    """Return the threshold with the best f1 of the second of two classes. If several are equally good, return
-    the highest.
+    """Return the threshold that gives the best f1 for the second of two classes. If several thresholds give
+    the best f1, return the highest threshold.
 
-    The threshold is halfway between two probabilities that occur, so that rounding cannot change a decision.
+    The threshold is halfway between two probabilities that occur, so that rounding cannot change the class
+    of a row.
     """
     scores, place = np.unique(probabilities[:, 1], return_inverse=True)
     positive = truth == 1
@@ -50,18 +52,19 @@ NAMES: Mapping[Objective, tuple[str, ...]] = {
         *("average_precision", "f1", "precision", "recall"),
     ),
 }
-"""The metrics of each objective. Models are chosen by the first metric, unless the declaration names another
-metric."""
+"""The metrics of each objective. Models are compared by the first metric of the objective, unless the
+declaration names another metric."""
 
 
 SEARCH_METRIC, BEST_BY = "training.search.metric", "prediction.best_by"
-"""The fields in which a metric can be named."""
+"""The fields of a declaration that can name a metric."""
 
 
 def check_metric(metric: str | None, objective: Objective, place: str) -> str:
     """Return the metric by which models or trials are compared.
 
-    `place` is the field that names it. Raises InputError for a metric that the objective does not have.
+    `place` is the field of the declaration that names the metric. Raises InputError for a metric that the
+    objective does not have.
     """
     names = NAMES[objective]
     if metric is None:
@@ -82,13 +85,13 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 def regression(
     truth: Floats, predicted: Floats, naive: Floats | None = None, spread: Floats | None = None
 ) -> dict[str, float]:
-    """Return rmse, mse, mae and r2. With `naive`, another prediction of the same rows, also return skill: 1 -
-    rmse / rmse of `naive`.
+    """Return the regression metrics rmse, mse, mae and r2. With `naive`, another prediction of the same
+    rows, also return skill, which is 1 - rmse / rmse of `naive`.
 
-    All arrays are [rows] or [rows, labels]. The errors of several labels are divided by each label's `spread`
-    and averaged over all values. `spread` is 1, or the standard deviation in training if the labels have
-    different units. r2 is the mean over the labels. If the true values of a label are constant, r2 is left
-    out. If the naive prediction is perfect, skill is left out.
+    All arrays have the shape [rows] or [rows, labels]. If there are several labels, the errors of each label
+    are divided by its `spread` and averaged over all values. `spread` is 1, or the standard deviation in
+    training if the labels have different units. The metric r2 is the mean over the labels. If the true
+    values of a label are constant, r2 is left out. If the naive prediction is perfect, skill is left out.
     """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     error = _rmse(truth / scale, predicted / scale)
@@ -108,18 +111,18 @@ def _rmse(truth: Floats, predicted: Floats) -> float:
 def classification(
     truth: Integers, probabilities: Floats, threshold: float | None = None
 ) -> dict[str, float]:
-    """Return the metrics of class numbers [rows] against probabilities [rows, classes].
-
-    brier is the mean over the rows of the sum of the squared errors of all probabilities (Brier 1950,
+    """Return the classification metrics of true class numbers [rows] and probabilities [rows, classes]. The
+    metric brier is the mean over the rows of the sum of the squared errors of all probabilities (Brier 1950,
     "Verification of forecasts expressed in terms of probability", Monthly Weather Review 78(1)). For two
-    classes it is half of that: the squared error of one probability. A class that the model does not know has
-    the number -1, and its predictions are always wrong.
+    classes, brier is half of that sum, which is the squared error of a single probability. A class that the
+    model does not know has the number -1, and the prediction of such a row is always wrong.
 
-    For two classes, auc, average_precision, f1, precision and recall are those of the second class. For more
-    classes they are the mean over the classes that occur: for auc and average_precision each class against
-    the rest; for f1, precision and recall the classes that occur in truth or prediction. A metric that is
-    undefined because only one class occurs is left out. With `threshold`, the second of two classes is
-    predicted if its probability is at least the threshold. Otherwise the most likely class is predicted.
+    For two classes, the metrics auc, average_precision, f1, precision and recall refer to the second class.
+    For more than two classes, these metrics are means over classes. For auc and average_precision, each
+    class that occurs in the truth is compared with all other classes. For f1, precision and recall, the
+    classes are those that occur in the truth or in the prediction. A metric that is undefined because only
+    one class occurs is left out. With `threshold`, the second of two classes is predicted if its probability
+    is at least the threshold. Without `threshold`, the most likely class is predicted.
     """
     is_labelled = truth >= 0
     given = np.where(is_labelled, probabilities[np.arange(len(truth)), truth], 0.0)
@@ -141,22 +144,23 @@ def classification(
 
 
 def _decided(truth: Integers, predicted: Integers, classes: int) -> dict[str, float]:
-    """f1, precision and recall of the predicted classes."""
+    """Return f1, precision and recall of the predicted classes."""
     if classes == 2:
         return of_class(truth == 1, predicted == 1) if (truth == 1).any() else {}
     return mean_of_classes(truth, predicted)
 
 
 def mean_of_classes(truth: Integers, predicted: Integers) -> dict[str, float]:
-    """The means of f1, precision and recall over the classes that occur in truth or prediction. The classes
-    that the model does not know count as one class with 0 for all three."""
+    """Return the means of f1, precision and recall over the classes that occur in the truth or in the
+    prediction. All classes that the model does not know count as a single class, for which all three metrics
+    are 0."""
     present = np.union1d(truth, predicted)
     each = [of_class(truth == number, predicted == number) for number in present]
     return {name: float(np.mean([one[name] for one in each])) for name in each[0]}
 
 
 def of_class(truth: Mask, predicted: Mask) -> dict[str, float]:
-    """f1, precision and recall of one class; 0 for a value whose denominator is 0."""
+    """Return f1, precision and recall of a class. A metric is 0 if its denominator is 0."""
     right, predicted_count, true_count = (
         int(np.count_nonzero(one)) for one in (truth & predicted, predicted, truth)
     )
@@ -175,10 +179,11 @@ def _brier(truth: Integers, probabilities: Floats) -> float:
 
 
 def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[list[float]]:
-    """Return [[mean predicted probability, observed share, rows], ...] in probability bins of equal width.
+    """Return [[mean predicted probability, observed fraction, rows], ...] for bins of probabilities of equal
+    width.
 
-    For two classes the probability is that of the second class, for more classes that of the predicted class.
-    Empty bins are left out.
+    For two classes, the probability is that of the second class. For more classes, the probability is that
+    of the predicted class. Bins without rows are left out.
     """
     if probabilities.shape[1] == 2:
         predicted, came = probabilities[:, 1], truth == 1
@@ -192,7 +197,7 @@ def calibration(truth: Integers, probabilities: Floats, bins: int = 10) -> list[
 
 
 def average_precision(positive: Mask, score: Floats) -> float:
-    """The mean of the precision at each threshold, weighted by the increase of the recall (not
+    """Return the mean of the precision at each threshold, weighted by the increase of the recall (not
     interpolated)."""
     values, place = np.unique(score, return_inverse=True)
     right = np.bincount(place, weights=positive, minlength=len(values))[::-1].cumsum()
@@ -203,7 +208,7 @@ def average_precision(positive: Mask, score: Floats) -> float:
 
 def area_under_curve(positive: Mask, score: Floats) -> float:
     """Return the probability that a positive row has a higher score than a negative row. Equal scores count
-    half."""
+    as half."""
     _, place, count = np.unique(score, return_inverse=True, return_counts=True)
     rank = (np.cumsum(count) - (count - 1) / 2)[place]
     ones = np.count_nonzero(positive)
@@ -211,18 +216,19 @@ def area_under_curve(positive: Mask, score: Floats) -> float:
 
 
 def better(name: str, one: float, other: float) -> bool:
-    """Return whether `one` is better than the other value of this metric."""
+    """Return whether the value `one` of this metric is better than the value `other`."""
     return one > other if name in HIGHER_IS_BETTER else one < other
 
 
 OTHER = "(another class)"
-"""The name of the row of a confusion matrix for classes that the model does not know."""
+"""The name of the row of a confusion matrix that counts classes which the model does not know."""
 
 
 def by_label(labels: Sequence[str], truth: Floats, predicted: Floats, naive: Floats) -> list[dict[str, Any]]:
-    """Return the metrics of each label in its own unit; empty if there is only one label.
+    """Return the metrics of each label in the unit of the label. The result is empty if there is only one
+    label.
 
-    All arrays are [rows, labels].
+    All arrays have the shape [rows, labels].
     """
     if truth.ndim == 1:
         return []
@@ -235,12 +241,13 @@ def by_label(labels: Sequence[str], truth: Floats, predicted: Floats, naive: Flo
 def by_class(
     classes: Sequence[str], truth: Integers, probabilities: Floats, threshold: float | None = None
 ) -> dict[str, Any]:
-    """Return details of a classification.
+    """Return details of the classification of rows.
 
-    `classes` has for each class its rows, the number of its predictions, f1, precision, recall, auc and
-    average_precision. `macro` has the means of f1, precision and recall over the classes that occur; all
-    classes that the model does not know count as one class. `confusion` is the number of rows by truth and
-    prediction. If there are classes that the model does not know, `confusion` has a last row for them.
+    `classes` contains for each class the number of its rows, the number of its predictions, f1, precision,
+    recall, auc and average_precision. `macro` contains the means of f1, precision and recall over the
+    classes that occur. All classes that the model does not know count as a single class. `confusion` is the
+    number of rows by true class and predicted class. If there are classes that the model does not know,
+    `confusion` has an additional last row for them.
     """
     predicted = decide(probabilities, threshold)
     rows_by_class = [_of_class(name, n, truth, predicted, probabilities) for n, name in enumerate(classes)]

@@ -1,7 +1,7 @@
-"""A model as files that cannot execute code (`model.json` and `model.onnx`), and the predictors that use
-these files.
+"""Stores a model in files that cannot execute code (`model.json` and `model.onnx`), and loads predictors
+from these files.
 
-A model's output for classes is checked: only valid probabilities are accepted.
+If a model predicts classes, its output is checked, and only valid probabilities are accepted.
 """
 
 import json
@@ -25,17 +25,18 @@ from gridmill.jobs.classes import TEXT, Classes
 from gridmill.jobs.features import Encoding, Floats, Integers, windows
 
 SUM_TOLERANCE = 1e-3
-"""The largest allowed difference between 1 and the sum of a row's probabilities."""
+"""The largest allowed difference between 1 and the sum of the probabilities of a row."""
 ROUNDING = 1e-6
-"""The amount below 0 that is allowed for a probability: rounding can cause it, as 1 - p in 32-bit floats."""
+"""A probability may be below 0 by at most this amount, because rounding errors can cause it (1 - p in 32-bit
+floats)."""
 SHOWN = 6
 
 
 def check_probabilities(values: Floats, rows: Integers) -> None:
-    """Raise DataError for a row of [rows, classes] that does not hold probabilities; `rows` are the row
-    numbers.
+    """Raise DataError if a row of the array [rows, classes] does not contain valid probabilities. `rows` are
+    the row numbers for the message.
 
-    A row of only NaN has no prediction: the caller counts these rows.
+    If a row contains only NaN, it has no prediction. The caller counts these rows.
     """
     with np.errstate(invalid="ignore"):
         total = values.sum(axis=1)
@@ -69,17 +70,18 @@ def _problem(row: npt.NDArray[np.float64]) -> str:
 
 CARD, GRAPH, WEIGHTS = "model.json", "model.onnx", "weights.safetensors"
 FORMAT = 3
-"""The newest format of a card that this version can read. Before format 3 all classes were text and were
-sorted as text."""
+"""The newest format of a model card that this release of Gridmill can read. Before format 3, all classes
+were text and were sorted as text."""
 CHUNK_NUMBERS = 200_000
-"""The number of input values per call of the model: 1.6 MB, so that they stay in the CPU caches."""
+"""The number of input values in each call of the model. These values take 1.6 MB, so they stay in the CPU
+caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRowKeys:
-    """How the model's training rows can be recognised: by hashes of `columns`.
+    """Hashes of `columns` by which the training rows of a model can be recognised.
 
-    `train` and `validation` are the numbers of hashes that the model's folder stores for each split.
+    `train` and `validation` are the numbers of hashes that the folder of the model stores for each split.
     """
 
     columns: tuple[str, ...]
@@ -91,27 +93,30 @@ class TrainingRowKeys:
 class ModelCard:
     """All facts about a model except its weights: its inputs, its outputs, and its origin.
 
-    The model takes doubles [rows, inputs] (if `sequence` is None) or [rows, sequence, inputs], with NaN for
-    missing values, in the order of `encodings`. The model itself scales inputs and replaces missing values.
-    It returns the label [rows], several labels [rows, labels], or probabilities [rows, classes] in the order
-    of `classes`. The classes are text, and `class_type` is the Arrow type of their values (see `Classes`).
-    `metrics` have names of the form `SPLIT_NAME`.
+    The inputs of the model are doubles in the shape [rows, inputs] (if `sequence` is None) or [rows,
+    sequence, inputs], with NaN for missing values, in the order of `encodings`. The model itself scales the
+    inputs and replaces missing values. The model returns the label [rows], several labels [rows, labels], or
+    probabilities [rows, classes] in the order of `classes`. The classes are stored as text, and `class_type`
+    is the Arrow type of their values (see `Classes`). The names in `metrics` have the form `SPLIT_NAME`.
 
-    The following fields have a value for each label. `label_columns`: the column whose later value the label
-    is. `presents`: the input with the present value. `constant`: the prediction of the naive model if no
-    value can be repeated (for classes: their shares). `usual`: the mean of the training rows. `spread`: their
-    standard deviation.
+    The following fields have a value for each label: `label_columns`, `presents`, `constant`, `usual` and
+    `spread`. `label_columns` is the column whose later value is the label. `presents` is the input with the
+    present value of that column. `constant` is the prediction of the naive model if it cannot repeat a
+    value. For classes, `constant` contains their fractions. `usual` is the mean of the label over the
+    training rows. `spread` is the standard deviation of the label over the training rows.
 
     If the model has no graph, `predict` names the code (`code/FILE:FUNCTION`) or the pickled file in the
-    model's folder that predicts, and `environment` is the text of its requirements. With `threshold`, the
-    second of two classes is predicted if its probability is at least the threshold. For each of `quantiles`,
-    `offsets` has the values that are added to the prediction of each label.
+    folder of the model that predicts, and `environment` is the text of the requirements of that code. With
+    `threshold`, the second of two classes is predicted if its probability is at least the threshold. For
+    each quantile in `quantiles`, `offsets` contains the values that are added to the prediction of each
+    label.
 
-    `weights` are the weights of an ensemble's members; with `vote`, the members vote. `content` is the
-    fingerprint of the dataset's version, which identifies the same rows. `learned` describes how training
-    rows are recognised in any other version (None: unknown). `signature` describes the prediction in more
-    detail than the label's name. With `folds` the model has predictions of its training rows by models that
-    were not trained on them (`held_out`).
+    `weights` are the weights of the members of an ensemble. If `vote` is true, the members vote. `content`
+    is the fingerprint of the dataset version, which is equal for versions with the same rows. `learned`
+    describes how the training rows can be recognised in any other version of the dataset (None if this is
+    unknown). `signature` describes the prediction in more detail than the name of the label does. If `folds`
+    is set, the model stores predictions of its training rows by models that were not trained on these rows
+    (`held_out`).
     """
 
     kind: ModelKind
@@ -149,45 +154,45 @@ class ModelCard:
 
     @property
     def label(self) -> str:
-        """The label in words: its name, or the number of labels."""
+        """Return a text that names the label, or the number of labels."""
         return f"{len(self.labels)} labels" if self.many else self.labels[0]
 
     @property
     def many(self) -> bool:
-        """Whether the model predicts several labels at once."""
+        """Return whether the model predicts several labels together."""
         return len(self.labels) > 1
 
     @property
     def classified(self) -> Classes:
-        """The classes with their type."""
+        """Return the classes with their type."""
         return Classes(names=self.classes, type=self.class_type)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that identify a row: entity and time."""
+        """Return the columns that identify a row, which are the entity and the time."""
         return (*self.entity, *([self.time] if self.time else []))
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
+        """Return the names of the inputs, in order."""
         return tuple(name for encoding in self.encodings for name in encoding.inputs)
 
 
 class Predictor(Protocol):
-    """A model that can predict."""
+    """A loaded model that can predict."""
 
     @property
     def card(self) -> ModelCard:
         """The model's card."""
 
     def predict(self, inputs: Floats) -> Floats:
-        """Predictions [rows], [rows, labels] or [rows, classes] for inputs [rows, inputs] or [rows, sequence,
-        inputs]."""
+        """Return predictions in the shape [rows], [rows, labels] or [rows, classes] for inputs in the shape
+        [rows, inputs] or [rows, sequence, inputs]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NaivePredictor:
-    """Predicts the value of an input, or the same value for every row."""
+    """A naive model that predicts the value of an input, or the same value for every row."""
 
     card: ModelCard
 
@@ -208,9 +213,9 @@ def _or_else(values: Floats, usual: float) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphPredictor:
-    """An ONNX graph in ONNX Runtime.
+    """A model that ONNX Runtime computes from an ONNX graph.
 
-    The session is created when it is first used, so that this object can exist before a fork.
+    The ONNX session is created when it is first used, so that this object can exist before a fork.
     """
 
     card: ModelCard
@@ -246,8 +251,8 @@ class GraphPredictor:
 
 
 def _single(inputs: Floats) -> npt.NDArray[np.float32]:
-    """Return the inputs as 32-bit floats. A number outside of their range becomes the largest float, not
-    infinity."""
+    """Return the inputs as 32-bit floats. A number that is too large for a 32-bit float becomes the largest
+    float, not infinity."""
     with np.errstate(over="ignore"):
         result = inputs.astype(np.float32)
     beyond = np.isinf(result) & np.isfinite(inputs)
@@ -259,15 +264,16 @@ def _single(inputs: Floats) -> npt.NDArray[np.float32]:
 def _answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
     """Return the output of the graph.
 
-    If the graph has several outputs (as converters write them), return the output with the probabilities;
-    otherwise the first output.
+    If the graph has several outputs (as converters write them), return the output with the probabilities. If
+    there is none, return the first output.
     """
     outputs: list[onnxruntime.NodeArg] = session.get_outputs()
     return next((output for output in outputs if "probabilit" in output.name), outputs[0])
 
 
 def shaped(values: Floats, card: ModelCard) -> Floats:
-    """A model's output in the form of Predictor.predict. Raises DataError for an impossible shape."""
+    """Return the output of a model in the shape of Predictor.predict. Raises DataError if the output has an
+    impossible shape."""
     rows = len(values)
     if len(card.classes) == 2 and values.size == rows:
         ones = values.reshape(-1)
@@ -284,7 +290,8 @@ def shaped(values: Floats, card: ModelCard) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsemblePredictor:
-    """Combines the predictions of several members. Each member gets its own inputs."""
+    """A model that combines the predictions of several member models. Each member gets only its own
+    inputs."""
 
     card: ModelCard
     members: tuple[Predictor, ...]
@@ -299,7 +306,7 @@ class EnsemblePredictor:
         return values
 
     def answer(self, member: Predictor, inputs: Floats) -> Floats:
-        """Return a member's prediction, computed from the ensemble's inputs."""
+        """Return the prediction of a member, computed from the inputs of the ensemble."""
         some = inputs[..., input_places(member.card.encodings, self.card.encodings)]
         if inputs.ndim == 3:
             some = some[:, -1] if member.card.sequence is None else some[:, -member.card.sequence :]
@@ -307,25 +314,26 @@ class EnsemblePredictor:
 
 
 def input_places(mine: Sequence[Encoding], every: Sequence[Encoding]) -> list[int]:
-    """The positions of a member's inputs among the inputs of the ensemble."""
+    """Return the positions of the inputs of a member among the inputs of the ensemble."""
     place = [encoding for encoding in every for _ in encoding.inputs]
     return [number for one in mine for number, at in enumerate(place) if at == one]
 
 
 def _vote(answer: Floats) -> Floats:
-    """1 for the most likely class of each row, 0 for the others; a row without a prediction has no vote."""
+    """Return 1 for the most likely class of each row and 0 for all other classes. A row without a prediction
+    has no vote."""
     votes: Floats = np.eye(answer.shape[1])[answer.argmax(axis=1)]
     votes[np.isnan(answer).any(axis=1)] = np.nan
     return votes
 
 
 def member_folder(folder: Path, number: int) -> Path:
-    """The folder in which an ensemble stores a member."""
+    """Return the folder in which an ensemble stores a member."""
     return folder / f"member-{number}"
 
 
 def make_predictor(card: ModelCard, graph: bytes | None, threads: int = 1) -> Predictor:
-    """Return the predictor for a card and its graph. The graph of a naive model is None."""
+    """Return the predictor for a model card and its graph. The graph of a naive model is None."""
     if graph is None:
         return NaivePredictor(card=card)
     return GraphPredictor(card=card, graph=graph, threads=threads)
@@ -334,11 +342,11 @@ def make_predictor(card: ModelCard, graph: bytes | None, threads: int = 1) -> Pr
 def predict_rows(
     predictor: Predictor, inputs: Floats, starts: Integers, rows: Integers, before: int = 0
 ) -> Floats:
-    """Return predictions for these rows of `inputs` [all, inputs].
+    """Return predictions for the rows `rows` of `inputs` [all rows, inputs].
 
-    `starts` has for each row the number of the first row of its entity. Raises DataError for invalid
-    probabilities. The error names the row by its number in the dataset; `before` is the number of rows of the
-    dataset before `inputs`.
+    `starts` contains for each row the number of the first row of its entity. Raises DataError if the model
+    returns invalid probabilities. The error names the row by its number in the dataset, where `before` is
+    the number of rows that come before `inputs`.
     """
     length = predictor.card.sequence
     chunk = max(1, CHUNK_NUMBERS // (max(1, inputs.shape[1]) * (length or 1)))
@@ -353,7 +361,7 @@ def predict_rows(
 
 
 def save_model(folder: Path, card: ModelCard, graph: bytes | None, weights: bytes | None = None) -> None:
-    """Write a model's files. The folder must belong to the attempt."""
+    """Write the files of a model. The folder must belong to the attempt that calls this function."""
     save_card(folder, card)
     for name, content in {GRAPH: graph, WEIGHTS: weights}.items():
         if content is not None:
@@ -361,11 +369,11 @@ def save_model(folder: Path, card: ModelCard, graph: bytes | None, weights: byte
 
 
 def graph_facts(card: ModelCard) -> dict[str, str]:
-    """Return the information that a program needs to use the graph without Gridmill: JSON under keys of the
-    graph's metadata.
+    """Return the information that a program needs to use the graph without Gridmill, as JSON texts by their
+    keys in the metadata of the graph.
 
     `inputs` are the names of the inputs, in order. `columns` are the columns from which the inputs are made,
-    with the categories of text columns. The other keys are fields of ModelCard.
+    with the categories of text columns. The other keys of the metadata are fields of ModelCard.
     """
     columns = [to_builtins(encoding) for encoding in card.encodings]
     names = ("labels", "inputs", "classes", "objective", "sequence", "entity", "time", "threshold")
@@ -377,12 +385,13 @@ def graph_facts(card: ModelCard) -> dict[str, str]:
 
 
 def save_card(folder: Path, card: ModelCard) -> None:
-    """Write the card without the other files."""
+    """Write the model card without the other files of the model."""
     (folder / CARD).write_bytes(json.dumps(to_builtins(card), indent=1).encode())
 
 
 def load_card(folder: Path) -> ModelCard:
-    """A model's card. Raises StorageError if the file does not exist, DataError if it is not a model card."""
+    """Read the card of a model. Raises StorageError if the file does not exist, DataError if the file is not
+    a model card."""
     try:
         content = json.loads((folder / CARD).read_bytes())
     except FileNotFoundError as error:
@@ -399,7 +408,8 @@ def load_card(folder: Path) -> ModelCard:
 
 
 def load_graph(path: Path) -> bytes:
-    """An ONNX graph from an untrusted file. Raises DataError if it is not a valid graph."""
+    """Return an ONNX graph from an untrusted file. Raises DataError if the file is not a valid ONNX
+    graph."""
     content = path.read_bytes()
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -427,7 +437,7 @@ def takes_single_floats(graph: bytes) -> bool:
 
 
 def load_model(folder: Path, threads: int = 1) -> Predictor:
-    """The model in `folder`, using `threads` threads. Raises StorageError, DataError."""
+    """Load the model in `folder`, which predicts with `threads` threads. Raises StorageError, DataError."""
     card = load_card(folder)
     if card.kind == ModelKind.NAIVE:
         return NaivePredictor(card=card)
@@ -438,7 +448,8 @@ def load_model(folder: Path, threads: int = 1) -> Predictor:
 
 
 def load_graph_of(folder: Path, card: ModelCard, threads: int = 1) -> GraphPredictor:
-    """Return the model's graph without making a predictor. Raises StorageError if the file does not exist."""
+    """Load the graph of a model directly as a predictor, also if the card would select another predictor.
+    Raises StorageError if the file of the graph does not exist."""
     try:
         return GraphPredictor(card=card, graph=(folder / GRAPH).read_bytes(), threads=threads)
     except FileNotFoundError as error:

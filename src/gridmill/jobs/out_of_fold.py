@@ -1,6 +1,6 @@
-"""Stores and loads out-of-fold predictions in the folder of the model.
+"""Stores and loads out-of-fold predictions in the folder of a model.
 
-They are predictions of training rows by models that were not trained on these rows.
+Out-of-fold predictions are predictions of training rows by models that were not trained on these rows.
 """
 
 from collections.abc import Iterable
@@ -18,10 +18,12 @@ FILE = "held-out.npz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfFoldModel:
-    """Predictions of the training rows, each by a model of another fold.
+    """Predictions of the training rows. The model that predicts a row was trained without the fold of the
+    row.
 
-    `rows` are the numbers of all training rows in the dataset, ascending. `folds` is the fold of each row.
-    `predicted` is the result of Predictor.predict, NaN for rows that no model could predict.
+    `rows` are the numbers of all training rows in the dataset, ascending. `folds` contains the number of the
+    fold of each row. `predicted` is the result of Predictor.predict, with NaN for rows that no model could
+    predict.
     """
 
     rows: Integers
@@ -37,13 +39,13 @@ class OutOfFoldModel:
 
 
 def save_held_out(folder: Path, held_out: OutOfFoldModel) -> None:
-    """Write the predictions into a model's folder."""
+    """Write out-of-fold predictions into the folder of a model."""
     np.savez(folder / FILE, rows=held_out.rows, folds=held_out.folds, predicted=held_out.predicted)
 
 
 def load_held_out(folder: Path) -> OutOfFoldModel:
-    """The predictions of the model in `folder`. Raises StorageError if the file does not exist or cannot be
-    read."""
+    """Return the out-of-fold predictions of the model in `folder`. Raises StorageError if the file does not
+    exist or cannot be read."""
     names: Iterable[str] = ("rows", "folds", "predicted")
     try:
         with np.load(folder / FILE, allow_pickle=False) as file:

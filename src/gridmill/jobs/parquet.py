@@ -1,7 +1,7 @@
-"""Writes Parquet files atomically. Each column has an encoding that is small and fast.
+"""Writes Parquet files atomically. For each column, this module selects an encoding that is small and fast.
 
 `link_file` puts a file into another folder by a hard link, or by a copy if the file system does not support
-links.
+hard links.
 """
 
 import errno
@@ -23,15 +23,15 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import StorageError
 
 GROUP_ROWS = 131_072
-"""The number of rows of a Parquet row group. A row group is read as a whole, and is in memory while it is
+"""The number of rows of a Parquet row group. A row group is read as a whole, and it is in memory while it is
 written."""
 FILE_ROWS = 16 * GROUP_ROWS
 MOST_CELLS, LEAST_ROWS = 16 * GROUP_ROWS, 1024
-"""Limits for a wide table: the number of values in memory at once (16 MiB of numbers), and the smallest
-number of rows."""
+"""Limits for a table with many columns: the number of values in memory at the same time (16 MiB of numbers),
+and the smallest number of rows."""
 BATCH_CELLS = 8 * GROUP_ROWS
-"""The number of values per batch from a query to its reader. Several batches are in memory at the same
-time."""
+"""The number of values in a batch that a query passes to its reader. Several batches are in memory at the
+same time."""
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FULL_TEXTS = ("No space left", "Disk quota exceeded", "os error 28", "os error 122", "File too large")
@@ -40,9 +40,9 @@ _OUT_OF_MEMORY = "Out of Memory Error"
 
 
 def rows_at_once(columns: int, most: int, cells: int = MOST_CELLS) -> int:
-    """Return the number of rows to hold in memory at once, for a table with this number of columns.
+    """Return the number of rows of a table with `columns` columns that may be in memory at the same time.
 
-    It is at most `most`, and the rows have about `cells` values.
+    The result is at most `most`, and these rows have about `cells` values.
     """
     return min(most, max(LEAST_ROWS, cells // max(1, columns)))
 
@@ -58,8 +58,8 @@ class ParquetPart:
 
 @dataclass(slots=True)
 class _PartWriter:
-    """Divides batches into row groups and files of fixed numbers of rows, so that the same rows give the same
-    bytes."""
+    """Divides batches into row groups and files of fixed numbers of rows, so that the same rows always give
+    the same bytes."""
 
     folder: Path
     stem: str
@@ -120,8 +120,8 @@ class _PartWriter:
 
 
 def _open_writer(path: Path, schema: pa.Schema, given: pa.Schema) -> pq.ParquetWriter:
-    """The columns to convert: tables have the schema `given`, in which texts may be dictionary-encoded, and
-    are read as `schema`."""
+    """Open a Parquet writer. The tables to write have the schema `given`, in which texts may be
+    dictionary-encoded, and readers get the schema `schema`."""
     forms = forms_of(schema)
     coded = pa.schema(map(_coded, schema, given))
     if coded == schema:
@@ -140,15 +140,16 @@ def _coded(item: pa.Field, given: pa.Field) -> pa.Field:
 
 
 def _is_long(kind: pa.DataType) -> bool:
-    """Return whether a page with this number of values can be large."""
+    """Return whether a Parquet page of this type can be large."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind))
 
 
 def forms_of(schema: pa.Schema) -> dict[str, Any]:
-    """Return the options of `ParquetWriter` for each column. Decision 14 has the measurements.
+    """Return the options of `ParquetWriter` for each column. Decision record 14 in docs/adr has the
+    measurements for these options.
 
-    Text uses a dictionary (as long as the dictionary stays small) and zstd. Whole numbers and times use delta
-    encoding. All columns except text and bytes are compressed with snappy.
+    Text uses a dictionary (as long as the dictionary is small) and zstd compression. Whole numbers and times
+    use delta encoding. All columns except text and bytes are compressed with snappy.
     """
     texts = [item.name for item in schema if pa.types.is_string(item.type)]
     nested = any(pa.types.is_nested(item.type) for item in schema)
@@ -173,11 +174,12 @@ def _codec(kind: pa.DataType) -> str:
 def write_parquet(
     batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str, *, file_rows: int = FILE_ROWS
 ) -> tuple[ParquetPart, ...]:
-    """Write `STEM-00000.parquet` and so on. If there are no rows, write no file. On any error all files are
-    deleted.
+    """Write the rows to the files `STEM-00000.parquet`, `STEM-00001.parquet` and so on. If there are no
+    rows, the function writes no file. If any error occurs, the function deletes all files that it has
+    written.
 
-    Texts may be dictionary-encoded if they are so in all batches. Raises StorageError if the disk is full,
-    and any error that `batches` raises.
+    A text column may be dictionary-encoded if it is dictionary-encoded in all batches. Raises StorageError
+    if the disk is full, and any error that the iterator `batches` raises.
     """
     with storage_errors(folder), ThreadPoolExecutor(1, "sync") as syncing:
         writer = _PartWriter(folder=folder, stem=stem, schema=schema, file_rows=file_rows, syncing=syncing)
@@ -199,8 +201,8 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Convert out-of-memory errors of DuckDB into MemoryError. Arrow passes these errors on while rows are
-    read."""
+    """Convert out-of-memory errors of DuckDB into MemoryError. While rows are read, Arrow passes the errors
+    of DuckDB on to its caller."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -211,9 +213,9 @@ def memory_errors() -> Iterator[None]:
 
 @contextmanager
 def storage_errors(place: Path) -> Iterator[None]:
-    """Convert write errors into StorageError, and out-of-memory errors as `memory_errors` does.
+    """Convert write errors into StorageError, and convert out-of-memory errors as `memory_errors` does.
 
-    Each library reports a full disk in a different way.
+    This conversion is needed because each library reports a full disk in a different way.
     """
     try:
         with memory_errors():
@@ -238,9 +240,9 @@ def _full(place: Path) -> StorageError:
 
 
 def link_file(path: Path, folder: Path, name: str = "") -> Path:
-    """Put the file into `folder` too, under its own name or another name, and return the new path.
+    """Put the file into `folder` too, under the same name or another name, and return the new path.
 
-    An existing file is replaced. Raises OSError.
+    If the target file exists, it is replaced. Raises OSError.
     """
     target = folder / (name or path.name)
     target.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
-"""Reads Parquet files with little memory, and reads ahead while the previous batch is written.
+"""Reads Parquet files with little memory, and reads the next batch while the previous batch is written.
 
-Arrow's own scanner reads up to 1 GiB ahead of a slower consumer. A query that sorts is such a consumer.
+Arrow's own scanner reads up to 1 GiB ahead if its consumer is slower. A query that sorts rows is a slow
+consumer.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -20,9 +21,11 @@ _PATIENCE_SECONDS = 0.2
 
 
 def ahead(items: Iterable[T], depth: int = DEPTH) -> Generator[T, None, None]:
-    """Yield the items in order. At most `depth` of them are read before they are requested.
+    """Yield the items in order, and read some items ahead. At most `depth` items are read before the caller
+    requests them.
 
-    Raises the errors that `items` raises. After the iterator is closed, no further item is read.
+    Raises the errors that the iterator `items` raises. After the iterator is closed, no further item is
+    read.
     """
     waiting: Queue[tuple[tuple[T, ...], BaseException | None]] = Queue(depth)
     over = Event()
@@ -71,27 +74,28 @@ def _drain(waiting: Queue[tuple[tuple[T, ...], BaseException | None]]) -> None:
 
 _AHEAD = 1
 _WIDE = 16
-"""If a table has at least this number of columns, a row group is large: its columns are read in parallel, and
-no row group is read ahead."""
+"""If a table has at least this number of columns, a row group is large. Therefore its columns are read in
+parallel, and no row group is read ahead."""
 
 
 class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
-    """A dataset that reads one row group at a time. The rows and their order are those of Arrow's dataset.
+    """A dataset that reads the row groups of its files one at a time. The rows and their order are the same
+    as in a dataset of Arrow.
 
-    DuckDB also reads a dataset by its `scanner`.
+    DuckDB calls `scanner` to read such a dataset.
     """
 
     _unfiltered: "RowGroupDataset | None" = None
 
     def filter(self, expression: ds.Expression) -> "RowGroupDataset":
-        """The dataset with only the rows that match the filter."""
+        """Return a dataset with only the rows that match the filter."""
         made: RowGroupDataset = super().filter(expression)
         made._unfiltered = self.unfiltered
         return made
 
     @property
     def unfiltered(self) -> "RowGroupDataset":
-        """All rows."""
+        """Return a dataset with all rows."""
         return self._unfiltered or self
 
     def scanner(

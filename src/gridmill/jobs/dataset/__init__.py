@@ -1,1 +1,2 @@
-"""Dataset jobs: features and labels compiled to one query, with point-in-time correct values."""
+"""Dataset jobs compile features and labels to one query whose values are correct at the time of each row
+(point-in-time)."""

@@ -1,7 +1,9 @@
-"""Windows and lags over rows with their own availability time: rows of another table or of the basis.
+"""Windows and lags over rows that have a time of availability of their own: rows of another table, or rows
+of the basis table.
 
-This module has no side effects. A feed is one table with one `known_at` and one set of keys. The labels of
-earlier rows are a feed, too. It contains the labels of all rows, even if only some rows are computed.
+This module has no side effects. A feed is one table with one `known_at` column and one set of keys. The
+labels of earlier rows are a feed, too. The feed of labels contains the labels of all rows, even if only some
+rows are computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +29,11 @@ _NUMBERS = (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfTable:
-    """Rows of `source` (SQL after FROM) that are known at `known_at` (SQL), with keys `on`; and the types of
-    their columns.
+    """The rows of `source` (SQL after FROM) with the time `known_at` (SQL) at which each row is known, the
+    keys `on`, and the types of the columns.
 
-    `table` is the name for error messages; `where` are conditions that select the rows to read.
+    `table` is the name of the table in error messages. `where` are the SQL conditions that select the rows
+    to read.
     """
 
     table: str
@@ -51,7 +54,8 @@ class AsOfRequest:
 
 
 def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
-    """Whether the part reads the basis rows of the same entity, which are known at their own time."""
+    """Return whether the part of a feature reads rows of the basis with the same entity, which are known at
+    their own time."""
     if is_of_label(part, basis, label) or (isinstance(part, Lag) and part.back_seconds):
         return False
     same_table = part.table in (None, basis.table)
@@ -62,9 +66,10 @@ def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 
 
 def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
-    """Return whether the part reads labels of earlier rows.
+    """Return whether the part of a feature reads labels of earlier rows.
 
-    It does if it names the label, or a column that contains the row's own label and is known later.
+    The part reads labels if it names the label, or names a column that contains the label of the row and is
+    known later.
     """
     if label is None or part.table not in (None, basis.table):
         return False
@@ -75,14 +80,16 @@ def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 
 
 def label_keys(spec: DatasetSpec, basis: Basis) -> tuple[str, ...]:
-    """Return the columns of the basis table that select earlier labels for windows and lags, in order."""
+    """Return the columns of the basis table by which windows and lags find the labels of earlier rows, in
+    order."""
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     keys = (part.on or basis.entity for part in parts if is_of_label(part, basis, spec.label))
     return tuple(dict.fromkeys(name for on in keys for name in on))
 
 
 def aggregate_type(window: Window, aggregate: Aggregate, types: Types, table: str) -> str:
-    """The type of the window's column. Raises InputError if the aggregate needs another type."""
+    """Return the SQL type of the column that a window computes. Raises InputError if the aggregate cannot be
+    computed for the type of the column."""
     kind = find_column(window.column, types, table, "windows")
     if aggregate in _NUMBERS:
         check_number(window.column, kind, f"`{aggregate}`", table)
@@ -90,14 +97,14 @@ def aggregate_type(window: Window, aggregate: Aggregate, types: Types, table: st
 
 
 def window_name(window: Window, aggregate: Aggregate) -> str:
-    """The name of the result, such as `temp_mean_1d`."""
+    """Return the name of the column that a window computes, such as `temp_mean_1d`."""
     rows = window.span_rows
     span = f"{rows}rows" if rows is not None else show_span(window.span_seconds or 0)
     return f"{window.prefix}{window.column}_{aggregate}_{span}"
 
 
 def window_overs(window: Window) -> tuple[WindowAggregate, ...]:
-    """The request for the window."""
+    """Return the aggregates that a window requests."""
     return tuple(
         WindowAggregate(
             name=window_name(window, aggregate),
@@ -111,7 +118,7 @@ def window_overs(window: Window) -> tuple[WindowAggregate, ...]:
 
 
 def lag_backs(lag: Lag) -> tuple[LagValue, ...]:
-    """The request for a lag by rows."""
+    """Return the values that a lag by rows requests."""
     return tuple(
         LagValue(name=f"{lag.prefix}{lag.column}_lag_{step}", column=lag.column, step=step)
         for step in lag.steps
@@ -119,7 +126,7 @@ def lag_backs(lag: Lag) -> tuple[LagValue, ...]:
 
 
 def lag_name(lag: Lag, back_seconds: float) -> str:
-    """The name of the result, such as `temp_lag_7d`."""
+    """Return the name of the column that a lag computes, such as `temp_lag_7d`."""
     return f"{lag.prefix}{lag.column}_lag_{show_span(back_seconds)}"
 
 
@@ -131,8 +138,9 @@ def ask_feeds(
     label: tuple[str, str],
     scope: RowScope,
 ) -> None:
-    """Request the windows and lags of each feed, in the order of the declaration. `label` has the rows of
-    earlier labels (SQL after FROM) and the label's type. Raises InputError."""
+    """Add the requests for the windows and lags of each feed to the plan, in the order of the declaration.
+    `label` has the labels of earlier rows (as SQL after FROM) and the type of the label. Raises
+    InputError."""
     as_of_requests: dict[tuple[str, str, tuple[str, ...]], AsOfRequest] = {}
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     for part in parts:
@@ -187,7 +195,7 @@ def _feed(
 
 
 def _ask_time(plan: WindowPlan, fed: AsOfRequest) -> None:
-    """Requests for windows of time."""
+    """Add the requests for windows over a time range to the plan."""
     windows = [window for window in fed.windows if window.span_seconds is not None]
     overs = tuple(over for window in windows for over in window_overs(window))
     _name(plan, fed.feed, windows)
@@ -197,7 +205,7 @@ def _ask_time(plan: WindowPlan, fed: AsOfRequest) -> None:
 
 
 def _ask_rows(plan: WindowPlan, fed: AsOfRequest) -> None:
-    """Requests for windows of rows, and for lags by rows."""
+    """Add the requests for windows over a number of rows, and for lags by a number of rows, to the plan."""
     windows = [window for window in fed.windows if window.span_rows is not None]
     overs = tuple(over for window in windows for over in window_overs(window))
     backs = tuple(back for lag in fed.lags for back in lag_backs(lag))
@@ -211,7 +219,7 @@ def _ask_rows(plan: WindowPlan, fed: AsOfRequest) -> None:
 
 
 def _ask_back(plan: WindowPlan, fed: AsOfRequest) -> None:
-    """Requests for lags by time."""
+    """Add the requests for lags by a duration to the plan."""
     for back in dict.fromkeys(back for lag in fed.lags for back in lag.back_seconds):
         named = {lag_name(lag, back): lag.column for lag in fed.lags if back in lag.back_seconds}
         plan.name({name: fed.feed.types[column] for name, column in named.items()})
@@ -236,8 +244,8 @@ def _in_order(feed: AsOfTable, columns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
-    """Return the rows of the feed. Rows with the same key that are known at the same time are sorted by their
-    values."""
+    """Return a table with the rows of the feed, which a request reads. Rows with the same key that are known
+    at the same time are sorted by their values."""
     conditions = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
     listed = quote_all(dict.fromkeys((*feed.on, *columns)))
     return OtherTable(
@@ -254,9 +262,9 @@ def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
 
 
 def labels_source(own: str) -> str:
-    """Return the labels of all rows, as SQL after FROM.
+    """Return SQL (after FROM) that reads the labels of all rows.
 
-    If rows have their `own` values (SQL; empty if there are none), these are the labels. Otherwise the labels
-    are in a table that was computed before from other rows.
+    If the rows contain their labels, `own` is the SQL for them; otherwise `own` is empty. If `own` is empty,
+    the labels are read from a table that another query computed before.
     """
     return f"(\n{own}\n)" if own else quoted(LABELS)

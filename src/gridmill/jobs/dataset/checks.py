@@ -1,4 +1,5 @@
-"""Checks that the tables of a dataset meet the conditions of its declaration, before the query runs."""
+"""Checks that the tables of a dataset meet the conditions of the dataset's declaration, before the query
+runs."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -24,8 +25,8 @@ from gridmill.jobs.expressions import HIDDEN, expression_columns, expression_typ
 def check_tables(
     engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types]
 ) -> tuple[str, ...]:
-    """Raise InputError or DataError for tables that cannot be joined or compared. Returns the basis columns
-    that feature expressions use."""
+    """Raise InputError or DataError if tables cannot be joined or compared. Returns the columns of the basis
+    table that feature expressions use."""
     check_time(
         basis.time, find_column(basis.time, tables[basis.table], basis.table, "basis"), basis.table, "basis"
     )
@@ -45,8 +46,7 @@ def check_tables(
 
 
 def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> None:
-    """Raise InputError for a feature that uses the label, or that uses a column from which only the label is
-    made."""
+    """Raise InputError if a feature uses the label, or uses a column that only serves to make the label."""
     labels, hidden = ({name.lower() for name in names} for names in (label_names(spec.label), HIDDEN))
     for name, text in spec.features.items():
         place = f"dataset.features.{name}"
@@ -66,7 +66,8 @@ def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> Non
 
 
 def _known_at_fields(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]]:
-    """Yield every `known_at`: its table, its text, and the field that declares it."""
+    """Yield each `known_at` of the declaration: the name of its table, its text, and the field that declares
+    it."""
     if basis.known_at is not None:
         yield basis.table, basis.known_at, "basis"
     for place, part in spec.parts():
@@ -91,8 +92,8 @@ def _check_known_at(
 
 
 def _check_static(join: Join, types: Types) -> None:
-    """Raise InputError for a join with a table that has times but no `known_at`: it may contain values from
-    the future."""
+    """Raise InputError for a join with a table that has times but no `known_at`, because the table may
+    contain values from the future."""
     times = [name for name, kind in types.items() if is_time(kind)]
     if times and join.known_at is None and not join.exempt:
         raise InputError(
@@ -106,11 +107,11 @@ def _check_static(join: Join, types: Types) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventCoverage:
-    """The time up to which a label from events is known.
+    """The time up to which a label that is made from events is known.
 
-    Labels that become known after `labels` are missing. `events` is the time of the newest event (None if
-    there is none), `complete` is the time up to which no event is missing. Rows up to `tables` are final if
-    no late rows are added.
+    If a label becomes known after the time `labels`, it counts as missing. `events` is the time of the
+    newest event (None if there is no event), and `complete` is the time up to which no event is missing. The
+    rows up to the time `tables` do not change any more unless late rows are added.
     """
 
     labels: datetime
@@ -122,11 +123,11 @@ class EventCoverage:
 def seen_until(
     engine: duckdb.DuckDBPyConnection, label: Label | None, first: datetime, last: datetime
 ) -> EventCoverage | None:
-    """Return the event coverage for a basis from `first` to `last`; None if the label is not made from
-    events.
+    """Return the event coverage for a basis table whose rows have times from `first` to `last`, or None if
+    the label is not made from events.
 
-    If a table has no events after some time, there may be no events, or the table may be incomplete. So
-    labels after its newest event are unknown, unless `known_until` declares that the events are complete.
+    If a table has no events after some time, either nothing happened or the table is incomplete. Therefore
+    labels after the newest event are unknown, unless `known_until` declares that the events are complete.
     """
     if label is None or label.table is None:
         return None
@@ -172,7 +173,8 @@ def _check_unique(
 def time_span(
     engine: duckdb.DuckDBPyConnection, basis: Basis, name: str
 ) -> tuple[int, datetime | None, datetime | None]:
-    """The number of rows, and the first and the last time. Raises DataError if there are no rows."""
+    """Return the number of rows of a table, and the times of the first and the last row. Raises DataError if
+    the table has no rows."""
     time = f"{quoted(basis.time)}::TIMESTAMP"
     strange = f"{time} NOT BETWEEN TIMESTAMP '0001-01-02' AND TIMESTAMP '9999-12-30'"
     row = fetch_rows(
@@ -200,9 +202,10 @@ def time_span(
 def known_span(
     table: ds.Dataset | None, time: str, unit: str | None = None
 ) -> tuple[int, datetime, datetime] | None:
-    """Return the result of `time_span` from the statistics in the table's files, for numbers in that unit.
+    """Return the result of `time_span` from the statistics in the files of the table, with the times as
+    numbers in `unit`.
 
-    None if the files have no such statistics.
+    Return None if the files have no such statistics.
     """
     if not isinstance(table, ds.FileSystemDataset) or time not in table.schema.names:
         return None
@@ -242,7 +245,8 @@ def _naive(moment: datetime) -> datetime:
 
 
 def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: datetime) -> SplitBounds | None:
-    """The times at which the splits begin. Raises InputError if they overlap, or if one has no rows."""
+    """Return the times at which the splits begin. Raises InputError if splits overlap, or if a split has no
+    rows."""
     if split is None:
         return None
     split.check()
@@ -281,8 +285,8 @@ def resolve_bounds(split: Split | None, basis: Basis, first: datetime, last: dat
 
 
 def _shared_out(split: Split, first: datetime, last: datetime) -> tuple[datetime | None, datetime | None]:
-    """Return the times at which validation and test begin: the declared times, or times computed from shares
-    of the time span."""
+    """Return the times at which the validation and test splits begin: the declared times, or times computed
+    from fractions of the time span."""
     validation_from, test_from = split.times
     span = last - first
     if split.test is not None:
@@ -293,7 +297,7 @@ def _shared_out(split: Split, first: datetime, last: datetime) -> tuple[datetime
 
 
 def check_kept(spec: DatasetSpec, dropped: Mapping[str, int], rows: int, span_seconds: float) -> None:
-    """Raise DataError with the reasons if no row is left."""
+    """Raise DataError with the reasons if all rows were dropped."""
     if rows:
         return
     reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
@@ -316,7 +320,7 @@ def _of_label(label: Label, span_seconds: float) -> str:
 
 
 def check_splits(bounds: SplitBounds | None, counts: Mapping[str, int]) -> None:
-    """Raise DataError for a declared split without rows."""
+    """Raise DataError for a declared split that has no rows."""
     for name in bounds.names if bounds else ():
         if not counts.get(name):
             names = ", ".join(f"{split} {count}" for split, count in counts.items())
@@ -329,7 +333,7 @@ def check_splits(bounds: SplitBounds | None, counts: Mapping[str, int]) -> None:
 
 
 def check_label(label: str | None, facts: Mapping[str, Mapping[str, Any]], where: str) -> None:
-    """Raise DataError for a label that is the same in every row."""
+    """Raise DataError if the label has the same value in every row."""
     if label is None or label not in facts:
         return
     of = facts[label]

@@ -1,4 +1,5 @@
-"""Resolves the columns that a declaration names. Each column must exist, be unique and have a usable type."""
+"""Finds the columns that a declaration names. Each named column must exist, be unique and have a usable
+type."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,15 +8,15 @@ from gridmill.errors import InputError
 from gridmill.jobs.duckdb_engine import Types
 
 SQL_RESULT = "__sql"
-"""The name of the table with the result of a declared `sql`."""
+"""The table name for the result of the `sql` that a dataset declares."""
 _NUMBERS = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "BOOLEAN")
 _RESULT = "the result of `sql`"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 def find_column(name: str, types: Types, table: str, field: str) -> str:
-    """Return the column's type. If the column does not exist, the InputError has a similar name and the
-    existing columns."""
+    """Return the type of the column. If the column does not exist, raise an InputError with a similar column
+    name and the existing columns."""
     if name in types:
         return types[name]
     near = get_close_matches(name.lower(), [column.lower() for column in types], n=1)
@@ -34,12 +35,12 @@ def _called(table: str) -> str:
 
 
 def table_words(table: str) -> str:
-    """The table's name for error messages."""
+    """Return the name of a table for error messages."""
     return _RESULT if table == SQL_RESULT else repr(table)
 
 
 def refuse_split(names: Iterable[str]) -> None:
-    """Raise InputError for a column that has the name of the column of splits."""
+    """Raise InputError if a column has the name that is reserved for the split of the row."""
     if "split" in names:
         raise InputError(
             "the dataset would have a column 'split', the name of the column in which Gridmill writes "
@@ -50,7 +51,7 @@ def refuse_split(names: Iterable[str]) -> None:
 
 
 def refuse_duplicates(names: Iterable[str]) -> None:
-    """Raise InputError for a column that would occur twice (names are not case-sensitive)."""
+    """Raise InputError if a column name occurs twice (upper and lower case do not differ)."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
@@ -63,7 +64,7 @@ def refuse_duplicates(names: Iterable[str]) -> None:
 
 
 def is_number(type_: str) -> bool:
-    """Whether the type is numeric or boolean."""
+    """Return whether the column type is numeric or boolean."""
     return (
         any(word in type_ for word in _NUMBERS)
         and "[" not in type_
@@ -72,12 +73,12 @@ def is_number(type_: str) -> bool:
 
 
 def is_time(type_: str) -> bool:
-    """Whether the type is a timestamp or a date."""
+    """Return whether the column type is a timestamp or a date."""
     return type_.startswith("TIMESTAMP") or type_ == "DATE"
 
 
 def check_number(column: str, type_: str, what: str, table: str) -> None:
-    """Raise InputError unless the column holds numbers or booleans."""
+    """Raise InputError if the column does not hold numbers or booleans."""
     if not is_number(type_):
         raise InputError(
             f"{what} needs numbers, but {column!r} of {table_words(table)} has type {type_}",
@@ -86,7 +87,7 @@ def check_number(column: str, type_: str, what: str, table: str) -> None:
 
 
 def check_time(column: str, type_: str, table: str, field: str) -> None:
-    """Raise InputError unless the column holds times."""
+    """Raise InputError if the column does not hold times."""
     if not is_time(type_):
         sql = table == SQL_RESULT
         declared = f"in the sink: `columns: {{{column}: timestamp}}`, with a `timestamp_format` if needed."
@@ -103,7 +104,8 @@ def check_time(column: str, type_: str, table: str, field: str) -> None:
 
 
 def check_comparable(column: str, left: tuple[str, str], right: tuple[str, str]) -> None:
-    """Raise InputError if a column (table, type) is text on one side and a number on the other."""
+    """Raise InputError if `column` is text in one of the tables `left` and `right` and a number in the other
+    table."""
     if _nature(left[1]) != _nature(right[1]):
         sides = " and ".join(f"{type_} in {table_words(table)}" for table, type_ in (left, right))
         raise InputError(
@@ -118,7 +120,7 @@ def _nature(type_: str) -> str:
 
 
 def show_span(seconds: float) -> str:
-    """A duration as text: `1d`, `90m`, `1500ms`."""
+    """Return a duration as text, such as `1d`, `90m` or `1500ms`."""
     for size, unit in _UNITS:
         if seconds % size == 0:
             return f"{int(seconds // size)}{unit}"

@@ -1,8 +1,8 @@
-"""Compiles a dataset's declaration to one SQL query, and to requests for values of other rows.
+"""Compiles the declaration of a dataset to one SQL query, and to requests for values of other rows.
 
-This module has no side effects. The query reads one row at a time and static tables. A row's features can use
-other rows only from strictly before the row's time: `asked` contains the windows, lags and as-of joins that
-read them.
+This module has no side effects. The query reads the rows one by one, and static tables. The features of a
+row can use values of other rows only if these rows have a time strictly before the time of the row. The
+field `asked` contains the windows, lags and as-of joins that read other rows.
 """
 
 import re
@@ -52,14 +52,15 @@ from gridmill.jobs.expressions import (
 ALL = RowScope()
 _NOT_KEPT = re.compile(r"\bBIT\b|TIME WITH TIME ZONE")
 LABELLED = "labelled"
-"""The stage of the query to which static tables are joined."""
+"""The name of the stage of the query to which static tables are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledQuery:
-    """The query and the roles of its columns.
+    """The SQL query of a dataset, and the roles of its columns.
 
-    The query also returns the column `DROPPED`: the reason why a row is dropped, or null.
+    The query also returns the column `DROPPED`, which holds the reason if a row is dropped and is null
+    otherwise.
     """
 
     sql: str
@@ -70,14 +71,14 @@ class CompiledQuery:
     label: str | None = None
     steps: tuple[LabelStep, ...] = ()
     sorted: SortedRows | None = None
-    """The sorted rows. The query runs on one chunk of them at a time. If this is None, the query reads the
-    tables itself."""
+    """The query whose result is the sorted rows. If `sorted` is set, the main query runs on one chunk of the
+    sorted rows at a time. If `sorted` is None, the main query reads the tables itself."""
     labels: SortedRows | None = None
-    """If windows or lags read labels: the query for the labels of all rows, which runs first."""
+    """The query for the labels of all rows, if windows or lags read labels. This query runs first."""
 
     @property
     def text(self) -> str:
-        """The computations as text, for users."""
+        """Return the computations of the features as text for users."""
         if self.sorted is None:
             return self.sql
         descriptions = [f"--   {' '.join(line.split())}" for line in self.sorted.plan.describe()]
@@ -107,12 +108,12 @@ def compile_dataset(
     timed: bool = False,
     scope: RowScope = ALL,
 ) -> CompiledQuery:
-    """Return the query and its requests for values of other rows.
+    """Return the query of a dataset, and its requests for values of other rows.
 
-    `basis` is the declared basis, or the basis for the result of `sql`. `used` are the columns that feature
-    expressions use. `seen_until` is the latest time for which the events of a label are known. If `timed` is
-    true, the query also returns the time of each row and the time at which its label is known. `scope`
-    restricts the rows. Raises InputError for unknown or duplicate columns and wrong types.
+    `basis` is the declared basis, or a basis that reads the result of `sql`. `used` are the columns that
+    feature expressions use. `seen_until` is the time up to which the events of a label are known. If `timed`
+    is true, the query also returns the time of each row and the time at which the label of the row is known.
+    `scope` restricts the rows. Raises InputError for unknown or duplicate columns and wrong types.
     """
     types = tables[basis.table]
     dated = spec.label is not None and spec.label.known_at is not None
@@ -168,7 +169,8 @@ def compile_dataset(
 
 
 def _labels(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], rows: SortedRows) -> SortedRows:
-    """Return a query over the same rows that has only the label and the time at which the label is known."""
+    """Return a query over the same rows that returns only the label and the time at which the label is
+    known."""
     assert spec.label is not None
     plan = WindowPlan()
     ask_label(plan, spec.label, basis, tables)
@@ -182,11 +184,11 @@ def _labels(spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types], rows: 
 def _chunk_types(
     types: Types, read: Sequence[str], label: Label | None, plan: WindowPlan
 ) -> Mapping[str, str]:
-    """Return the columns of a chunk and their types: the columns that the query reads and the requested
-    values.
+    """Return the names and types of the columns of a chunk: the columns that the query reads and the values
+    that it requests.
 
-    A requested value replaces a column with the same name. Raises InputError for a type that Arrow cannot
-    store.
+    A requested value replaces a column with the same name. Raises InputError for a column type that Arrow
+    cannot store.
     """
     names = {name.lower() for name in plan.types}
     mine = {name: types[name] for name in read if name.lower() not in names}
@@ -213,7 +215,7 @@ def _ask_of_others(
     rows: str,
     scope: RowScope,
 ) -> list[str]:
-    """Request windows and lags; returns their names in order."""
+    """Add the requests for windows and lags to the plan, and return their names in order."""
     types, before = tables[basis.table], len(plan.types)
     _ask_own(plan, spec, basis, types)
     label = spec.label
@@ -224,7 +226,7 @@ def _ask_of_others(
 
 
 def _ask_own(plan: WindowPlan, spec: DatasetSpec, basis: Basis, types: Types) -> None:
-    """The request for values of rows of the same entity."""
+    """Add the request for values of other rows of the same entity to the plan."""
     for window in spec.windows:
         if in_place(window, basis, spec.label):
             kinds = [aggregate_type(window, aggregate, types, basis.table) for aggregate in window.aggregates]
@@ -247,7 +249,8 @@ def _own_features(basis: Basis, types: Types, label: Label | None) -> tuple[str,
 
 
 def _refuse_hidden_by_label(spec: DatasetSpec, bounds: SplitBounds | None) -> None:
-    """Raise InputError if the label has the name of a column of the row that the query needs."""
+    """Raise InputError if the label has the same name as a column of the basis table that the query
+    needs."""
     if spec.label is None or spec.label.is_own:
         return
     keyed = {"joins.on": [name for join in spec.joins for name in join.on]}
@@ -273,8 +276,8 @@ def _read_columns(
     used: Iterable[str],
     bounds: SplitBounds | None,
 ) -> tuple[str, ...]:
-    """Return the columns of the basis table that the query reads, in the table's order. Only these columns
-    decide the order of rows."""
+    """Return the columns of the basis table that the query reads, in the order of the table. Rows with equal
+    keys and times are sorted by these columns only."""
     named = {basis.time, *basis.entity, *own, *used, *spec.required}
     parts: tuple[Window | Lag, ...] = (*spec.windows, *spec.lags)
     named |= {part.column for part in parts if in_place(part, basis, spec.label)}

@@ -1,4 +1,5 @@
-"""Describes a dataset version as JSON: distributions, missing values, correlations, lineage, column roles."""
+"""Describes a version of a dataset as JSON: distributions, missing values, correlations, lineage, column
+roles."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,29 +41,31 @@ MOST_COLUMNS = 60
 BINS, TOP = 20, 10
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _LARGE = 2.0**1000
-"""Numbers of at least this size are scaled down before they are subtracted, because a difference of doubles
-can overflow."""
+"""Numbers whose absolute value is at least this limit are scaled down before they are subtracted, because a
+difference of doubles can overflow."""
 _NOISE = 1e-12
-"""If the variance is below this share of the mean square, it is only rounding error: the values count as
-constant."""
+"""If the variance divided by the mean square is below this limit, the variance is only rounding error, and
+the values count as constant."""
 
 
 def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """The columns with statistics: the first MOST_COLUMNS features, and the label."""
+    """Return the columns for which statistics are computed: the first MOST_COLUMNS features, and the
+    label."""
     chosen = dict.fromkeys((*features[:MOST_COLUMNS], *([label] if label else [])))
     return tuple(name for name in chosen if name in schema.names)
 
 
 def other_numbers(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """Return the other numeric features, and the label. Only correlations are computed for these features."""
+    """Return the numeric features after the first MOST_COLUMNS features, and the label. For these numeric
+    features only correlations are computed."""
     names = [name for name in features[MOST_COLUMNS:] if is_number(schema.field(name).type)]
     return (*names, label) if names and label is not None and label in schema.names else ()
 
 
 @dataclass(slots=True, kw_only=True)
 class SampledRows:
-    """A sample of rows in `columns`: every n-th row of each file, in total about `most` of the `rows`
-    rows."""
+    """A sample of the rows of a table, with the columns `columns`: every n-th row of each file, in total
+    about `most` of the `rows` rows."""
 
     schema: pa.Schema
     columns: Sequence[str]
@@ -77,7 +80,7 @@ class SampledRows:
         return max(1, -(-self.rows // self.most))
 
     def passing(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of one file unchanged, and keep the sampled rows."""
+        """Yield the batches of one file unchanged, and add every n-th row to the sample."""
         self._seen = 0
         for batch in batches:
             self._see(batch.select(list(self.columns)))
@@ -91,7 +94,7 @@ class SampledRows:
         self._seen += batch.num_rows
 
     def take(self, table: pa.Table) -> None:
-        """Add rows that another process sampled."""
+        """Add rows to the sample that another process sampled."""
         self._parts += table.to_batches()
 
     def table(self) -> pa.Table:
@@ -101,12 +104,12 @@ class SampledRows:
 
 
 def statistics(sample: SampledRows) -> dict[str, Any]:
-    """Return statistics of a sample of the training rows (or of all rows).
+    """Return the statistics of a sample of the training rows, or of all rows.
 
-    For each column: the share of missing values; for numbers quantiles and a histogram (20 bins between the 1
-    % and 99 % quantiles; the outer bins include the values outside), for text the most frequent values.
-    `correlation` is Pearson's, between the numbers. A statistic that cannot be computed is missing, and
-    `problem` has the reason.
+    For each column, return the fraction of missing values. For numbers also return quantiles and a histogram
+    (20 bins between the 1 % and 99 % quantiles; the outer bins include the values outside). For text also
+    return the most frequent values. `correlation` is Pearson's correlation between the numeric columns. If
+    the statistics cannot be computed, they are missing, and `problem` contains the reason.
     """
     table = sample.table()
     facts = {name: _facts(table[name]) for name in sample.columns}
@@ -151,11 +154,11 @@ def _distribution(values: Floats) -> dict[str, Any]:
 
 
 def _counts(values: Floats, low: float, high: float, scale: float) -> list[int]:
-    """Return the number of values in each of BINS bins of equal width, or in one bin if the range has no
-    width.
+    """Return the number of values in each of BINS bins of equal width, or in a single bin if all values are
+    equal.
 
-    `np.histogram` is not used: it needs edges that are different doubles, and a range can be only a few
-    doubles wide.
+    This function does not use `np.histogram`, because `np.histogram` needs edges that are different doubles,
+    and a range can contain only a few doubles.
     """
     if not high > low:
         return [len(values)]
@@ -167,7 +170,8 @@ def _counts(values: Floats, low: float, high: float, scale: float) -> list[int]:
 
 
 def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
-    """Pairwise correlations over the rows that have both values; None if a column does not vary."""
+    """Return the correlation of each pair of columns over the rows that have both values. The correlation is
+    None if a column is constant."""
     if len(names) < 2 or sample.num_rows < 2:
         return {}
     count, sums, products, squares = _moments(sample, names)
@@ -183,11 +187,12 @@ def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
-    """For each pair of columns, compute sums over the rows that have both values.
+    """For each pair of columns, compute sums over the rows in which both columns have a value.
 
-    The sums are: the number of rows, the first values, the products, and the squares of the first values. All
-    values are scaled and taken relative to the means. The shape is [4, columns, columns]. The sums are
-    computed block by block, because all rows at once would take several times the sample's memory.
+    The sums are the number of rows, the values of the first column, the products, and the squares of the
+    first column. Before the sums are computed, the mean of each column is subtracted and the values are
+    scaled. The result has the shape [4, columns, columns]. The sums are computed block by block, because a
+    computation on all rows together would take several times the memory of the sample.
     """
     ranges = [_range(numbers(sample[name])) for name in names]
     centers, scales = np.array(ranges).T
@@ -203,9 +208,9 @@ def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
 
 
 def _range(values: Floats) -> tuple[float, float]:
-    """Return the scaled mean, and the power of two by which the values are scaled.
+    """Return the scaled mean of the values, and the power of two by which the values are scaled.
 
-    With this scale all values are close to 1, so that differences and squares neither overflow nor underflow.
+    After the scaling all values are close to 1, so differences and squares neither overflow nor underflow.
     If all values are equal, the mean is exactly that value.
     """
     finite = values[~np.isnan(values)]
@@ -223,16 +228,16 @@ def _scale(values: Floats) -> float:
 
 
 NOTE, SAMPLE, WIDE = ".facts.duckdb", ".sample.arrow", ".wide.arrow"
-"""Files that a part writes into the folder of its rows."""
+"""The names of files that a part writes into the folder with its rows."""
 WIDE_CELLS = 4 * 2**20
-"""The number of values in the sample for wide datasets, in which many features are compared only with the
-label: 32 MiB of numbers."""
+"""The number of values in the sample of a wide dataset, which has many features that are compared only with
+the label: 32 MiB of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileScan:
-    """Reads the files of a version once to describe it. The statistics are over the training rows (or all
-    rows)."""
+    """Reads the files of a dataset version once to describe the version. The statistics are computed over
+    the training rows, or over all rows if there is no split."""
 
     context: JobContext
     table: RowGroupDataset
@@ -240,15 +245,16 @@ class _FileScan:
     sample: SampledRows
     wide: SampledRows
     of: int
-    """The number of columns that could have statistics."""
+    """The number of columns for which statistics could be computed."""
 
     @property
     def over(self) -> str:
-        """The rows to which the statistics refer."""
+        """Return a text that names the rows over which the statistics are computed."""
         return "the training split" if "split" in self.table.schema.names else "the dataset"
 
     def files(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return a reader for each file. While the rows are read, the sample is taken."""
+        """Return a reader for each file of the version. While the rows of the files are read, some of them
+        are added to the sample."""
         rows, seen = self.table.count_rows(), Counter[str]()
         return {Path(one.path).name: self._passing(one, rows, seen) for one in self.table.get_fragments()}
 
@@ -292,8 +298,8 @@ def _look(context: JobContext, query: PreparedQuery, steps: Sequence[EncoderStep
 def describe_rows(
     context: JobContext, query: PreparedQuery, steps: Sequence[EncoderStep], folder: Path
 ) -> Mapping[str, Any]:
-    """Statistics of the columns over the training rows (or all rows). Raises DataError for a
-    constant label."""
+    """Return statistics of the columns over the training rows, or over all rows. Raises DataError if the
+    label is constant."""
     look = _look(context, query, steps, folder)
     facts = describe(context, look.files(), look.names, look.table.schema)
     check_label(query.compiled.label, facts, look.over)
@@ -312,7 +318,8 @@ def _findings(look: _FileScan, facts: Facts, query: PreparedQuery) -> Mapping[st
 
 
 def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
-    """Write a part's contribution for `describe_parts`."""
+    """Write the statistics of the rows of one part into files, so that `describe_parts` can merge the
+    parts."""
     if not any(folder.glob("*.parquet")):
         return
     look = _look(context, query, (), folder)
@@ -326,7 +333,8 @@ def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
 def describe_parts(
     context: JobContext, query: PreparedQuery, parts: Sequence[Path], folder: Path
 ) -> Mapping[str, Any]:
-    """Return the result of `describe_rows` for the rows of several parts. Raises DataError."""
+    """Return the statistics that `describe_rows` would return for the rows of several parts together. Raises
+    DataError."""
     noted = [part for part in parts if (part / NOTE).exists()]
     look = _look(context, query, (), folder)
     for part in noted:
@@ -339,7 +347,7 @@ def describe_parts(
 
 
 def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:
-    """The features that a model can use: numbers, booleans, text."""
+    """Return the features that a model can use, which are numbers, booleans and texts."""
     present = [name for name in features if name in schema.names]
     return [
         name for name in present if is_number(schema.field(name).type) or is_text(schema.field(name).type)
@@ -347,7 +355,7 @@ def learnable(features: Sequence[str], schema: pa.Schema) -> list[str]:
 
 
 def _left_out(features: Sequence[str], schema: pa.Schema) -> Mapping[str, str]:
-    """The declared features that a model cannot use, and their types."""
+    """Return the declared features that a model cannot use, with their types."""
     taken = set(learnable(features, schema))
     return {
         name: str(schema.field(name).type) for name in features if name in schema.names and name not in taken
@@ -362,7 +370,7 @@ def make_result(
     facts: Mapping[str, Any],
     kept: ReusableVersion | None = None,
 ) -> JobResult:
-    """The description of the new version."""
+    """Return the job result with the description of the new dataset version."""
     spec = context.order.job.dataset
     assert spec is not None
     files = sorted(context.below_root(context.order.output_uri).glob("*.parquet"))
@@ -427,8 +435,8 @@ def make_result(
 
 
 def _events_until(label: Label | None, query: PreparedQuery) -> Mapping[str, Any]:
-    """The time up to which the events of a label are known, as text; empty if the label is not made from
-    events."""
+    """Return the time up to which the events of a label are known, as text. The result is empty if the label
+    is not made from events."""
     if query.events is None or label is None:
         return {}
     newest = query.events.events
@@ -448,8 +456,7 @@ def _is_prediction(name: str, context: JobContext) -> bool:
 
 
 def _label_column(spec: DatasetSpec, compiled: CompiledQuery) -> str | None:
-    """Return the column whose later value is the label, if the row's own value of this column is a
-    feature."""
+    """Return the column whose later value is the label, if the current value of this column is a feature."""
     if spec.label is None or spec.label.next_rows is not None:
         return None
     column = spec.label.column if spec.label.table is None else None
@@ -457,9 +464,10 @@ def _label_column(spec: DatasetSpec, compiled: CompiledQuery) -> str | None:
 
 
 def _label_after(label: Label | None) -> Mapping[str, float] | None:
-    """Return how long after the row its label is known, as a time or a number of rows of the entity.
+    """Return the delay after which the label of a row is known, as a time or as a number of rows of the
+    entity.
 
-    None if an expression decides it.
+    Return None if the label is an expression, because then the delay is unknown.
     """
     if label is None:
         return {"seconds": 0.0, "rows": 0}
@@ -488,8 +496,8 @@ def _label_of(label: Label | None) -> Mapping[str, Any]:
 
 
 def _labels(compiled: CompiledQuery) -> Mapping[str, Any]:
-    """Return the labels of several rows ahead: their names, the column of each, and the number of rows
-    ahead."""
+    """Return the labels of a declaration that predicts several rows ahead: their names, the column of each,
+    and the number of rows ahead."""
     if not compiled.steps:
         return {}
     steps = ({"name": step.name, "column": step.column, "step": step.step} for step in compiled.steps)

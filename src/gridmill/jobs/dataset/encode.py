@@ -1,5 +1,5 @@
-"""Encodes a dataset: fits encoders on the training rows, stores the encoders in the version, and encodes all
-rows."""
+"""Encodes a dataset: fits encoders on the training rows, stores the encoders in the dataset version, and
+encodes all rows."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,16 +33,16 @@ from gridmill.jobs.parquet import BATCH_CELLS
 
 FILE = "encoders.json"
 HIDDEN = (DROPPED, TIME, LABEL_TIME)
-"""Columns of the raw rows that are not in the dataset."""
+"""The names of columns of the raw rows that the dataset does not contain."""
 SHOWN = 100
-"""The largest number of an encoder's categories in the version's details; the file of the encoders has all
-categories."""
+"""The largest number of categories of an encoder that the details of a version list. The file of the
+encoders has all categories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderStep:
-    """A fitted encoder; for `target` also the training labels, sorted by the time at which they became
-    known."""
+    """A fitted encoder. An encoder of type `target` also stores the training labels, sorted by the time at
+    which they became known."""
 
     fitted: FittedEncoder
     smoothing: float = 0.0
@@ -50,12 +50,14 @@ class EncoderStep:
 
 
 def needs_times(encoders: Sequence[Encoder]) -> bool:
-    """Whether the encoder needs the time of each row and the time at which its label is known."""
+    """Return whether an encoder needs the time of each row and the time at which the label of the row is
+    known."""
     return any(encoder.method == Method.TARGET for encoder in encoders)
 
 
 def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: CompiledQuery) -> tuple[EncoderStep, ...]:
-    """Return each encoder of each column, fitted on the training rows of `raw`. Raises InputError."""
+    """Fit each encoder of each column on the training rows of `raw`, and return the fitted encoders. Raises
+    InputError."""
     steps: list[EncoderStep] = []
     before: dict[str, list[FittedEncoder]] = {}
     feature_names = frozenset(compiled.features)
@@ -73,10 +75,10 @@ def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: CompiledQuery) -> tupl
 
 
 def _batches(columns: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """Yield up to `most` different columns at a time.
+    """Yield groups of up to `most` different columns that are read together.
 
-    In a file with thousands of columns, it takes longer to find a column than to read it. So it would be slow
-    to read each column separately.
+    In a file with thousands of columns, finding a column takes longer than reading it. Therefore it would be
+    slow to read each column separately.
     """
     batch: dict[str, None] = {}
     for column in columns:
@@ -97,7 +99,8 @@ def _check_role(
 
 
 def _check_column_exists(encoder: Encoder, column: str, before: Sequence[FittedEncoder]) -> None:
-    """Raise InputError if an earlier encoder has replaced the column, or has encoded it in the same way."""
+    """Raise InputError if an earlier encoder has already replaced the column, or has already encoded it in
+    the same way."""
     for one in before:
         if one.method not in CATEGORICAL:
             continue
@@ -136,9 +139,11 @@ def _fit_some(
 
 
 def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
-    """Return the training rows, with their labels if an encoder needs them.
+    """Return an expression that selects the training rows. The rows have their labels if an encoder needs
+    labels.
 
-    Rows without a label are used for the features too. Rows that belong to no split are not used.
+    Rows without a label are selected too, because encoders use their features. Rows that belong to no split
+    are not selected.
     """
     dropped = ds.field(DROPPED)
     mine = dropped.is_null() if label is not None else ~dropped.isin([AFTER, GAP, APART])
@@ -146,7 +151,7 @@ def _training(raw: ds.Dataset, label: str | None) -> ds.Expression:
 
 
 def _later_values(label: Label | None, compiled: CompiledQuery) -> Mapping[str, Sequence[str]]:
-    """Return for each column the labels that are later values of this column."""
+    """Return for each column the labels whose values are later values of this column."""
     if label is None or label.is_own or label.table is not None:
         return {}
     later: dict[str, list[str]] = {}
@@ -166,19 +171,19 @@ def _seen(
 
 
 def microseconds(times: pa.ChunkedArray) -> Integers:
-    """Times as whole microseconds."""
+    """Return times as whole microseconds."""
     numbers: Integers = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).to_numpy()
     return numbers
 
 
 def encoded_schema(raw: pa.Schema, steps: Sequence[EncoderStep]) -> pa.Schema:
-    """The columns that remain after encoding."""
+    """Return the schema of the rows after encoding."""
     hidden = [name for name in HIDDEN if name in raw.names]
     return apply(raw.empty_table().drop_columns(hidden), [step.fitted for step in steps]).schema
 
 
 def encode_batches(raw: RawRows, steps: Sequence[EncoderStep]) -> Iterator[pa.Table]:
-    """Yield the rows that are not dropped, encoded and in order."""
+    """Yield the encoded rows in order, without the dropped rows."""
     schema = encoded_schema(raw.table.schema, steps)
     fitted = [step.fitted for step in steps]
     for batch in raw.batches():
@@ -191,9 +196,10 @@ def encode_batches(raw: RawRows, steps: Sequence[EncoderStep]) -> Iterator[pa.Ta
 
 
 def _own_means(kept: pa.Table, steps: Sequence[EncoderStep]) -> Mapping[str, pa.Array]:
-    """Return the values of `target` encoders for each row.
+    """Return the values of the `target` encoders for each row.
 
-    A value is computed from the labels that were known before the row; if there are none, it is missing.
+    The value of a row is computed from the labels that were known before the time of the row. If no label
+    was known, the value is missing.
     """
     made: dict[str, pa.Array] = {}
     for step in steps:
@@ -205,7 +211,7 @@ def _own_means(kept: pa.Table, steps: Sequence[EncoderStep]) -> Mapping[str, pa.
 
 
 def encoded_features(features: Sequence[str], steps: Sequence[EncoderStep]) -> tuple[str, ...]:
-    """The features that remain after encoding, in order."""
+    """Return the features of the dataset after encoding, in order."""
     names = list(features)
     for step in steps:
         one = step.fitted
@@ -217,13 +223,13 @@ def encoded_features(features: Sequence[str], steps: Sequence[EncoderStep]) -> t
 
 
 def save_encoders(folder: Path, steps: Sequence[EncoderStep]) -> None:
-    """Store the fitted encoders in the folder of the dataset's rows."""
+    """Store the fitted encoders in the folder with the rows of the dataset."""
     content = [to_builtins(step.fitted) for step in steps]
     (folder / FILE).write_text(json.dumps(content, indent=1))
 
 
 def load_encoders(folder: Path) -> tuple[FittedEncoder, ...]:
-    """The encoders of a dataset version; empty if it has none."""
+    """Return the encoders of a dataset version; the result is empty if the version has no encoders."""
     path = folder / FILE
     if not path.exists():
         return ()
@@ -231,7 +237,8 @@ def load_encoders(folder: Path) -> tuple[FittedEncoder, ...]:
 
 
 def describe_encoders(steps: Sequence[EncoderStep]) -> list[dict[str, Any]]:
-    """Return the encoders for the version's details: their numbers, without long lists of categories."""
+    """Return the numbers of each encoder for the details of a version. Long lists of categories are left
+    out."""
     result = []
     for step in steps:
         item: dict[str, Any] = to_builtins(step.fitted)

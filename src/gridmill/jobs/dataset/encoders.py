@@ -1,5 +1,5 @@
-"""Encoders, which are fitted on training rows. They encode any rows in the same way, in datasets and in
-predictions."""
+"""Encoders of columns, which are fitted on training rows. A fitted encoder encodes rows in the same way in
+datasets and in predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,9 +21,9 @@ EMPTY: Mapping[str, pa.Array] = {}
 class FittedEncoder:
     """A fitted encoder of one column.
 
-    Scalers compute (x - `center`) / `scale`. `fill` replaces missing values. The text `categories` become the
-    numbers in `values`; `other` is the value for categories that were not in the training rows. `labels` are
-    the labels that are scaled like the column.
+    Encoders that scale numbers compute (x - `center`) / `scale`. `fill` replaces missing values. The encoder
+    replaces the texts `categories` by the numbers `values`, and categories that were not in the training
+    rows by `other`. `labels` are the names of labels that are scaled in the same way as the column.
     """
 
     column: str
@@ -39,7 +39,8 @@ class FittedEncoder:
 
     @property
     def made(self) -> tuple[str, ...]:
-        """The new columns that replace the column. For scalers and for `fill` it is the column itself."""
+        """The names of the new columns that replace the encoded column. Encoders that scale numbers or fill
+        missing values keep the name of the column."""
         if self.method == Method.ONEHOT:
             return tuple(f"{self.column}_{category}" for category in self.categories)
         return (f"{self.column}_{self.method}",) if self.method in CATEGORICAL else (self.column,)
@@ -48,8 +49,8 @@ class FittedEncoder:
 def fit(
     encoder: Encoder, column: str, train: pa.Table, label: str | None, labels: Sequence[str]
 ) -> FittedEncoder:
-    """Fit an encoder for `column` on its training rows; `labels` are labels that are later values of the
-    column. Raises InputError."""
+    """Fit an encoder for `column` on its training rows. `labels` are the names of labels that are later
+    values of the column. Raises InputError."""
     values = train[column]
     empty = FittedEncoder(column=column, method=encoder.method, keep=encoder.keep)
     if encoder.method in SCALERS:
@@ -133,7 +134,7 @@ def _categories(empty: FittedEncoder, encoder: Encoder, train: pa.Table, label: 
 def _target(
     empty: FittedEncoder, encoder: Encoder, text: pa.ChunkedArray, train: pa.Table, label: str | None
 ) -> FittedEncoder:
-    """The smoothed mean label of each category over all training rows."""
+    """Return an encoder with the smoothed mean label of each category over all training rows."""
     target = label_numbers(train, label)
     names = sorted(_counts(text))
     codes = codes_of(text, names)
@@ -146,7 +147,7 @@ def _target(
 
 
 def label_numbers(train: pa.Table, label: str | None) -> Floats:
-    """The label as doubles. Raises InputError if it is not numeric or boolean."""
+    """Return the label as doubles. Raises InputError if the label is not numeric or boolean."""
     if label is None or not is_number(train[label].type):
         raise InputError(
             "`target` needs a label of numbers or of true and false", place="dataset.encoders.method"
@@ -156,12 +157,12 @@ def label_numbers(train: pa.Table, label: str | None) -> Floats:
 
 
 def as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the values as text (`1`, `true`, `UA`). Categories are compared as text."""
+    """Return the values as texts (`1`, `true`, `UA`). Encoders compare categories as texts."""
     return values if pa.types.is_string(values.type) else values.cast(pa.string())
 
 
 def codes_of(text: pa.ChunkedArray, categories: Sequence[str]) -> Integers:
-    """For each row the number of its category; -1 for an unknown or missing category."""
+    """Return for each row the number of its category, or -1 for an unknown or missing category."""
     found = pc.index_in(text, value_set=pa.array(categories, pa.string()))
     codes: Integers = pc.fill_null(found, -1).to_numpy().astype(np.int64)
     return codes
@@ -170,11 +171,11 @@ def codes_of(text: pa.ChunkedArray, categories: Sequence[str]) -> Integers:
 def means_so_far(
     codes: Integers, times: Integers, seen: tuple[Integers, Integers, Floats], smoothing: float
 ) -> Floats:
-    """Return for each row the smoothed mean label of its category, over labels that were known strictly
-    before the row's time.
+    """Return for each row the smoothed mean label of its category, computed from the labels that were known
+    strictly before the time of the row.
 
-    `seen` are the codes, known times and labels of the training rows. If no label is known yet, the smoothed
-    mean of 0 rows is NaN.
+    `seen` contains the category numbers, the times at which the labels became known, and the labels of the
+    training rows. If no label was known, the smoothed mean of 0 rows is NaN.
     """
     sums, rows = _before(codes, times, *seen)
     zero = np.zeros(len(codes), np.int64)
@@ -188,7 +189,8 @@ def means_so_far(
 def _before(
     codes: Integers, times: Integers, known_codes: Integers, numbers: Integers, labels: Floats
 ) -> tuple[Floats, Integers]:
-    """For each row the sum and number of labels of its code that were known before its time."""
+    """Return for each row the sum and the number of the labels with the same category number that were known
+    before the time of the row."""
     moments = np.unique(numbers)
     width = len(moments) + 1
     place = known_codes * width + np.searchsorted(moments, numbers, "left")
@@ -205,8 +207,8 @@ def _before(
 
 
 def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa.Array] = EMPTY) -> pa.Table:
-    """Return the table with the new columns of the encoders. For the columns in `own`, the given values are
-    used instead. Raises DataError for a missing column."""
+    """Return the table with the new columns that the encoders make. For the columns in `own`, the function
+    takes the values in `own` instead. Raises DataError if a column that an encoder needs is missing."""
     columns = _Columns(table)
     for one in fitted:
         if one.column not in columns.values:
@@ -216,10 +218,10 @@ def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa
 
 
 class _Columns:
-    """The columns of a table while encoders change them.
+    """The columns of a table, stored in a form that encoders can change quickly.
 
-    Arrow's `set_column` copies the list of all columns. If each of thousands of columns is changed once, that
-    would take quadratic time.
+    Arrow's `set_column` copies the list of all columns. For thousands of columns, one call per column would
+    therefore take quadratic time.
     """
 
     def __init__(self, table: pa.Table) -> None:
@@ -230,14 +232,14 @@ class _Columns:
         self._left_out: set[str] = set()
 
     def add(self, one: FittedEncoder, made: Sequence[pa.Array]) -> None:
-        """Insert the columns that an encoder makes after the column that it encodes, or instead of it."""
+        """Insert the columns that an encoder makes, either after the encoded column or instead of it."""
         behind = self._made.get(one.column, [])
         self._made[one.column] = [*zip(one.made, made, strict=True), *behind]
         if not one.keep:
             self._left_out.add(one.column)
 
     def table(self, own: Mapping[str, pa.Array]) -> pa.Table:
-        """Return the columns as a table."""
+        """Return the columns as an Arrow table."""
         pairs: list[tuple[str, pa.ChunkedArray | pa.Array]] = []
         for name, values in self.values.items():
             if name not in self._left_out:
@@ -255,9 +257,10 @@ def _scaled(columns: _Columns, one: FittedEncoder) -> None:
 def _scaled_values(
     values: pa.ChunkedArray | pa.Array, center: float, scale: float
 ) -> pa.ChunkedArray | pa.Array:
-    """Return (x - center) / scale.
+    """Return (x - center) / scale for each value x.
 
-    If no value is missing, numpy is several times faster than Arrow, which looks up a kernel for each call.
+    If no value is missing, the function uses numpy: numpy is several times faster than Arrow, which looks up
+    a kernel for each call.
     """
     if values.null_count == 0 and pa.types.is_float64(values.type):
         scaled = np.subtract(values.to_numpy(), center)

@@ -12,15 +12,15 @@ from PIL import Image, ImageOps
 
 _ARROW: Any = "arrow"
 _NULLS: Any = "special"
-"""Options for missing values, by name: DuckDB's enums for them are not public."""
+"""Options of DuckDB for missing values, by name. DuckDB does not export its enums for these options."""
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-"""Pillow's exceptions for bytes that are not an image, for incomplete images, and for images that would use
-too much memory."""
+"""The exceptions that Pillow raises for bytes that are not an image, for incomplete images, and for images
+that would use too much memory."""
 
 
 def register(engine: duckdb.DuckDBPyConnection) -> None:
-    """Register the function pixels(BLOB, INTEGER, INTEGER) -> FLOAT[]. If the bytes are not an image, its
-    value is missing."""
+    """Register the SQL function pixels(BLOB, INTEGER, INTEGER) -> FLOAT[]. If the bytes are not an image,
+    the SQL function returns a missing value."""
     engine.create_function(
         "pixels",
         _pixels,
@@ -38,11 +38,12 @@ def _pixels(files: pa.ChunkedArray, widths: pa.ChunkedArray, heights: pa.Chunked
 
 
 def grey(data: bytes, width: int, height: int) -> npt.NDArray[np.float32] | None:
-    """Resize the image and return the lightness of each pixel, 0 to 1, row by row; None for bytes that are
-    not an image.
+    """Resize the image and return the lightness of each pixel, from 0 to 1, row by row. Return None if the
+    bytes are not an image.
 
-    Colours are converted to lightness. A photo is rotated by its camera's orientation tag. Each pixel of the
-    result is the mean of the original pixels that it covers. Raises ValueError for an invalid size.
+    Colours are converted to lightness. A photo is rotated as the orientation tag of its camera requires.
+    Each pixel of the result is the mean of the pixels of the image that it covers. Raises ValueError for an
+    invalid width or height.
     """
     if width < 1 or height < 1:
         raise ValueError(f"pixels(): {width} x {height} is not a valid image size")

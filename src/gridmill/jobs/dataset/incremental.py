@@ -1,6 +1,7 @@
-"""Incremental datasets: decides which files and encoders of the previous version stay valid.
+"""Incremental datasets: finds the files and encoders of the previous dataset version that the new version
+can use unchanged.
 
-They stay valid if only later rows were added to the tables.
+Files and encoders can be used again if only later rows were added to the tables.
 """
 
 import json
@@ -28,12 +29,14 @@ from gridmill.jobs.parquet import link_file
 from gridmill.jobs.parquet_reader import RowGroupDataset
 
 FORMAT = 7
-"""This number is increased when the same declaration begins to produce other rows."""
+"""The number of the format of datasets. It is increased when a new release of Gridmill makes other rows from
+the same declaration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusableVersion:
-    """A version whose rows up to `after` (inclusive) are final, and the state that it recorded."""
+    """A dataset version whose rows up to the time `after` (inclusive) are final, and the state that the
+    version recorded."""
 
     folder: Path
     after: datetime
@@ -48,7 +51,8 @@ def find_kept(
     tables: Mapping[str, ds.Dataset],
     units: Units,
 ) -> tuple[ReusableVersion | None, str]:
-    """Return the version whose rows can be reused, or the reason why all rows must be computed."""
+    """Return the dataset version whose rows can be used again, or the reason why all rows must be
+    computed."""
     if not spec.incremental or not context.order.earlier:
         return None, ""
     earlier = context.order.earlier[0].artifact
@@ -74,7 +78,7 @@ def find_kept(
 
 
 def _text(context: JobContext) -> str:
-    """The text of all declared fields that decide the dataset's rows."""
+    """Return a text of all declared fields that influence the rows of the dataset."""
     spec = context.order.job.dataset
     assert spec is not None
     return json.dumps([to_builtins(spec), _outages(context, spec)], sort_keys=True)
@@ -86,7 +90,7 @@ def _outages(context: JobContext, spec: DatasetSpec) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ChangedTable:
-    """A table that may have new rows."""
+    """A table that may have new rows since the previous dataset version."""
 
     spec: DatasetSpec
     name: str
@@ -101,8 +105,8 @@ def _appended(
     before: int | None,
     seen: datetime,
 ) -> str:
-    """Return the reason why the table is not the earlier version's table with later rows added; empty if it
-    is."""
+    """Return an empty text if the table is the table of the earlier version with later rows added. Otherwise
+    return the reason why it is not."""
     name = fresh.name
     output = context.input(name).output
     if output.kind != ArtifactKind.SINK or before is None:
@@ -126,7 +130,7 @@ def _appended(
 
 
 def _first_time(engine: duckdb.DuckDBPyConnection, of: _ChangedTable, files: set[str]) -> datetime | None:
-    """Return the earliest time, or the earliest known time, of all new rows."""
+    """Return the earliest of all times and known times in the new rows."""
     table = of.table
     fragments = [part for part in table.get_fragments() if Path(part.path).name in files]
     if not fragments:
@@ -139,7 +143,7 @@ def _first_time(engine: duckdb.DuckDBPyConnection, of: _ChangedTable, files: set
 
 
 def _times(spec: DatasetSpec, name: str) -> set[str]:
-    """The SQL of every time that the declaration defines for rows of this table."""
+    """Return the SQL of every time that the declaration defines for rows of the table `name`."""
     result: set[str] = set()
     if spec.basis is not None and spec.basis.table == name:
         result |= {quoted(spec.basis.time), *([spec.basis.known_at] if spec.basis.known_at else [])}
@@ -154,10 +158,10 @@ def _times(spec: DatasetSpec, name: str) -> set[str]:
 
 
 def final_until(label: Label | None, last: datetime, complete: datetime | None = None) -> datetime:
-    """Return the time up to which rows are final, for a basis that ends at `last`.
+    """Return the time up to which rows are final, for a basis table whose last row has the time `last`.
 
-    All rows before the first row with an unknown label are final. Events of a label are `complete` up to that
-    time.
+    All rows before the first row with an unknown label are final. `complete` is the time up to which no
+    event of the label is missing.
     """
     if label is None or label.horizon_seconds is None:
         return last
@@ -165,8 +169,8 @@ def final_until(label: Label | None, last: datetime, complete: datetime | None =
 
 
 def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
-    """Return the time of the earliest rows that can influence the rows after this moment; None if all rows
-    can."""
+    """Return the time of the earliest rows that can influence rows after the time `after`. Return None if
+    all rows can influence them."""
     label = spec.label
     late = label is not None and (label.known_at is not None or label.delay_seconds is not None)
     labels = (label.name, *label.sources) if label is not None and late else ()
@@ -179,8 +183,8 @@ def history_from(spec: DatasetSpec, after: datetime) -> datetime | None:
 def recent_rows(
     context: JobContext, spec: DatasetSpec, tables: Mapping[str, ds.Dataset], units: Units, after: datetime
 ) -> Mapping[str, ds.Dataset]:
-    """Return the basis table without row groups that are too old to matter. If another part reads the table,
-    return all rows."""
+    """Return the basis table without the row groups that are too old to influence the new rows. If another
+    part of the declaration also reads the basis table, return all its rows."""
     history, basis = history_from(spec, after), spec.basis
     if history is None or basis is None or basis.known_at is not None:
         return {}
@@ -208,8 +212,8 @@ def recent_rows(
 
 
 def link_files(kept: ReusableVersion, folder: Path) -> None:
-    """Put the kept version's files into `folder` too, as links if the file system supports them, otherwise as
-    copies."""
+    """Put the files of the reused version into `folder` too, as links if the file system supports links,
+    otherwise as copies."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(kept.folder.glob("*.parquet")):
         link_file(path, folder)
@@ -223,10 +227,10 @@ def describe_incremental(
     after: datetime | None,
     dropped: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the state that the next version needs to reuse this version.
+    """Return the state that the next dataset version needs in order to use the rows of this version.
 
     The state contains the times up to which the tables and the `events` of the label were known. `dropped`
-    are the final rows that were dropped.
+    is the number of the final rows that were dropped.
     """
     if not spec.incremental or seen is None or after is None:
         return {}

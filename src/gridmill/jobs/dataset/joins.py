@@ -1,7 +1,7 @@
-"""Writes ordinary joins as SQL, requests as-of joins from the window engine, and creates the query's views of
-tables.
+"""Writes ordinary joins as SQL, requests as-of joins from the window engine, and creates the views of tables
+that a query reads.
 
-The functions that write SQL have no side effects.
+The functions of this module that write SQL have no side effects.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,15 +23,15 @@ from gridmill.jobs.expressions import KNOWN, TIME, RowScope, quote_all, select, 
 
 @dataclass(slots=True)
 class JoinedColumns:
-    """The columns that ordinary joins add (name -> SQL), the text after FROM, and the names that as-of joins
-    add."""
+    """The columns that ordinary joins add (as SQL by column name), the SQL after FROM, and the names of the
+    columns that as-of joins add."""
 
     columns: dict[str, str] = field(default_factory=dict)
     joins: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
     def add(self, names: Iterable[str]) -> None:
-        """Add columns. Raises InputError for a name that exists already."""
+        """Add columns. Raises InputError if a column with the same name exists already."""
         for name in names:
             refuse_duplicates((*self.names, name))
             self.names.append(name)
@@ -45,7 +45,8 @@ def join_all(
     before: str,
     scope: RowScope,
 ) -> JoinedColumns:
-    """Add the declared joins. An as-of join becomes a request to the window engine. Raises InputError."""
+    """Add the declared joins of a dataset. An as-of join becomes a request to the window engine. Raises
+    InputError."""
     made = JoinedColumns()
     for number, join in enumerate(spec.joins, start=1):
         _ordinary(made, join, f"j{number}", basis, tables, before)
@@ -58,8 +59,8 @@ def join_all(
 def _by_clock(
     asof: AsOfJoin, label: Label | None, basis: Basis, tables: Mapping[str, Types]
 ) -> Iterator[AsOfJoin]:
-    """Yield the join. If the join reads labels that become known later, yield a separate join for them: these
-    labels are known when both the row and the label are known."""
+    """Yield the as-of join. If the join reads labels that become known later than the row, also yield a
+    separate join for these columns, in which a row is known only when its label is known."""
     mine = asof.table == basis.table and not asof.exempt
     available_at = own_label_availability(label, basis) if label is not None and mine else ""
     added = _added_as_of(asof, tables)
@@ -150,12 +151,12 @@ def _check_keys(
 def register_tables(
     engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset], units: Units | None = None
 ) -> None:
-    """Create a view for each table under its name, replacing any existing view; numeric columns in `units`
-    become times.
+    """Create a view for each table under the name of the table, and replace existing views. Numeric columns
+    in `units` become times.
 
-    The views prevent DuckDB from passing comparisons with times to Arrow. Arrow would compare the query's
-    times, which have no zone, with the files' statistics, whose times have a zone, and raise an error. DuckDB
-    itself evaluates comparisons with times that a function returns.
+    The views prevent DuckDB from passing comparisons with times to Arrow. Arrow would raise an error,
+    because it would compare the times of the query, which have no time zone, with the statistics in the
+    files, whose times have a time zone. DuckDB itself evaluates a comparison if a function returns the time.
     """
     for name, table in tables.items():
         source = f"__source_{name}"
@@ -170,11 +171,11 @@ def register_tables(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableViews:
-    """Tables, and the units of their numeric columns that are times."""
+    """Tables, and the units of their numeric columns that represent times."""
 
     tables: Mapping[str, ds.Dataset]
     units: Units = field(default_factory=dict)
 
     def register(self, engine: duckdb.DuckDBPyConnection) -> None:
-        """Create the views in a connection."""
+        """Create the views of the tables in a connection."""
         register_tables(engine, self.tables, self.units)

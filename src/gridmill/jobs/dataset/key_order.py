@@ -1,7 +1,7 @@
-"""Numbers keys in their order, and sorts rows by that number and a time.
+"""Replaces keys by numbers in the order of the keys, and sorts rows by the number and a time.
 
-DuckDB sorts two numbers much faster than other values. Few rows have the same key and the same time; they are
-sorted by their values afterwards.
+DuckDB sorts two numbers much faster than other values. Only few rows have the same key and the same time;
+these rows are sorted by their values afterwards.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,8 +21,8 @@ BATCH_ROWS = 131_072
 
 
 def number_keys(engine: duckdb.DuckDBPyConnection, name: str, rows: str, keys: tuple[str, ...]) -> None:
-    """Make a table of the distinct keys without missing values, numbered in order. It also has the number of
-    rows of each key."""
+    """Make a table of the distinct keys, numbered in order. Keys with missing values are left out. The table
+    also has the number of rows of each key."""
     listed = ", ".join(quote_all(keys))
     not_null = " AND ".join(f"{key} IS NOT NULL" for key in quote_all(keys))
     counted_keys = (
@@ -38,20 +38,20 @@ def number_keys(engine: duckdb.DuckDBPyConnection, name: str, rows: str, keys: t
 
 
 def numbered(rows: str, keys: tuple[str, ...], table: str, columns: str = "r.*") -> str:
-    """The rows that have a key, with its number."""
+    """Return SQL for the rows that have a key, with the number of the key as a column."""
     same = " AND ".join(f"r.{key} = k.{key}" for key in quote_all(keys)) or "true"
     return f'SELECT {columns}, k."{CODE}" FROM (\n{rows}\n) AS r JOIN {quoted(table)} AS k ON {same}'
 
 
 def batches_of(relation: duckdb.DuckDBPyRelation) -> Iterator[pa.RecordBatch]:
-    """The rows of a query, batch by batch."""
+    """Yield the rows of a query, batch by batch."""
     with memory_errors():
         yield from relation.to_arrow_reader(rows_at_once(len(relation.columns), BATCH_ROWS, BATCH_CELLS))
 
 
 def whole_ties(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[pa.Table]:
-    """Yield rows sorted by number and `time`, in tables. Rows with the same key and time are always in the
-    same table."""
+    """Yield tables of rows that are sorted by key number and `time`. Rows with the same key and time are
+    always in the same table."""
     waiting: list[pa.Table] = []
     for batch in batches:
         rows = pa.Table.from_batches([batch])
@@ -69,8 +69,8 @@ def whole_ties(batches: Iterable[pa.RecordBatch], time: str) -> Iterator[pa.Tabl
 
 
 def moments(rows: pa.Table, time: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return the positions of rows whose key or time differs from the row before. The first row is always one
-    of them."""
+    """Return the positions of rows whose key or time differs from the previous row. The position of the
+    first row is always in the result."""
     if not rows.num_rows:
         return np.zeros(0, np.bool_)
     return changes(integers(rows[CODE])) | changes(integers(rows[time]))
@@ -79,9 +79,10 @@ def moments(rows: pa.Table, time: str) -> np.ndarray[tuple[int], np.dtype[np.boo
 def untied(
     engine: duckdb.DuckDBPyConnection, rows: pa.Table, own: OwnRows, order: tuple[str, ...]
 ) -> pa.Table:
-    """Sort the rows with the same key and time by their values.
+    """Sort rows that have the same key and time by their values.
 
-    There are few such rows; to sort all rows by values would be slow.
+    Only these rows are sorted by values, because there are few of them and sorting all rows by values would
+    be slow.
     """
     places = np.arange(len(own.first))
     later = own.first != places
@@ -99,6 +100,6 @@ def untied(
 
 
 def integers(column: pa.ChunkedArray) -> Ints:
-    """Values as whole numbers; times keep their microseconds."""
+    """Return the values as whole numbers; times become microseconds."""
     numbers: Ints = pc.cast(column, pa.int64()).to_numpy()
     return numbers

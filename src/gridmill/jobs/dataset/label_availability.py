@@ -1,9 +1,9 @@
-"""Applies the label's availability time, so that no part reads a label before it is known, whatever its
-`known_at` declares.
+"""Applies the availability time of the label, so that no part of a dataset reads a label before the label is
+known, whatever the `known_at` of the part declares.
 
-A window, lag or join can read the column from which the label is made, and declare with `known_at` when the
-rows become known. If the label declares a later time (with its own `known_at` or its `delay`), the later time
-is used. A part with `exempt` is not changed, and the dataset's remarks show the exemption.
+A window, lag or join can read the column from which the label is made, and declare with `known_at` when its
+rows become known. If the label declares a later time (with the `known_at` or the `delay` of the label), the
+later time is used. A part with `exempt` is not changed, and the remarks of the dataset list the exemption.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ Joining = TypeVar("Joining", AsOfJoin, Join)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AvailabilityTime:
-    """The time at which the label's value in a row is known: `delay_seconds` after `known_at` (a column, or
-    SQL over columns).
+    """The time at which the value of the label in a row is known. The label is known `delay_seconds` after
+    `known_at` (a column, or SQL over columns).
 
-    `sources` are the columns that contain the label, in lower case. None means every column of the table,
-    because the row itself is an event. `tables` are the names of the label's table and of its copies; "" is
-    the basis.
+    `sources` are the names of the columns that contain the label, in lower case. If `sources` is None, every
+    column of the table contains the label, because the row itself is an event. `tables` are the names of the
+    table with the label and of its copies; the name "" is the basis table.
     """
 
     label: Label
@@ -43,32 +43,32 @@ class _AvailabilityTime:
 
     @property
     def sql(self) -> str:
-        """The time at which the label is known, as SQL."""
+        """Return SQL for the time at which the label is known."""
         timestamp = _timestamp(self.known_at)
         return f"{timestamp} + {interval(self.delay_seconds)}" if self.delay_seconds else timestamp
 
     @property
     def words(self) -> str:
-        """The time at which the label is known, in words."""
+        """Return a text for users that describes the time at which the label is known."""
         delay = f"{show_span(self.delay_seconds)} after " if self.delay_seconds else "at "
         return f"{delay}`{self.known_at}`"
 
     def holds(self, column: str) -> bool:
-        """Return whether the column reveals the label."""
+        """Return whether the values of the column reveal the label."""
         return self.sources is None or column.lower() in self.sources
 
     def table_of(self, part: Part) -> str:
-        """Return the part's table; "" for the basis."""
+        """Return the name of the table that the part reads, or "" for the basis table."""
         return "" if part.table in (None, self.basis.table) else str(part.table)
 
     def own_time(self, part: Part) -> str | None:
-        """Return the declared time at which the part's rows are known, or the basis's time."""
+        """Return the declared time at which the rows of the part are known, or the time of the basis."""
         if part.known_at is not None or self.table_of(part):
             return part.known_at
         return None if isinstance(part, Join) else self.basis.known_at or self.basis.time
 
     def later(self, known_at: str) -> str:
-        """Return SQL for the later of both times; it is missing if one of the times is missing."""
+        """Return SQL for the later of the two times. Its value is missing if either time is missing."""
         mine, theirs = _timestamp(known_at), self.sql
         if mine == theirs:
             return known_at
@@ -83,8 +83,8 @@ def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> Datas
     """Return the declaration, changed so that every part that reads the label also declares when the label is
     known.
 
-    `inputs` are the tables by the names that the declaration uses. Raises InputError if this time cannot be
-    computed.
+    `inputs` are the tables by the names that the declaration uses. Raises InputError if the time at which
+    the label is known cannot be computed.
     """
     clock = _clock(spec, inputs)
     if clock is None:
@@ -101,8 +101,8 @@ def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> Datas
 
 
 def clock_remarks(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> tuple[str, ...]:
-    """Return a sentence for each part whose `known_at` is replaced by the label's time, and for each
-    exemption."""
+    """Return a sentence for each part whose `known_at` is replaced by the availability time of the label,
+    and for each exemption."""
     clock, clocked = _clock(spec, inputs), with_label_clock(spec, inputs)
     remarks = [text for part, place in _parts(spec) if (text := _exemption(part, place))]
     if clock is None:
@@ -138,8 +138,8 @@ def _named(part: Part) -> str:
 
 
 def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _AvailabilityTime | None:
-    """Return the label's availability time; None if there is no label, or if the label's column is known
-    together with the row."""
+    """Return the availability time of the label. Return None if there is no label, or if the column of the
+    label is known together with the row."""
     label, basis = spec.label, spec.basis or Basis(table="", time=spec.time or "", entity=spec.entity)
     if label is None or not basis.time:
         return None
@@ -163,10 +163,10 @@ def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _AvailabilityTi
 
 
 def _sources(label: Label, basis: Basis) -> frozenset[str]:
-    """Return the label's columns that are not known together with the row.
+    """Return the columns of the label that are not known together with the row.
 
-    If the label is a later row's value, its columns are known with the row if they are features of the row
-    itself.
+    If the label is the value of a later row, its columns are known with the row if the row uses them as
+    features.
     """
     if label.is_own:
         return frozenset(name.lower() for name in label.sources)
@@ -180,14 +180,15 @@ def _sources(label: Label, basis: Basis) -> frozenset[str]:
 def _copies(
     own: str, of: Sequence[str], inputs: Mapping[str, Artifact], alike: Callable[[Artifact, Artifact], bool]
 ) -> set[str]:
-    """Return the other tables that contain the same rows as a table in `of`, and `own`."""
+    """Return `own`, and the names of the other tables that contain the same rows as a table in `of`."""
     mine = [inputs[name] for name in of if name in inputs]
     same = (name for name, one in inputs.items() if name != own and any(alike(one, each) for each in mine))
     return {own, *same} - {""}
 
 
 def _is_same(one: Artifact, other: Artifact) -> bool:
-    """Return whether both are one table, or tables with the same columns of the same source or its parts."""
+    """Return whether both inputs are the same table, or tables with the same columns that come from the same
+    source or from parts of it."""
     return one.output.uri == other.output.uri or (
         one.kind != ArtifactKind.PREDICTION
         and bool(one.output.columns)
@@ -196,8 +197,8 @@ def _is_same(one: Artifact, other: Artifact) -> bool:
 
 
 def _is_kin(one: Artifact, other: Artifact) -> bool:
-    """Return whether both are the same version, or one is made from the other, or both are made from the same
-    version."""
+    """Return whether both artifacts are the same version, or one was made from the other, or both were made
+    from the same version."""
     return _is_same(one, other) or (one.kind != ArtifactKind.PREDICTION and bool(_jobs(one) & _jobs(other)))
 
 
@@ -207,14 +208,15 @@ def _jobs(artifact: Artifact) -> set[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AvailabilityRewrite:
-    """Applies an availability time to parts. The engine is used only to parse expressions."""
+    """Applies the availability time of the label to the windows, lags and joins of a dataset. This class
+    uses the SQL engine only to parse expressions."""
 
     clock: _AvailabilityTime
     engine: duckdb.DuckDBPyConnection
     inputs: Mapping[str, Artifact]
 
     def one(self, part: OnePart, place: str) -> OnePart:
-        """Return the window or lag with the time that is used."""
+        """Return the window or lag with the time at which its rows become known."""
         clock, known_at = self.clock, self.clock.own_time(part)
         if known_at is None or not self._is_looked_at(part):
             return part
@@ -227,7 +229,8 @@ class _AvailabilityRewrite:
         return part if later == known_at else replace(part, known_at=self._checked(later, part, place))
 
     def joined(self, part: Joining, place: str) -> Iterator[Joining]:
-        """Yield the join with the time that is used; the label's columns become a separate join."""
+        """Yield the join with the time at which its rows become known. The columns of the label become a
+        separate join."""
         clock, known_at = self.clock, self.clock.own_time(part)
         later = clock.later(known_at) if known_at is not None else known_at
         if known_at is None or later == known_at or not self._is_looked_at(part):
@@ -245,8 +248,8 @@ class _AvailabilityRewrite:
         return self.clock.table_of(part) in self.clock.tables and not part.exempt
 
     def _decides(self, known_at: str, place: str) -> bool:
-        """Return whether the label decides when rows become known. If it does, the set of known rows reveals
-        the label."""
+        """Return whether the time at which rows become known depends on the label. If it does, the set of
+        known rows reveals the label."""
         used = expression_columns(self.engine, known_at, f"dataset.{place}.known_at")
         return self.clock.sources is not None and any(self.clock.holds(name) for name in used)
 
@@ -256,7 +259,8 @@ class _AvailabilityRewrite:
         return part.columns or tuple(column.name for column in columns if column.name not in keys)
 
     def _checked(self, later: str, part: Part, place: str) -> str:
-        """Return the time. Raises InputError if the part's table lacks a column that the time needs."""
+        """Return the SQL of the time unchanged. Raises InputError if the table of the part lacks a column
+        that the time needs."""
         table = self.clock.table_of(part)
         if not table:
             return later

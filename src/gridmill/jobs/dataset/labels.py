@@ -1,8 +1,10 @@
-"""The label of a dataset: its value, when it is known, and why a row without a label is dropped.
+"""The label of a dataset: its value, the time at which it is known, and the reason why a row without a label
+is dropped.
 
-This module has no side effects. A row's own value is SQL. The window engine computes values of later rows,
-and values from the events of a table. Predictions can be tables of a dataset. A prediction is known at the
-time of its row, and the true values beside it are excluded.
+This module has no side effects. If the label is a value of the row itself, it is computed in SQL. If the
+label is a value of a later row, or a value from the events of a table, the window engine computes it.
+Predictions can be tables of a dataset. A dataset knows a prediction at the time of the row of the
+prediction, and does not read the true values in the same table.
 """
 
 from collections.abc import Mapping
@@ -45,31 +47,32 @@ itself."""
 
 
 def clocked(label: Label | None, basis: Basis | None) -> Label | None:
-    """Return the label with its availability time. If the label declares none, it is the availability time of
-    the row from which the label is taken."""
+    """Return the label with its availability time. If the label declares no availability time, it has the
+    availability time of the row from which the label is taken."""
     if basis is None or label is None or label.table is not None or label.known_at is not None:
         return label
     return replace(label, known_at=basis.known_at)
 
 
 def label_availability(label: Label | None) -> Mapping[str, str]:
-    """The declared time at which the value of a row is known, if there is one."""
+    """Return the time at which the label of a row is known, by column name; the result is empty if the label
+    declares no time."""
     if label is None or label.known_at is None or label.table is not None:
         return {}
     return {LABEL_KNOWN: f"({sql_text(label.known_at)})::TIMESTAMP"}
 
 
 def own_label_availability(label: Label | None, basis: Basis) -> str:
-    """Return the time at which a row's own label is known, as SQL over the row; empty if it is not later than
-    the row."""
+    """Return SQL for the time at which the label of a row is known. The SQL is empty if this time is not
+    later than the row."""
     if label is None or not label.is_own or not has_time(label):
         return ""
     return _later(f"({sql_text(label.known_at or basis.time)})::TIMESTAMP", label)
 
 
 def label_columns(label: Label | None) -> Mapping[str, str]:
-    """The label, and the time at which it is known if that is later than the row, as SQL over the row and
-    the requested values."""
+    """Return SQL for the label, and for the time at which the label is known if this time is later than the
+    row. The SQL uses the columns of the row and the requested values."""
     if label is None:
         return {}
     if label.is_own:
@@ -126,7 +129,7 @@ def _following(label: Label, rows: int) -> NextRows:
 
 
 def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> OtherTable:
-    """The request for the events of a label's table in the time ahead."""
+    """Return the request for the events of the label that happen in a period after the time of the row."""
     assert label.table is not None
     assert label.outcome is not None
     on, types = label.on or basis.entity, tables[label.table]
@@ -159,7 +162,8 @@ def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> OtherTab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelStep:
-    """One of several labels: `column`, `step` rows ahead. It is item `number` (from 1) of the list."""
+    """A label in a list of labels: the value of `column` in the row that is `step` rows ahead. This label is
+    item `number` (from 1) of the list of labels."""
 
     name: str
     column: str
@@ -168,8 +172,8 @@ class LabelStep:
 
 
 def label_steps(label: Label | None) -> tuple[LabelStep, ...]:
-    """The labels of the next rows, step by step, with all columns of a step; empty for another kind of
-    label."""
+    """Return the labels of the next rows, step by step, with all columns of a step. The result is empty for
+    another kind of label."""
     if label is None or label.next_rows is None:
         return ()
     each = product(range(1, label.next_rows + 1), label.sources)
@@ -198,14 +202,14 @@ def _later(ready_at: str, label: Label) -> str:
 
 
 def has_time(label: Label | None) -> bool:
-    """Whether the label becomes known later than the row."""
+    """Return whether the label becomes known later than the row."""
     if label is None:
         return False
     return not label.is_own or label.known_at is not None or label.delay_seconds is not None
 
 
 def label_type(label: Label | None, types: Types) -> str:
-    """The SQL type of the label."""
+    """Return the SQL type of the label."""
     if label is None or label.next_rows is not None:
         return "DOUBLE[]"
     if label.table is not None:
@@ -216,8 +220,8 @@ def label_type(label: Label | None, types: Types) -> str:
 
 
 def label_names(label: Label | None) -> tuple[str, ...]:
-    """Return the columns that contain the label. If the label is the row's own value, the columns of its
-    expression are included."""
+    """Return the names of the columns that contain the label. If the label is an expression over the row
+    itself, the result includes the columns of the expression."""
     if label is None:
         return ()
     steps = tuple(step.name for step in label_steps(label))
@@ -225,8 +229,8 @@ def label_names(label: Label | None) -> tuple[str, ...]:
 
 
 def missing_label(label: Label, types: Types, *, dated: bool) -> str:
-    """Return the SQL condition for a row without a label. If `dated` is true, it includes labels that never
-    become known."""
+    """Return an SQL condition that is true for rows without a label. If `dated` is true, the condition is
+    also true for labels that never become known."""
     name = quoted(label.name if label.next_rows is None else NEXT)
     missing = missing_value(name, label_type(label, types))
     if dated and label.table is None:
@@ -235,19 +239,20 @@ def missing_label(label: Label, types: Types, *, dated: bool) -> str:
 
 
 def missing_value(name: str, type_: str) -> str:
-    """The SQL condition for a column that is missing or NaN."""
+    """Return an SQL condition that is true if the value of the column is missing or NaN."""
     return f"{name} IS NULL OR isnan({name})" if type_ in FLOATS else f"{name} IS NULL"
 
 
 ASIDE = ("row", "truth", "fold")
-"""Columns of a prediction that are features only if the declaration names them explicitly."""
+"""Columns of a prediction table that become features only if the declaration names them explicitly."""
 
 
 def with_predictions(spec: DatasetSpec, predictions: Mapping[str, Output]) -> DatasetSpec:
-    """Return the declaration with defaults for tables that are predictions.
+    """Return the declaration with defaults for the tables that are predictions.
 
-    The defaults are the columns to use, and the time at which a joined row is known: just before the row's
-    own time, because the prediction was made from values that were known before it.
+    The defaults are the columns to use, and the time at which a joined row is known. This time is just
+    before the time of the row itself, because the prediction was made from values that were known before the
+    row.
     """
     if not predictions:
         return spec

@@ -1,8 +1,9 @@
-"""Numbers that are times: finds the units that fit them, and writes the SQL that converts them to times.
+"""Numbers that represent times: finds the time units that fit the numbers, and writes SQL that converts the
+numbers to times.
 
-The number of digits shows the unit. Sinks use the same rule for a column that is declared as a time: 9 or 10
-digits are seconds since 1970, 12 or 13 milliseconds, 15 or 16 microseconds, 18 or 19 nanoseconds; 8, 10, 12
-or 14 digits can be a date.
+The number of digits shows the time unit. Sinks use the same rule for a column that is declared as a time: 9
+or 10 digits are seconds since 1970, 12 or 13 digits are milliseconds, 15 or 16 digits are microseconds, 18
+or 19 digits are nanoseconds; 8, 10, 12 or 14 digits can be a date.
 """
 
 from collections.abc import Mapping
@@ -24,34 +25,36 @@ NAMES: Mapping[str, str] = {
     "%Y%m%d%H%M%S": "a date to the second",
 }
 _DIGITS = dict(zip(UNIX_UNITS, (9, 12, 15, 18), strict=True))
-"""The smallest number of digits of a time in this unit. A time has at most one more digit."""
+"""The smallest number of digits that a time in each unit has. A time has at most one digit more than this
+number."""
 _PER_SECOND = dict(zip(UNIX_UNITS, (1, 10**3, 10**6, 10**9), strict=True))
 _WIDTHS = dict(zip(DATE_DIGITS, (8, 10, 12, 14), strict=True))
 _EPOCH = datetime(1970, 1, 1)
 _MOST = 2**63 - 1
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""The years 1 to 9999."""
+"""The first and the last second of the years 1 to 9999."""
 _INEXACT = ("DOUBLE", "FLOAT", "DECIMAL")
 
 
 def is_whole(type_: str) -> bool:
-    """Whether a DuckDB type has only whole numbers."""
+    """Return whether a DuckDB type has only whole numbers."""
     return type_.endswith("INT") or type_ in ("INTEGER", "UINTEGER")
 
 
 def is_numeric(type_: str) -> bool:
-    """Whether numbers of a DuckDB type can be times."""
+    """Return whether numbers of a DuckDB type can represent times."""
     return is_whole(type_) or (type_.startswith(_INEXACT) and not type_.endswith("]"))
 
 
 def value_sql(column: str, type_: str) -> str:
-    """Return SQL for the numbers to check. NaN becomes a missing value."""
+    """Return SQL for the numbers of a column that are to be checked. The SQL replaces NaN by a missing
+    value."""
     name = quoted(column)
     return f"CASE WHEN NOT isnan({name}) THEN {name} END" if type_ in ("DOUBLE", "FLOAT") else name
 
 
 def shows_sql(unit: str, value: str) -> str:
-    """Return an SQL condition: the number of digits fits this unit."""
+    """Return an SQL condition that is true if the number of digits fits the time unit."""
     if unit in _DIGITS:
         least, end = 10 ** (_DIGITS[unit] - 1), min(10 ** (_DIGITS[unit] + 1), _MOST)
         return f"(abs({value}::DOUBLE) >= {least} AND abs({value}::DOUBLE) < {end})"
@@ -59,7 +62,7 @@ def shows_sql(unit: str, value: str) -> str:
 
 
 def fits_sql(unit: str, value: str) -> str:
-    """Return an SQL condition: the number can be a time in this declared unit."""
+    """Return an SQL condition that is true if the number can be a time in the declared time unit."""
     if unit not in _PER_SECOND:
         return _is_date(unit, value)
     per = _PER_SECOND[unit]
@@ -80,9 +83,10 @@ def _is_date(unit: str, value: str) -> str:
 
 
 def time_sql(unit: str, column: str, type_: str) -> str:
-    """Return SQL for the times of a column, in microseconds. All numbers of the column must fit the unit.
+    """Return SQL that converts the numbers of a column to times, in microseconds. All numbers of the column
+    must fit the time unit.
 
-    Fractions are rounded, and nanoseconds are truncated.
+    The SQL rounds fractions and truncates nanoseconds.
     """
     name = quoted(column)
     if unit in _WIDTHS:
@@ -99,14 +103,15 @@ def time_sql(unit: str, column: str, type_: str) -> str:
 
 
 def _date_sql(name: str, width: int) -> str:
-    """Convert by arithmetic, which is faster than parsing text."""
+    """Return SQL that computes a date from the digits of a number by arithmetic, which is faster than
+    parsing text."""
     full = f"({name}::BIGINT * {10 ** (14 - width)})"
     parts = [f"({full} // {10**place} % 100)::BIGINT" for place in (8, 6, 4, 2)]
     return f"make_timestamp({full} // {10**10}, {', '.join(parts)}, ({full} % 100)::DOUBLE)"
 
 
 def time_of(unit: str, number: float) -> datetime | None:
-    """The time of a number; None if it is outside of Python's range."""
+    """Return the time that a number represents. Return None if Python cannot represent this time."""
     try:
         if unit in _WIDTHS:
             text = str(int(number))
@@ -122,12 +127,12 @@ def time_of(unit: str, number: float) -> datetime | None:
 
 
 def _cut(nanoseconds: int) -> int:
-    """Return microseconds, truncated towards 1970."""
+    """Convert nanoseconds to microseconds, truncated towards 1970."""
     return nanoseconds // 1000 if nanoseconds >= 0 else -(-nanoseconds // 1000)
 
 
 def least_number(unit: str, moment: datetime) -> int:
-    """Return a lower bound of the numbers that represent this moment or a later time."""
+    """Return a lower bound for the numbers that represent the time `moment` or a later time."""
     if unit in _WIDTHS:
         return int(f"{moment.year:04}{moment:%m%d%H%M%S}"[: _WIDTHS[unit]])
     micros = (moment - _EPOCH) // timedelta(microseconds=1)
@@ -136,7 +141,7 @@ def least_number(unit: str, moment: datetime) -> int:
 
 
 def shows(unit: str, number: float) -> bool:
-    """Return whether the number of digits fits this unit."""
+    """Return whether the number of digits fits the time unit."""
     if unit in _DIGITS:
         least, end = 10 ** (_DIGITS[unit] - 1), min(10 ** (_DIGITS[unit] + 1), _MOST)
         return bool(least <= abs(number) < end)
@@ -145,7 +150,7 @@ def shows(unit: str, number: float) -> bool:
 
 
 def readings(number: float, units: tuple[str, ...] = NUMBER_FORMATS) -> str:
-    """Return the time of a number in each unit that the number can have: `1 January 2024 (seconds since
-    1970)`."""
+    """Return the time that the number represents in each time unit that fits, such as `1 January 2024
+    (seconds since 1970)`."""
     texts = (f"{show_moment(moment)} ({NAMES[unit]})" for unit in units if (moment := time_of(unit, number)))
     return " or ".join(texts)

@@ -1,8 +1,8 @@
-"""Prepares a dataset's query from its declaration and its tables, with all checks.
+"""Prepares the query of a dataset from its declaration and its tables, and makes all checks.
 
-`sql` may call more functions than DuckDB has. The libraries of these functions are imported only if `sql`
-calls them. If a column of `sql` has arrays of a fixed length (`FLOAT[64]`), it is split into that number of
-columns.
+The declared `sql` may call functions that DuckDB does not have and Gridmill adds. The libraries of the added
+functions are imported only if `sql` calls these functions. If a column of the result of `sql` has arrays of
+a fixed length (`FLOAT[64]`), it is split into that number of columns.
 """
 
 import re
@@ -37,12 +37,13 @@ from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import DROPPED, RowScope, explain, is_ordered, parse_select, types_of
 
 FUNCTIONS = {"pixels": "gridmill.jobs.dataset.images"}
-"""The module of each SQL function; its `register` adds the function to a connection."""
+"""The module of each SQL function that Gridmill adds. The function `register` of the module adds the SQL
+function to a connection."""
 
 
 def register_functions(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Register the functions that the text calls. Raises ModuleNotFoundError if a library is not
-    installed."""
+    """Register the added SQL functions that the text calls. Raises ModuleNotFoundError if the library of a
+    function is not installed."""
     for name, module in FUNCTIONS.items():
         if re.search(rf"\b{name}\s*\(", sql, re.IGNORECASE):
             register: Callable[[duckdb.DuckDBPyConnection], None] = import_module(module).register
@@ -55,16 +56,17 @@ _ARRAY = re.compile(r"(?P<item>[^\[\]]+)\[(?P<length>\d+)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneHotColumns:
-    """SQL with a separate column for each array element, and the names of these columns."""
+    """SQL that has a separate column for each element of an array, and the names of these columns."""
 
     sql: str
     types: Types
 
 
 def spread(sql: str, types: Types) -> OneHotColumns:
-    """`pixel FLOAT[64]` as `pixel_1` ... `pixel_64`; the same SQL if there is no array.
+    """Return SQL in which an array such as `pixel FLOAT[64]` becomes the columns `pixel_1` to `pixel_64`.
+    SQL without arrays is returned unchanged.
 
-    Raises InputError for duplicate columns, and for too many.
+    Raises InputError for duplicate columns, and for too many columns.
     """
     made = [item for name, type_ in types.items() for item in _columns(name, type_)]
     if len(made) == len(types) and all(_ARRAY.fullmatch(type_) is None for type_ in types.values()):
@@ -83,7 +85,7 @@ def spread(sql: str, types: Types) -> OneHotColumns:
 
 
 def _columns(name: str, type_: str) -> list[tuple[str, str, str]]:
-    """The name, SQL and type of each column."""
+    """Return the name, SQL and type of each column that an array becomes."""
     array = _ARRAY.fullmatch(type_)
     if array is None:
         return [(name, quoted(name), type_)]
@@ -97,7 +99,8 @@ Span: TypeAlias = tuple[int, datetime | None, datetime | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuery:
-    """The query, and facts about its tables. `rows` is the number of rows of the basis."""
+    """The query of a dataset, and facts about the tables that it reads. `rows` is the number of rows of the
+    basis table."""
 
     compiled: CompiledQuery
     types: Types
@@ -105,18 +108,18 @@ class PreparedQuery:
     rows: int = 0
     span_seconds: float = 0.0
     buckets: int = 1
-    """The number of parts of about equal size into which the rows can be divided."""
+    """The number of buckets of about equal size into which the rows can be divided."""
     cut: bool = False
-    """Whether the number of buckets was declared."""
+    """Whether the declaration sets the number of buckets."""
     seen: datetime | None = None
-    """The latest time in the tables. `final` is the time up to which rows are therefore final."""
+    """The latest time in the tables. `final` is the time up to which rows are final because of `seen`."""
     final: datetime | None = None
     events: EventCoverage | None = None
     units: Units = field(default_factory=dict)
 
 
 def types_of_all(engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset]) -> dict[str, Types]:
-    """The columns of each table."""
+    """Return the column types of each table."""
     return {name: types_of(engine, f"SELECT * FROM {quoted(name)}") for name in tables}
 
 
@@ -132,12 +135,12 @@ def prepare(
     units: Units | None = None,
     before: Mapping[str, Mapping[str, str]] | None = None,
 ) -> PreparedQuery:
-    """Return the query. With `after`, the query computes only the rows after this moment.
+    """Return the query of a dataset. If `after` is given, the query computes only the rows after this time.
 
-    `sources` are the tables themselves. The `declared` parts are checked instead of the parts of `spec`.
-    `span` replaces the time span of tables whose rows are unknown. `units` are the units of the tables'
-    times, and `before` the units of the previous version. Raises InputError and DataError for a declaration
-    that does not fit these tables.
+    `sources` are the tables themselves, not the views of them. The parts in `declared` are checked instead
+    of the parts of `spec`. `span` replaces the time span of a table whose rows are unknown. `units` are the
+    units of numeric times in the tables, and `before` are the units that the previous version used. Raises
+    InputError and DataError if the declaration does not fit these tables.
     """
     declared_spec, units = declared or spec, dict(units or {})
     if spec.sql is not None:
@@ -193,8 +196,8 @@ def prepare(
 
 
 def _buckets(spec: DatasetSpec, basis: Basis, rows: int) -> int:
-    """Return the number of buckets: the declared number, or a number that depends on the rows. Raises
-    InputError if there is no entity by which rows can be divided."""
+    """Return the number of buckets: the declared number, or a number that depends on the number of rows.
+    Raises InputError if the dataset has no entity by which rows can be divided into buckets."""
     if not basis.entity:
         if (spec.buckets or 1) > 1:
             raise InputError("buckets need an entity", place="dataset.buckets")
@@ -219,7 +222,7 @@ def _sql_types(engine: duckdb.DuckDBPyConnection, text: str, tables: Mapping[str
 
 
 def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
-    """Make a table of the rows of the declared SQL, so that it runs only once."""
+    """Store the rows of the declared SQL in a table, so that the SQL runs only once."""
     try:
         engine.execute(f"CREATE OR REPLACE TABLE {quoted(SQL_RESULT)} AS\n{text}")
     except duckdb.OutOfMemoryException:
@@ -231,7 +234,7 @@ def _keep_result(engine: duckdb.DuckDBPyConnection, text: str) -> None:
 def _with_times(
     engine: duckdb.DuckDBPyConnection, types: Types, units: Mapping[str, Unit]
 ) -> Mapping[str, str]:
-    """Return the column types of the result of the declared SQL. Numeric columns that are times become
+    """Return the column types of the result of the declared SQL. Numeric columns that represent times become
     timestamps."""
     for name, sql in converted(units).items():
         engine.execute(f"ALTER TABLE {quoted(SQL_RESULT)} ALTER {quoted(name)} TYPE TIMESTAMP USING {sql}")
@@ -239,8 +242,8 @@ def _with_times(
 
 
 def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> PreparedQuery:
-    """Return a query without a time: the rows of the declared SQL unchanged, in the order of that SQL. If it
-    defines no order, the rows are sorted by their values."""
+    """Return a query for a dataset without a time: it returns the rows of the declared SQL unchanged, in the
+    order of that SQL. If the declared SQL defines no order, the query sorts the rows by their values."""
     label = spec.label.sources[0] if spec.label else None
     for name in (*spec.entity, *([label] if label else [])):
         find_column(name, types, "the result of `sql`", "label" if name == label else "entity")
@@ -261,7 +264,7 @@ def _plain(spec: DatasetSpec, text: str, types: Types, *, ordered: bool) -> Prep
 
 
 def _kept(types: Types) -> Types:
-    """Return the types unchanged. Raises InputError for a type that tables cannot store."""
+    """Return the column types unchanged. Raises InputError for a column type that tables cannot store."""
     for name, kind in types.items():
         if "INTERVAL" in kind:
             raise InputError(
@@ -285,8 +288,8 @@ def _bound_types(
     tables: Mapping[str, Types],
     compiled: CompiledQuery,
 ) -> Types:
-    """Return the query's columns and types. Raises InputError with the name of the expression that causes the
-    error."""
+    """Return the names and types of the columns that the query returns. Raises InputError with the name of
+    the expression that causes an error."""
     assert compiled.sorted is not None
     engine.execute(f"CREATE OR REPLACE TEMP VIEW {CHUNK} AS {compiled.sorted.empty}")
     try:

@@ -1,7 +1,7 @@
-"""Rows of a dataset before they are encoded, and the progress of the job.
+"""Stores the rows of a dataset before they are encoded, and reports the progress of the job.
 
-These rows are written once, read once, and then deleted. The phases of the progress are: computing rows,
-encoding them, describing them.
+The raw rows are written once, read once, and then deleted. The progress has three phases: the job computes
+rows, encodes them, and describes them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,8 @@ from gridmill.jobs.parquet_reader import ahead, thrifty
 
 
 class Phase(StrEnum):
-    """The phases of each row, in this order. The values are shown to users."""
+    """The phases through which each row passes, in this order. The names of the phases are shown to
+    users."""
 
     COMPUTE = "computing"
     ENCODE = "encoding"
@@ -28,7 +29,7 @@ class Phase(StrEnum):
 def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note: str = "") -> None:
     """Report that `done` of `rows` rows have passed a phase.
 
-    All phases count, so that the job is at 100 % only when it has finished.
+    All phases are part of the percentage, so that a job shows 100 % only when it has finished.
     """
     spec, part = context.order.job.dataset, context.order.part
     encodes = spec is not None and bool(spec.encoders) and part is None
@@ -39,16 +40,17 @@ def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note:
 
 SUFFIX = ".arrow"
 _FEW_TEXTS = 8
-"""If fewer than one in this many columns has texts or lists, compression takes more time than it saves."""
+"""Rows are compressed only if at least one of this many columns has texts or lists, because otherwise
+compression takes more time than it saves."""
 
 
 def write_raw(batches: Iterable[pa.Table], schema: pa.Schema, folder: Path, stem: str) -> None:
-    """Write the rows to `STEM.arrow`. If there are no rows, no file is written. On any error the file is
-    deleted.
+    """Write the rows to the file `STEM.arrow`. If there are no rows, the function writes no file. If any
+    error occurs, the function deletes the file.
 
-    In Arrow's own format, columns are neither encoded nor decoded. For a file with thousands of columns,
-    Parquet would take as much time as the encoders. Raises StorageError if the disk is full, and any error
-    that `batches` raises.
+    The file has Arrow's own format, in which columns need no encoding and decoding. With thousands of
+    columns, writing Parquet would take as much time as the encoders take. Raises StorageError if the disk is
+    full, and any error that the iterator `batches` raises.
     """
     path, writer = folder / f"{stem}{SUFFIX}", None
     options = pa.ipc.IpcWriteOptions(compression=_compression(schema))
@@ -78,14 +80,14 @@ def _is_large(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRows:
-    """Rows in files of one format. The files of this process are Arrow files, and the files of other parts
-    are Parquet files."""
+    """Raw rows of a dataset, stored in files of one format. This process writes Arrow files, and the other
+    parts of the job write Parquet files."""
 
     table: ds.FileSystemDataset
     paths: tuple[Path, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows in order. One batch is read ahead."""
+        """Yield all rows in order. While the caller uses a batch, the next batch is already read."""
         arrow = self.paths[0].suffix == SUFFIX
         return ahead(self._arrow() if arrow else thrifty(self.table).turns().to_reader(), 1)
 
@@ -98,7 +100,7 @@ class RawRows:
 
 
 def open_raw(folder: Path) -> RawRows | None:
-    """Return the rows in this folder; None if there are none."""
+    """Return the raw rows in this folder, or None if the folder has no raw rows."""
     for suffix, name in ((SUFFIX, "ipc"), (".parquet", "parquet")):
         paths = tuple(sorted(folder.glob(f"*{suffix}")))
         if paths:

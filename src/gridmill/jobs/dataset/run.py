@@ -1,7 +1,7 @@
-"""The dataset job: compiles the declaration, runs the query, writes the rows as Parquet, and describes them.
+"""The dataset job compiles the declaration, runs the query, writes the rows as Parquet, and describes them.
 
-If the job runs in parts, each part computes some of the buckets. The parts together produce the same rows as
-a single process.
+If the dataset job runs in parts, each part computes some of the buckets. The parts together produce the same
+rows as a single process.
 """
 
 import json
@@ -39,14 +39,15 @@ TALLY_FILE = ".tally.json"
 
 
 def write_tally(folder: Path, tally: RowTally) -> None:
-    """Write a part's counts into the folder of its rows."""
+    """Write the row counts of a part into the folder with its rows."""
     content = {"kept": tally.kept, "dropped": tally.dropped, "final": tally.final, "splits": tally.splits}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TALLY_FILE).write_text(json.dumps(content))
 
 
 def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
-    """Link the files of all parts into `folder`, and add their counts to `tally`. Raises OSError."""
+    """Link the files of all parts into `folder`, and add the row counts of the parts to `tally`. Raises
+    OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         for path in sorted(part.glob("*.parquet")):
@@ -59,15 +60,16 @@ def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
 OneTable = TypeVar("OneTable")
 KEYLESS = "no time or no entity"
 KEPT = "kept"
-"""A folder of a part. It has the files that are kept from an earlier version and belong to the whole
-dataset."""
+"""The name of a folder in the folder of a part. This folder has the files of an earlier version that the new
+version uses unchanged. They belong to the dataset as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DatasetDraft:
-    """The result of computing rows: the query, the files kept from an earlier version, and the counts.
+    """The computed rows of a dataset before they are published: the query, the files that come from an
+    earlier version, and the row counts.
 
-    The rows are in the draft folder. The names of new files begin with `stem`.
+    The rows are stored in the draft folder. The names of new files begin with `stem`.
     """
 
     query: PreparedQuery
@@ -77,7 +79,8 @@ class _DatasetDraft:
 
 
 def run(context: JobContext) -> JobResult:
-    """Make the dataset. Raises InputError, DataError, StorageError; after an error no result is visible."""
+    """Make a version of the dataset. Raises InputError, DataError or StorageError. After an error no result
+    is visible."""
     if context.order.job.dataset is None:
         raise InputError(f"job {context.order.job.name!r} is not a dataset")
     inputs = {name: context.input(name).output for name in context.order.job.dataset.references()}
@@ -119,7 +122,8 @@ def _make_rows(
 ) -> _DatasetDraft:
     """Compute the rows in the draft folder.
 
-    If the engine runs out of memory, the job starts again, and the engine gets the memory of the chunks too.
+    If the SQL engine runs out of memory, the computation starts again, and the engine also gets the memory
+    that was reserved for chunks.
     """
     reserved_bytes = bytes_for_chunks(context.threads) if spec.basis or spec.time else 0
     try:
@@ -193,7 +197,7 @@ def _make_rows_in_limits(
 
 
 def _declared(context: JobContext, inputs: Mapping[str, Output]) -> DatasetSpec:
-    """Return the declaration with the times in the form that the user wrote, for error messages."""
+    """Return the declaration with the times as the user wrote them, for error messages."""
     spec = context.order.job.dataset
     assert spec is not None
     predictions = {name: one for name, one in inputs.items() if one.kind == ArtifactKind.PREDICTION}
@@ -201,7 +205,8 @@ def _declared(context: JobContext, inputs: Mapping[str, Output]) -> DatasetSpec:
 
 
 def _holds(spec: DatasetSpec, query: PreparedQuery, kept: ReusableVersion) -> bool:
-    """Return whether the kept encoders stay valid. They do if none of the new rows is a training row."""
+    """Return whether the encoders of the reused version are still valid. The encoders are valid if none of
+    the new rows is a training row."""
     return not spec.encoders or _is_trained(query, kept)
 
 
@@ -211,14 +216,15 @@ def _is_trained(query: PreparedQuery, kept: ReusableVersion) -> bool:
 
 
 def _reusable_facts(kept: ReusableVersion | None, query: PreparedQuery) -> Mapping[str, Any]:
-    """The statistics of the kept version, which are valid while the training rows are the same."""
+    """Return the statistics of the reused version that are valid because the training rows are the same."""
     if kept is None or not _is_trained(query, kept):
         return {}
     return {name: kept.details.get(name, []) for name in ("columns", "statistics", "suspects")}
 
 
 def _continue(kept: ReusableVersion | None, tally: RowTally, draft: Path) -> str:
-    """Link the kept files and take over their counts. Return the beginning of the names of new files."""
+    """Link the files of the reused version into the draft, and add their row counts to `tally`. Return the
+    text with which the names of new files begin."""
     if kept is None:
         return PART
     details = kept.details
@@ -239,9 +245,9 @@ def open_views(
     tables: Mapping[str, ds.Dataset],
     sources: Mapping[str, ds.Dataset] | None = None,
 ) -> TableViews:
-    """Create the views of the tables in the engine, and convert numeric columns to times as declared.
+    """Create the views of the tables in the SQL engine, and convert numeric columns to times as declared.
 
-    `sources` are tables without excluded rows. Raises DataError.
+    `sources` are the tables without excluded rows. Raises DataError.
     """
     views = TableViews(tables=with_short_names(tables))
     views.register(engine)
@@ -261,8 +267,8 @@ def open_views(
 
 
 def with_short_names(tables: Mapping[str, OneTable]) -> Mapping[str, OneTable]:
-    """The tables by their names in SQL. A table of another pipeline, `weather/hourly`, is also named
-    `hourly` if that name is free."""
+    """Return the tables by the names that they have in SQL. A table of another pipeline, such as
+    `weather/hourly`, also has the name `hourly` if no other table has that name."""
     short = {name.rpartition("/")[2]: table for name, table in tables.items()}
     return {**short, **tables}
 
@@ -274,7 +280,7 @@ def _count_keyless(query: PreparedQuery, tally: RowTally) -> None:
 
 
 def _publish(draft: Path, target: Path) -> None:
-    """Rename the folder, so that the result appears completely or not at all."""
+    """Rename the draft folder to the target, so that the result appears completely or not at all."""
     with storage_errors(target):
         rmtree(target, ignore_errors=True)
         draft.rename(target)

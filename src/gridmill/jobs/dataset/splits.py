@@ -1,4 +1,5 @@
-"""SQL for the split of each row, and for the reason why a row belongs to no split. No side effects."""
+"""Writes SQL for the split of each row, and for the reason why a row belongs to no split. No side
+effects."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -20,11 +21,12 @@ APART = "in one split by time, in another by chance or entity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitBounds:
-    """The times at which validation and test begin and at which all splits end (UTC). A time is None if it
-    does not exist.
+    """The times at which the validation and test splits begin and at which the last split ends (UTC). A time
+    is None if the split has no such limit.
 
-    Rows within `gap` before the beginning of validation or test belong to no split. If rows are split at
-    random or by entity, a hash of the columns `on` decides: `shares` are the shares of validation and test.
+    A row belongs to no split if its time is within `gap` before the beginning of validation or test. If rows
+    are split at random or by entity, the split of a row depends on a hash of the columns `on`, and `shares`
+    are the fractions of the rows for validation and test.
     """
 
     validation_from: datetime | None = None
@@ -37,21 +39,22 @@ class SplitBounds:
 
     @property
     def starts(self) -> tuple[datetime, ...]:
-        """The times at which splits begin, in order. A label of an earlier split must be known before the
-        next one."""
+        """Return the times at which splits begin, in order. The label of a row must be known before the next
+        split begins."""
         starts = (self.validation_from, self.test_from, self.until)
         return tuple(start for start in starts if start is not None)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The splits that must have rows."""
+        """Return the names of the splits that must have rows."""
         validation, test = self.shares or (0.0, 0.0)
         more = (("validation", self.validation_from or validation), ("test", self.test_from or test))
         return ("train", *(name for name, there in more if there))
 
 
 def drawn_on(split: Split, basis: Basis) -> tuple[str, ...]:
-    """The columns whose hash decides the split; empty for a split by time."""
+    """Return the columns whose hash selects the split of a row. The result is empty if rows are split by
+    time."""
     match split.by:
         case SplitBy.RANDOM:
             return split.on or (*basis.entity, basis.time)
@@ -61,7 +64,7 @@ def drawn_on(split: Split, basis: Basis) -> tuple[str, ...]:
 
 
 def split_column(bounds: SplitBounds) -> str:
-    """The SQL of the split's name."""
+    """Return SQL for the name of the split of a row."""
     if bounds.shares is None or bounds.validation_from or bounds.test_from:
         return _by_time(bounds)
     return _drawn(bounds)
@@ -77,7 +80,8 @@ def _by_time(bounds: SplitBounds) -> str:
 
 
 def _drawn(bounds: SplitBounds) -> str:
-    """Return SQL for the split by a hash. The hash is the same on all machines and in all versions."""
+    """Return SQL that selects the split of a row by a hash. The hash of a row is the same on all machines
+    and in all versions."""
     validation, test = bounds.shares or (0.0, 0.0)
     texts = [f"coalesce({quoted(name)}::VARCHAR, chr(30))" for name in bounds.on]
     text = f"concat_ws(chr(31), {', '.join((literal(str(bounds.seed)), *texts))})"
@@ -96,9 +100,9 @@ def dropped_column(
     *,
     dated: bool = False,
 ) -> str:
-    """Return SQL for the reason why a row is dropped; it is null for all other rows.
+    """Return SQL for the reason why a row is dropped. Its value is null if the row is not dropped.
 
-    `dated` means that the label declares when it becomes known.
+    `dated` means that the label declares the time at which it becomes known.
     """
     cases = list(_reasons(label, bounds, types, seen_until, dated=dated))
     if required:
@@ -108,8 +112,8 @@ def dropped_column(
 
 
 def _missing(name: str, types: Types) -> str:
-    """Return the SQL condition for a missing value in a required column. The types of features are known only
-    from the query."""
+    """Return an SQL condition that is true if a required column has a missing value. The types of features
+    are unknown until the query is compiled."""
     if name in types:
         return missing_value(quoted(name), types[name])
     column = quoted(name)
@@ -130,10 +134,10 @@ def _reasons(
 
 
 def _outside(bounds: SplitBounds) -> Iterator[str]:
-    """Return the reasons why a row belongs to no split.
+    """Yield the reasons why a row can belong to no split.
 
-    These reasons are checked first. A row that is dropped for another reason belongs to a split, and encoders
-    are fitted on its features too.
+    SQL checks these reasons before all other reasons for dropping a row. A row that is dropped for another
+    reason still belongs to a split, and encoders are fitted on its features too.
     """
     if bounds.until is not None:
         yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"

@@ -1,6 +1,7 @@
-"""Finds label leakage (features that reveal the label), and SQL functions whose value changes with each call.
+"""Finds label leakage (features that reveal the label), and SQL functions that can return another value in
+each call.
 
-Such functions return random numbers, new identifiers or the current time.
+Examples are functions that return random numbers, new identifiers or the current time.
 """
 
 import re
@@ -18,16 +19,17 @@ from gridmill.jobs.metrics import area_under_curve
 
 CORRELATION, AREA = 0.95, 0.98
 LEAST_ROWS, LEAST_OF_CLASS = 30, 10
-"""The smallest numbers of rows in total and per class. With fewer rows, the limits can be reached by
-chance."""
+"""The smallest number of rows in total, and the smallest number of rows of each class, for which label
+leakage is reported. With fewer rows, a feature can exceed the limits by chance."""
 MOST_ROWS = 20_000
 _NAMED = 5
 
 
 def suspects(sample: pa.Table, label: str | None) -> list[dict[str, Any]]:
-    """Return the features whose correlation with the label is at least CORRELATION (either sign), or, for a
-    label with two values, whose area under the ROC curve is at least AREA (either direction): [{column,
-    correlation or auc}], the highest first. Constant features and other text labels are not considered."""
+    """Return the features that correlate suspiciously with the label, as [{column, correlation or auc}], the
+    highest first. The correlation with the label must be at least CORRELATION (either sign). If the label
+    has two values, the area under the ROC curve must be at least AREA (either direction). Constant features
+    are not considered, and neither are text labels with more than two values."""
     if label is None or label not in sample.column_names or sample.num_rows < LEAST_ROWS:
         return []
     every = -(-sample.num_rows // MOST_ROWS)
@@ -41,7 +43,7 @@ def suspects(sample: pa.Table, label: str | None) -> list[dict[str, Any]]:
 
 
 def _label_numbers(label: pa.ChunkedArray) -> Floats | None:
-    """Return the label as numbers; two texts become 0 and 1."""
+    """Return the label as numbers. A label with two texts becomes 0 and 1."""
     if is_number(label.type):
         return numbers(label)
     if not is_text(label.type):
@@ -70,8 +72,8 @@ def _held_against(name: str, values: Floats, truth: Floats) -> Iterator[dict[str
 
 
 def _area(x: Floats, y: Floats) -> float | None:
-    """Return the area under the ROC curve for a label with two values, at least 0.5; None for
-    another label."""
+    """Return the area under the ROC curve for a label with two values, at least 0.5. Return None for any
+    other label."""
     positive = y == y.max()
     ones = int(np.count_nonzero(positive))
     if not (positive | (y == y.min())).all():
@@ -83,7 +85,7 @@ def _area(x: Floats, y: Floats) -> float | None:
 
 
 def _correlation(x: Floats, y: Floats) -> float:
-    """Return Pearson's correlation; the values are scaled to about 1, so that no square overflows."""
+    """Return Pearson's correlation. The values are scaled to about 1, so that no square overflows."""
     with np.errstate(all="ignore"):
         one, other = (values / np.abs(values).max() for values in (x, y))
         one, other = one - one.mean(), other - other.mean()
@@ -92,7 +94,8 @@ def _correlation(x: Floats, y: Floats) -> float:
 
 
 def suspect_lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield a sentence for each of the first features, and one sentence for all others."""
+    """Yield a sentence for each of the first suspicious features, and one sentence for all further
+    features."""
     for one in found[:_NAMED]:
         measure = (
             f"separates the two labels with an area under the ROC curve of {one['auc']:.3f}"
@@ -119,7 +122,8 @@ _CALL = re.compile(
 
 
 def volatile_remarks(job: Job) -> list[Any]:
-    """Return a warning if the SQL could give other values now, although the stored version stays valid."""
+    """Return a warning if the SQL of the job could return other values now, although the stored version
+    stays valid."""
     calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache is not False else ()
     if not calls:
         return []
@@ -130,7 +134,7 @@ def volatile_remarks(job: Job) -> list[Any]:
 
 
 def _texts(value: object, field: str = "") -> Iterator[str]:
-    """The texts of a declaration, except the reasons of exemptions."""
+    """Yield the texts of a declaration, except the reasons of exemptions."""
     if isinstance(value, str) and field != "exempt":
         yield value
     elif isinstance(value, Mapping):
@@ -142,8 +146,8 @@ def _texts(value: object, field: str = "") -> Iterator[str]:
 
 
 def volatile_calls(texts: Iterable[str]) -> tuple[str, ...]:
-    """The function calls in these SQL texts, each once, in order: `random()`, `current_timestamp`. Strings,
-    quoted names and comments are ignored."""
+    """Return the function calls in these SQL texts, such as `random()` and `current_timestamp`, each once,
+    in order. Strings, quoted names and comments in the SQL are ignored."""
     matches = (match for text in texts for match in _CALL.finditer(_SKIPPED.sub(" ", text)))
     named = (f"{one['function']}()" if one["function"] else one["word"] for one in matches)
     return tuple(dict.fromkeys(name.lower() for name in named))

@@ -1,7 +1,8 @@
-"""The unit of each numeric column that a dataset uses as a time.
+"""Finds the time unit of each numeric column that a dataset uses as a time.
 
-If the unit is declared, it is used. Otherwise the unit is that of the previous version. If there is no
-previous version, it is the only unit that fits all numbers.
+If the declaration gives the time unit of the column, this unit is used. Otherwise the column has the time
+unit that the previous dataset version used. If there is no previous version, the time unit is the only unit
+that fits all numbers of the column.
 """
 
 import re
@@ -35,17 +36,18 @@ from gridmill.jobs.dataset.numeric_times import (
 from gridmill.jobs.duckdb_engine import Types, fetch_rows, quoted
 
 TIMES = "times"
-"""The key of the units in the details of a version, by table and column."""
+"""The key of the time units in the details of a dataset version; the units are stored by table and
+column."""
 INFERRED = "inferred"
-"""The key of the sentences about units that are not declared."""
+"""The key, in the details of a dataset version, of the sentences about time units that are not declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """The unit of a column's numbers; `type` is the column's DuckDB type.
+    """The time unit of the numbers in a column. `type` is the DuckDB type of the column.
 
-    `example` is one of the numbers. If it is None, the column has no numbers, and any unit is possible. If
-    `shown` is true, the unit was detected and is not declared.
+    `example` is a number of the column. If `example` is None, the column has no numbers, and any time unit
+    is possible. If `shown` is true, the time unit was detected from the numbers and is not declared.
     """
 
     unit: str
@@ -55,13 +57,13 @@ class Unit:
 
 
 Units: TypeAlias = Mapping[str, Mapping[str, Unit]]
-"""Units by table and column."""
+"""The time units by table and column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimeColumn:
-    """A numeric column that is a time. `place` is the field that uses it; `key` is its name in the
-    declaration."""
+    """A numeric column that represents a time. `place` is the field of the declaration that uses the column.
+    `key` is the name of the column in the declaration."""
 
     table: str
     name: str
@@ -73,12 +75,12 @@ class _TimeColumn:
 
     @property
     def value(self) -> str:
-        """The number as SQL."""
+        """Return SQL for the number in the column."""
         return value_sql(self.name, self.type)
 
 
 def units_before(context: JobContext) -> Mapping[str, Mapping[str, str]]:
-    """Return the units of the previous version."""
+    """Return the time units that the previous dataset version used."""
     earlier = context.order.earlier
     return earlier[0].artifact.output.details.get(TIMES) or {} if earlier else {}
 
@@ -92,11 +94,11 @@ def find_units(
     before: Mapping[str, Mapping[str, str]] | None = None,
     sources: Mapping[str, ds.Dataset] | None = None,
 ) -> dict[str, dict[str, Unit]]:
-    """Return the units of the numeric columns that are used or declared as times.
+    """Return the time units of the numeric columns that are used or declared as times.
 
-    The columns are those of these tables; one of the tables can be the result of `sql`. `clocked` is the
-    declaration with the label's availability time; `sources` are tables whose files have statistics. Raises
-    DataError if no unit, or more than one, fits the numbers.
+    The function searches the columns of these tables. The result of `sql` can be such a table too. `clocked`
+    is the declaration with the availability time of the label. `sources` are tables whose files have
+    statistics. Raises DataError if no time unit fits the numbers of a column, or if more than one fits.
     """
     units: dict[str, dict[str, Unit]] = {name: {} for name in types}
     for column in _columns(spec, clocked or spec, types, before or {}):
@@ -134,7 +136,7 @@ def _basis(spec: DatasetSpec) -> Basis:
 
 
 def _used(spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
-    """The table and column of each time, and the field that declares it."""
+    """Yield the table and column of each time that the declaration uses, and the field that declares it."""
     basis = _basis(spec)
     yield basis.table, basis.time, "basis" if spec.basis else "time"
     if basis.known_at is not None:
@@ -148,7 +150,7 @@ def _used(spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
 
 
 def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str, str]]:
-    """The columns of other tables that decide when the label is known."""
+    """Yield the columns of other tables from which the availability time of the label is computed."""
     names = {name for _, name, _ in _used(spec)}
     declared = {part for _, part in spec.parts()}
     for place, part in clocked.parts():
@@ -159,10 +161,10 @@ def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str,
 
 
 def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[str, str, str]]:
-    """Return the declared unit of a column.
+    """Return the declared time units by table and column.
 
-    A name without a table means the column with this name in each table that a part of the declaration names.
-    Tables that only `sql` reads are not included.
+    A column name without a table refers to the column with this name in each table that a part of the
+    declaration names. The name does not refer to columns of tables that only `sql` reads.
     """
     named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
     for key in spec.timestamp_format:
@@ -174,7 +176,7 @@ def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[s
 
 
 def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) -> None:
-    """Raise InputError for a `timestamp_format` of a column that does not exist or is not numeric."""
+    """Raise InputError if a column with a `timestamp_format` does not exist or is not numeric."""
     named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
     kinds = {(table, name): kind for table, columns in types.items() for name, kind in columns.items()}
     for key in spec.timestamp_format:
@@ -223,9 +225,9 @@ def _unit(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, bounds: tuple[
 
 
 def _bounds(table: ds.Dataset | None, name: str) -> tuple[int, int] | None:
-    """Return the smallest and the largest number from the statistics in the table's files.
+    """Return the smallest and the largest number of a column from the statistics in the files of the table.
 
-    None if there are no statistics, or if the numbers are fractions.
+    Return None if the files have no statistics, or if the numbers are fractions.
     """
     if not isinstance(table, ds.FileSystemDataset) or name not in table.schema.names:
         return None
@@ -247,7 +249,8 @@ def _bounds(table: ds.Dataset | None, name: str) -> tuple[int, int] | None:
 
 
 def _shown_by(bounds: tuple[int, int] | None) -> tuple[str, ...]:
-    """The only unit that all numbers between the bounds can have; empty if there is none or more than one."""
+    """Return the only time unit that fits all numbers between the bounds. The result is empty if no unit or
+    several units fit."""
     if bounds is None or (bounds[0] < 0) != (bounds[1] < 0):
         return ()
     units = tuple(unit for unit in NUMBER_FORMATS if all(shows(unit, bound) for bound in bounds))
@@ -257,7 +260,7 @@ def _shown_by(bounds: tuple[int, int] | None) -> tuple[str, ...]:
 def _shown_by_all(
     engine: duckdb.DuckDBPyConnection, column: _TimeColumn
 ) -> tuple[float | None, tuple[str, ...]]:
-    """Return one of the numbers, and the units that fit all numbers."""
+    """Return an example of the numbers in a column, and the time units that fit all numbers."""
     counts = ", ".join(f'count(*) FILTER ({shows_sql(unit, "v")}) AS "{unit}"' for unit in NUMBER_FORMATS)
     row = _row(engine, column, f"count(v) AS n, max(v) AS example, {counts}")
     units = tuple(unit for unit in NUMBER_FORMATS if row["n"] and row[unit] == row["n"])
@@ -275,7 +278,7 @@ def _row(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, what: str) -> d
 
 
 def _check_fits(engine: duckdb.DuckDBPyConnection, column: _TimeColumn, unit: str) -> None:
-    """Raise DataError for numbers that are not times in this unit."""
+    """Raise DataError if the column has numbers that are not times in this unit."""
     bad = f"FILTER (NOT coalesce({fits_sql(unit, 'v')}, false))"
     row = _row(engine, column, f"count(*) {bad} AS n, any_value(v) {bad} AS example")
     if row["n"]:
@@ -326,7 +329,7 @@ def _unclear(
 
 
 def _kinds(engine: duckdb.DuckDBPyConnection, column: _TimeColumn) -> str:
-    """The number of values for each unit, with an example of each."""
+    """Return a text with the number of values that fit each time unit, and an example for each unit."""
     parts: list[str] = []
     tests = {unit: shows_sql(unit, "v") for unit in NUMBER_FORMATS}
     tests[""] = f"NOT ({' OR '.join(tests.values())})"
@@ -344,7 +347,7 @@ def _kinds(engine: duckdb.DuckDBPyConnection, column: _TimeColumn) -> str:
 
 
 def _shown(number: float) -> str:
-    """The number without an exponent."""
+    """Return the number as text without an exponent."""
     return f"{int(number)}" if number == number // 1 else f"{number}"
 
 
@@ -353,7 +356,7 @@ def _written(unit: str) -> str:
 
 
 def described(units: Units) -> Mapping[str, Mapping[str, str]]:
-    """The units for the details of a version."""
+    """Return the time units in the form in which the details of a dataset version store them."""
     known = {
         table: {name: one.unit for name, one in columns.items() if one.example is not None}
         for table, columns in units.items()
@@ -362,7 +365,7 @@ def described(units: Units) -> Mapping[str, Mapping[str, str]]:
 
 
 def unit_lines(units: Units) -> Iterator[str]:
-    """A sentence for each unit that was not declared."""
+    """Yield a sentence for each time unit that was detected and not declared."""
     for table, columns in units.items():
         for name, one in columns.items():
             moment = time_of(one.unit, one.example) if one.example is not None else None
@@ -372,5 +375,5 @@ def unit_lines(units: Units) -> Iterator[str]:
 
 
 def converted(units: Mapping[str, Unit]) -> Mapping[str, str]:
-    """The SQL that converts the columns to times."""
+    """Return SQL for each column that converts its numbers to times."""
     return {name: time_sql(one.unit, name, one.type) for name, one in units.items()}

@@ -1,8 +1,8 @@
-"""Cuts sorted rows into chunks, each of which can be computed independently.
+"""Cuts sorted rows into chunks that can be computed independently of each other.
 
-A chunk has complete entities, unless an entity is so large that it is cut by time. In that case each piece
-also contains the earlier rows that its windows and lags read, and the later rows that its labels read. The
-positions of the cuts depend only on the rows.
+A chunk contains complete entities. If an entity is very large, it is cut by time. Each piece of an entity
+that is cut by time also contains the earlier rows that its windows and lags read, and the later rows that
+its labels read. The positions of the cuts depend only on the rows.
 """
 
 from collections.abc import Iterator
@@ -28,9 +28,9 @@ SECOND = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkBoundaries:
-    """The plan of the chunks. `starts` are the numbers of each chunk's first entity, `rows` is the usual
-    number of rows. For an entity that is cut by time, at most `history_bytes` of earlier rows are held in
-    memory."""
+    """The boundaries at which the sorted rows are cut into chunks. `starts` are the numbers of the first
+    entity of each chunk, and `rows` is the usual number of rows of a chunk. For an entity that is cut by
+    time, at most `history_bytes` of its earlier rows are stored in memory."""
 
     starts: Ints
     rows: int
@@ -39,10 +39,12 @@ class ChunkBoundaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """One chunk, with its `number`. If an entity is cut by time, it is only a `piece` (from 0) of the chunk.
+    """A chunk of sorted rows. `number` is its position among all chunks. If an entity is cut by time, this
+    object is only piece number `piece` (from 0) of the chunk.
 
-    The first `count` of `rows` are computed. The rows after them are later rows that their labels read.
-    `history` are the earlier rows that they read, in order, with the needed columns.
+    The first `count` rows in `rows` are computed. The rows after the first `count` rows are later rows that
+    the labels of the computed rows read. `history` contains the earlier rows that the computed rows read, in
+    order, with the needed columns.
     """
 
     number: int
@@ -55,10 +57,10 @@ class Chunk:
 def cut_chunks(
     engine: duckdb.DuckDBPyConnection, rows: SortedRows, cuts: ChunkBoundaries, part: JobPart | None = None
 ) -> Iterator[Chunk]:
-    """Yield the chunks of a part, in order, without the columns that `with_keys` adds later, so that less
-    data is sorted.
+    """Yield the chunks of a part in order. The chunks do not have the columns that `with_keys` adds later,
+    so that less data is sorted.
 
-    Raises DataError for a history that is too long.
+    Raises DataError if the history of a chunk is too long.
     """
     mine = f' WHERE k."{NUMBER}" % {part.count} = {part.number}' if part is not None else ""
     spare = quote_all((*rows.again, *([rows.time] if rows.time else [])))
@@ -77,7 +79,7 @@ def cut_chunks(
 
 
 def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the sorted rows, cut at the beginnings of chunks."""
+    """Yield the sorted rows in tables that are cut where a chunk begins."""
     codes = integers(rows[CODE])
     for begin, end in pairwise(sorted({0, *np.searchsorted(codes, starts).tolist(), len(codes)})):
         number = np.searchsorted(starts, codes[begin], "right") - 1
@@ -87,8 +89,8 @@ def _by_number(rows: pa.Table, starts: Ints) -> Iterator[tuple[int, pa.Table]]:
 def with_keys(
     engine: duckdb.DuckDBPyConnection, sorted_: SortedRows, starts: Ints, number: int, rows: pa.Table
 ) -> pa.Table:
-    """Return the rows of a chunk with the columns that were not sorted with them: the columns of the entity,
-    and the column of the time."""
+    """Return the rows of a chunk with the columns that were not sorted with the rows: the columns of the
+    entity, and the column of the time."""
     if sorted_.time:
         rows = rows.append_column(sorted_.time, rows[TIME])
     if sorted_.again:
@@ -102,9 +104,9 @@ def with_keys(
 
 @dataclass(slots=True, kw_only=True)
 class _ChunkSplitter:
-    """Collects the rows of one chunk.
+    """Collects the rows of a chunk.
 
-    If they are more than twice the usual number of rows, they are cut into several pieces.
+    If a chunk has more than twice the usual number of rows, it is cut into several pieces.
     """
 
     engine: duckdb.DuckDBPyConnection
@@ -118,13 +120,13 @@ class _ChunkSplitter:
     history: pa.Table | None = None
 
     def add(self, rows: pa.Table) -> Iterator[Chunk]:
-        """Add rows, and yield the pieces that are now complete."""
+        """Add rows to the chunk, and yield the pieces that are now complete."""
         self.waiting.append(rows)
         self.count += rows.num_rows
         yield from self._pieces(all_there=False)
 
     def close(self) -> Iterator[Chunk]:
-        """The last pieces."""
+        """Yield the last pieces of the chunk."""
         yield from self._pieces(all_there=True)
         piece = self.piece if self.piece else None
         rows = pa.concat_tables(self.waiting)
@@ -145,11 +147,11 @@ class _ChunkSplitter:
             self.piece, self.tried = self.piece + 1, 0
 
     def _places(self, rows: pa.Table, *, all_there: bool) -> tuple[int, int] | None:
-        """Return the position at which the next piece begins, and the end of the later rows that this piece
-        reads.
+        """Return the position at which the next piece begins, and the position after the later rows that the
+        current piece reads.
 
-        Return None if these rows have not been added yet or do not exist. Rows of an entity at the same time
-        stay in one piece.
+        Return None if the next piece does not exist, or if its rows have not been added yet. All rows of an
+        entity with the same time are in the same piece.
         """
         codes, times = integers(rows[CODE]), integers(rows[TIME])
         borders = np.flatnonzero(moments(rows, TIME)[self.cuts.rows :])
@@ -169,7 +171,7 @@ class _ChunkSplitter:
         return at, end
 
     def _next_history(self, rows: pa.Table, at: int, following: pa.Table) -> pa.Table | None:
-        """Return the rows before `at` that the rows at `at` and after it read."""
+        """Return the rows before the position `at` that the rows from `at` to the end read as history."""
         code, time = (int(integers(following[name].slice(at, 1))[0]) for name in (CODE, TIME))
         seconds, count = self.sorted.plan.past
         if code != int(integers(rows[CODE].slice(at - 1, 1))[0]) or not (seconds or count):

@@ -1,9 +1,9 @@
-"""The window engine: sorts a dataset's rows once, by entity and time, and computes them chunk by chunk.
+"""The window engine sorts the rows of a dataset once, by entity and time, and computes them chunk by chunk.
 
-Chunks are independent: each thread computes one chunk at a time, and each part can run on another machine.
-Only the data decides which rows belong to a chunk. First the entities are counted; then a part sorts only the
-rows of its own chunks. Rows of other tables, sorted by key and availability time, are read once for all
-chunks, into memory or files.
+Chunks are independent of each other. Each thread computes one chunk at a time, and each part of the job can
+run on another machine. The boundaries of the chunks depend only on the data. The engine first counts the
+entities. Then each part sorts only the rows of its own chunks. The engine reads the rows of other tables,
+sorted by key and availability time, once for all chunks, into memory or into files.
 """
 
 from collections import deque
@@ -59,8 +59,8 @@ RECENT, NEWEST = "__recent", "__newest"
 def load_all(
     engine: duckdb.DuckDBPyConnection, other_tables: Iterable[OtherTable], folder: Path, most_values: int
 ) -> tuple[LoadedTable, ...]:
-    """Load the tables. At most this number of values is stored in memory; the other tables are stored in
-    files in `folder`.
+    """Load the tables that the window engine reads. At most `most_values` values are stored in memory.
+    Further tables are stored in files in `folder`.
 
     Raises StorageError.
     """
@@ -105,7 +105,7 @@ def _load(
 
 @dataclass(slots=True)
 class _MemoryRows:
-    """Collects a table of rows in memory. `empty` is a table with the same columns and no rows."""
+    """Collects the rows of a table in memory. `empty` is a table with the same columns and no rows."""
 
     empty: pa.Table
     times: list[Ints] = field(default_factory=list)
@@ -122,8 +122,8 @@ class _MemoryRows:
 
 @dataclass(slots=True)
 class _MappedRows:
-    """Collects a table of rows in files that are mapped into memory, so that the kernel can free pages that
-    were read."""
+    """Collects the rows of a table in files that are mapped into memory, so that the kernel can free the
+    pages that were read."""
 
     folder: Path
     _writer: pa.ipc.RecordBatchFileWriter | None = None
@@ -160,8 +160,8 @@ def _known_rows_sql(engine: duckdb.DuckDBPyConnection, theirs: OtherTable) -> st
 
 
 def _recent(engine: duckdb.DuckDBPyConnection, rows_sql: str, on: tuple[str, ...], after: datetime) -> str:
-    """Store only the rows that requests can read in a table, and return SQL that reads them. There are few of
-    them."""
+    """Store the rows that requests can read in a table, and return SQL that reads this table. The stored
+    table has only few rows."""
     keys = quote_all(on)
     newest = ", ".join((*keys, f'max("{KNOWN}") AS "{NEWEST}"'))
     by = f"GROUP BY {', '.join(keys)}" if keys else ""
@@ -175,7 +175,7 @@ def _recent(engine: duckdb.DuckDBPyConnection, rows_sql: str, on: tuple[str, ...
 
 
 def _are_spare(theirs: OtherTable) -> bool:
-    """Return whether the key columns can be left out, because no request reads them."""
+    """Return whether the loaded table can leave out the key columns, because no request reads them."""
     named = theirs.columns | {
         name for name in theirs.on if any(quoted(name) in text for text in theirs.order)
     }
@@ -185,23 +185,24 @@ def _are_spare(theirs: OtherTable) -> bool:
 CHUNK_ROWS = 1_048_576
 PIECE_ROWS, PIECE_VALUES = 262_144, 3_000_000
 CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
-"""Values per chunk. A chunk of wide rows has fewer rows. With more than WIDE columns the limit is lower. A
-chunk has at least BATCH_ROWS rows."""
+"""The number of values in a chunk. A chunk has fewer rows if its rows have more columns. If a chunk has more
+than WIDE columns, it has at most WIDE_VALUES values. A chunk has at least BATCH_ROWS rows."""
 MOST_VALUES = 96_000_000
-"""The largest number of values of other tables that are held in memory; larger tables are in files."""
+"""The largest number of values of other tables that are stored in memory. Larger tables are stored in
+files."""
 VALUE_BYTES, WAITING = 2 * 8, 2
-"""Bytes per value of a chunk, counted twice because there are two copies; and the number of further chunks in
-memory: one waits, and one is being read."""
+"""VALUE_BYTES is the memory of a value of a chunk in bytes, counted twice because there are two copies.
+WAITING is the number of further chunks in memory, because one chunk waits and one chunk is being read."""
 PIECE, COUNTED = "__piece", "__counted"
 _Done = TypeVar("_Done")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """The data that all chunks use.
+    """The data that the computations of all chunks use.
 
-    `chunk_values` is the usual number of values in a chunk. `types` are the SQL types of the columns that
-    Arrow cannot represent.
+    `chunk_values` is the usual number of values in a chunk. `types` are the SQL types of those columns whose
+    types Arrow cannot represent.
     """
 
     sorted: SortedRows
@@ -216,14 +217,14 @@ class EngineState:
         return len(self.boundaries.starts)
 
     def cut(self, engine: duckdb.DuckDBPyConnection, part: JobPart | None = None) -> Iterator[Chunk]:
-        """The chunks of a part, in order."""
+        """Yield the chunks of a part in order."""
         return cut_chunks(engine, self.sorted, self.boundaries, part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """The folder for files, and the limits for values of other tables in memory and for bytes of earlier
-    rows."""
+    """The folder for the files of the window engine, and its memory limits: values of other tables, and
+    bytes of earlier rows."""
 
     folder: Path
     values: int = MOST_VALUES
@@ -231,12 +232,14 @@ class EngineLimits:
 
 
 def bytes_for_chunks(threads: int) -> int:
-    """Return the memory in bytes that chunks and other tables may use in addition to the engine's memory."""
+    """Return the memory in bytes that chunks and other tables may use in addition to the memory of the SQL
+    engine."""
     return (threads + WAITING) * VALUE_BYTES * CHUNK_VALUES + 8 * MOST_VALUES
 
 
 def side_by_side(prepared: EngineState, threads: int, room_bytes: int) -> int:
-    """Return the number of chunks that are computed in parallel; 0 means one after another."""
+    """Return the number of chunks that are computed in parallel. The number 0 means that chunks are computed
+    one after another."""
     return max(0, min(threads, room_bytes // (VALUE_BYTES * prepared.chunk_values) - WAITING))
 
 
@@ -248,10 +251,10 @@ def prepare_chunks(
     chunk_rows: int | None,
     room: EngineLimits,
 ) -> EngineState:
-    """Number the entities and, at the same time over the connection `other`, read the other tables.
+    """Number the entities. At the same time, read the other tables over the connection `other`.
 
-    `columns` are the columns of the query; `chunk_rows` is the requested size of a chunk. Raises
-    duckdb.Error, StorageError.
+    `columns` are the columns of the query, and `chunk_rows` is the requested number of rows of a chunk.
+    Raises duckdb.Error, StorageError.
     """
     most = max(BATCH_ROWS, (CHUNK_VALUES if columns <= WIDE else WIDE_VALUES) // columns)
     wanted = min(chunk_rows or CHUNK_ROWS, most)
@@ -274,7 +277,8 @@ def prepare_chunks(
 def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
     """Assign each entity to a chunk.
 
-    All rows are divided into pieces of `chunk_rows`. An entity belongs to the piece with its first row.
+    For this purpose, all rows are divided into ranges of `chunk_rows` rows. The chunk of an entity is the
+    range that contains the first row of the entity.
     """
     before = f'sum({COUNT}) OVER (ORDER BY "{CODE}" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)'
     piece = f'coalesce({before}, 0) // {chunk_rows} AS "{PIECE}"'
@@ -286,7 +290,7 @@ def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
 
 
 def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: SortedRows) -> dict[str, str]:
-    """Return the columns of a chunk whose type changes when Arrow reads them, and their original types."""
+    """Return the columns of a chunk whose type changes when Arrow reads them, with their original types."""
     empty = engine.sql(sorted_.empty).to_arrow_table()
     engine.register("__empty", empty)
     columns = fetch_rows(engine, "DESCRIBE SELECT * FROM __empty")
@@ -297,14 +301,14 @@ def _unlike(engine: duckdb.DuckDBPyConnection, sorted_: SortedRows) -> dict[str,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkWorker:
-    """Computes chunks with a connection of its own."""
+    """Computes chunks with a DuckDB connection of its own."""
 
     engine: duckdb.DuckDBPyConnection
     prepared: EngineState
 
     def results(self, chunk: Chunk, batch_rows: int) -> Iterator[pa.RecordBatchReader]:
-        """The result of the query for the chunk, piece by piece. Each piece must be read before the next
-        one."""
+        """Yield the results of the query for a chunk, piece by piece. The caller must read each result
+        completely before the next one."""
         sorted_ = self.prepared.sorted
         rows = with_keys(self.engine, sorted_, self.prepared.boundaries.starts, chunk.number, chunk.rows)
         for piece, count in self._pieces(chunk, rows):
@@ -313,10 +317,10 @@ class ChunkWorker:
             self.engine.unregister(f"{CHUNK}_rows")
 
     def _pieces(self, chunk: Chunk, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
-        """Divide the chunk's rows into pieces of whole entities that fit into the CPU caches; yield each
-        piece with the number of its computed rows.
+        """Divide the rows of a chunk into pieces of complete entities that fit into the CPU caches. Yield
+        each piece with the number of its rows that are computed.
 
-        There is only one piece if the query joins tables, or if each piece would read another table
+        The chunk stays in one piece if the query joins tables, or if each piece would read another table
         completely.
         """
         sorted_ = self.prepared.sorted
@@ -332,9 +336,10 @@ class ChunkWorker:
             begin = end
 
     def _find(self, rows: pa.Table, count: int, history: pa.Table | None) -> pa.Table:
-        """Return the first `count` rows with all requested values as further columns.
+        """Return the first `count` rows with all requested values as additional columns.
 
-        Rows with the same time are sorted. Rows that are read only as history are left out.
+        Rows of an entity with the same time are sorted by their values. The result does not contain rows
+        that are read only as history.
         """
         sorted_ = self.prepared.sorted
         own = own_rows(integers(rows[CODE]), integers(rows[TIME]))
@@ -357,7 +362,7 @@ class ChunkWorker:
         return pa.table([*(rows[name] for name in names), *features.values()], names=[*names, *features])
 
     def _asking(self, own: OwnRows, rows: pa.Table, before: int) -> tuple[OwnRows, pa.Table]:
-        """The requesting rows, which come after `before` rows of history."""
+        """Return the rows for which values are requested. These rows come after `before` rows of history."""
         places, after = np.arange(before, before + rows.num_rows), self.prepared.sorted.after
         if after is not None:
             late = np.flatnonzero(own.times[places] > np.datetime64(after, "us").astype(np.int64))
@@ -377,7 +382,8 @@ class ChunkWorker:
         self.engine.execute(f"CREATE OR REPLACE TEMP VIEW {CHUNK} AS SELECT {listed} FROM {name}")
 
     def _keys(self, loaded: LoadedTable, rows: pa.Table, owners: Ints) -> Ints:
-        """The number of each row's key in the other table; `owners` are the rows' entities."""
+        """Return for each row the number of its key in the loaded table. `owners` are the numbers of the
+        entities of the rows."""
         on = loaded.plan.on
         if not on:
             return np.zeros(rows.num_rows, np.int64)
@@ -399,8 +405,8 @@ class ChunkWorker:
 
 
 def in_turn(chunks: Iterator[Chunk], do: Callable[[Chunk], _Done], threads: int) -> Iterator[_Done]:
-    """Apply `do` to each chunk, several in parallel (with 0 threads one after another in this thread), and
-    yield the results in order."""
+    """Apply the function `do` to each chunk, and yield the results in order. Several chunks are processed in
+    parallel; with 0 threads the chunks are processed one after another in this thread."""
     if not threads:
         yield from map(do, chunks)
         return

@@ -1,13 +1,14 @@
-"""Vectorised window, lag and as-of computations: the values of other rows for all rows at once, as arrays.
+"""Computes windows, lags and as-of joins with vectors: each computation finds the values of other rows for
+all rows together, as arrays.
 
-The results are in the order of the requesting rows. Values of any type are ranked (each becomes its position
-among the sorted distinct values), so that they can be compared as numbers.
+The results are in the order of the rows that request values. Values of any type are ranked so that they can
+be compared as numbers: each value becomes its position among the sorted distinct values.
 
-Distinct counts over ranges are exact, and computed for all ranges at once. A value counts in a range at its
-first occurrence there, whose previous occurrence is before the range. So the count of a range is the number
-of its values whose previous occurrence is before the range's beginning. A wavelet matrix computes this count:
-rows are sorted by one bit of the previous position after another, and the bounds of each range are updated at
-each bit.
+Counts of distinct values in ranges are exact, and are computed for all ranges together. Within a range, a
+value is counted at its first occurrence. The previous occurrence of this value is before the range.
+Therefore the number of distinct values in a range is the number of its rows whose value has its previous
+occurrence before the beginning of the range. A wavelet matrix computes this number: it sorts the rows by the
+bits of the previous position, one bit after another, and updates the bounds of each range for each bit.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,8 +40,8 @@ Number: TypeAlias = np.int32 | np.int64
 
 
 def distinct(codes: Ints, frames: RowFrames) -> Ints:
-    """Return the number of different codes in each range; NOWHERE is not counted. Each range has rows of only
-    one key."""
+    """Return the number of different codes in each range. The code NOWHERE is not counted. Each range
+    contains only rows with the same key."""
     count = len(codes)
     kind: type[Number] = np.int32 if count < 2**31 - 3 else np.int64
     number = _typed(np.where(codes == NOWHERE, count + 1, _earlier(codes) + 1), kind)
@@ -65,7 +66,8 @@ def _typed(numbers: Ints, kind: type[Number]) -> NDArray[Number]:
 
 
 def _earlier(codes: Ints) -> Ints:
-    """Return for each row the last earlier row with the same code; NOWHERE if there is none."""
+    """Return for each row the position of the last earlier row with the same code, or NOWHERE if there is no
+    such row."""
     order = np.argsort(codes, kind="stable")
     same = codes[order[1:]] == codes[order[:-1]]
     result = np.full(len(codes), NOWHERE, np.int64)
@@ -84,15 +86,16 @@ Rank: TypeAlias = Callable[[pa.Array], "RankedValues"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedValues:
-    """The position of each value among the sorted distinct `values`; NOWHERE for a missing value."""
+    """The position of each value among the sorted distinct values `values`. The position of a missing value
+    is NOWHERE."""
 
     places: Ints
     values: pa.Array
 
 
 def rank(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
-    """Return the rank of each value in SQL's order: texts by their bytes in UTF-8, NaN last, 0.0 equal to
-    -0.0."""
+    """Return the rank of each value in the order of SQL: texts are sorted by their bytes in UTF-8, NaN is
+    last, and 0.0 equals -0.0."""
     if pa.types.is_nested(column.type) or isinstance(column.type, pa.BaseExtensionType):
         return _by_query(column, engine)
     if pa.types.is_dictionary(column.type):
@@ -113,7 +116,7 @@ def _numbers(indices: pa.Array) -> Ints:
 
 
 def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValues:
-    """Return the ranks of values that Arrow cannot compare; DuckDB computes them."""
+    """Return the ranks of values that Arrow cannot compare. DuckDB computes these ranks."""
     engine.register("__ranked", pa.table({"v": column, "__at": pa.array(np.arange(len(column)))}))
     text = "SELECT __at, dense_rank() OVER (ORDER BY v) - 1 AS place FROM __ranked WHERE v IS NOT NULL"
     table = engine.sql(text).to_arrow_table()
@@ -126,14 +129,14 @@ def _by_query(column: pa.Array, engine: duckdb.DuckDBPyConnection) -> RankedValu
 
 
 SLICE_ROWS = 4_194_304
-"""Rows of another table that are processed at a time, unless a window is longer."""
+"""The number of rows of another table that are processed together, unless a window is longer."""
 Span = tuple[float | None, int | None, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTable:
-    """Another table's rows, sorted by key and known time. It also has a table of the keys with their
-    numbers."""
+    """The rows of another table, sorted by key and by the time at which they are known. The class also has a
+    table of the keys with their numbers."""
 
     plan: OtherTable
     times: KeyedTimes
@@ -142,7 +145,8 @@ class LoadedTable:
 
 
 def own_features(rows: pa.Table, own: OwnRows, plan: WindowPlan, rank: Rank) -> Mapping[str, pa.Array]:
-    """Compute windows and lags over the rows of the same entity, and labels that are later values of it."""
+    """Compute windows and lags over rows of the same entity, and labels that are later values of the
+    entity."""
     spans = {_span(over): _own_frames(own, over) for over in plan.aggregates}
     result = dict(_aggregated(plan.aggregates, rows, own.known.offsets, spans, rank))
     for back in plan.lags:
@@ -155,7 +159,8 @@ def own_features(rows: pa.Table, own: OwnRows, plan: WindowPlan, rank: Rank) -> 
 
 
 def their_features(loaded: LoadedTable, asking: QueryRows, rank: Rank) -> Mapping[str, pa.Array]:
-    """Compute windows and lags over another table's rows, and the newest rows of that table."""
+    """Compute windows and lags over the rows of another table, and values of the newest rows of that
+    table."""
     theirs = loaded.plan
     spans = {_span(over): _their_frames(asking, over) for over in theirs.aggregates}
     places = {back.name: (back.column, asking.back(back.step)) for back in theirs.lags}
@@ -179,7 +184,8 @@ def _sliced(
     places: Mapping[str, tuple[str, Ints]],
     rank: Rank,
 ) -> Iterator[tuple[Ints, Mapping[str, pa.Array]]]:
-    """Compute the features piece by piece of the other table; yield requesting rows with their results."""
+    """Compute the features for one range of the other table after another. Yield the requesting rows of each
+    range with their results."""
     ranges = [(frame.low, frame.high) for frame in spans.values()]
     ranges += [(at, np.where(at == NOWHERE, at, at + 1)) for _, at in places.values()]
     low, high = _reach(count, ranges)
@@ -201,10 +207,10 @@ def _sliced(
 
 
 def _reach(count: int, ranges: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Return for each requesting row the first row that it reads, and the row after the last row that it
-    reads.
+    """Return for each requesting row the position of the first row that it reads, and the position after the
+    last row that it reads.
 
-    Both are equal if it reads no row.
+    If a requesting row reads no row, both positions are equal.
     """
     least, most = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
     for low, high in ranges:
@@ -215,8 +221,7 @@ def _reach(count: int, ranges: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]
 
 
 def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
-    """Yield groups of requesting rows, such that the rows of a group read rows that are close to each
-    other."""
+    """Yield groups of requesting rows. The rows of a group read rows that are close to each other."""
     is_filled = high > low
     if not is_filled.any() or high.max() - low[is_filled].min() <= SLICE_ROWS:
         yield np.arange(len(high))
@@ -228,8 +233,8 @@ def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
 
 
 def _bounds(low: Ints, high: Ints, total: int) -> tuple[int, int]:
-    """Return the range of rows that these requests read. If the table has rows, the range has at least one
-    row."""
+    """Return the range of rows that these requests read. If the table has rows, the range contains at least
+    one row."""
     is_filled = high > low
     if not is_filled.any():
         return 0, min(1, total)
@@ -281,7 +286,7 @@ def _following(following: NextRows, rows: pa.Table, own: OwnRows) -> Mapping[str
 
 
 def _number(column: pa.ChunkedArray, at: Ints) -> pa.Array:
-    """Return the numbers at these positions. NaN becomes a missing value."""
+    """Return the numbers at the positions `at`. In the result, NaN becomes a missing value."""
     values = _take(column, at)
     values = values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values
     values = values.cast(pa.float64(), safe=False)
@@ -294,7 +299,8 @@ def _take(column: pa.ChunkedArray, at: Ints) -> pa.Array:
 
 @dataclass(slots=True)
 class _Column:
-    """A column's values, whether each value exists, and a cache of derived arrays."""
+    """The values of a column, a flag for each value that shows whether it exists, and a cache of arrays that
+    are computed from them."""
 
     values: pa.Array
     present: Flags
@@ -363,7 +369,8 @@ def _ranked_extreme(
 
 
 def _is_ordered(kind: pa.DataType) -> bool:
-    """Return whether the values are numbers of at most 64 bits, or times that are stored as such numbers."""
+    """Return whether values of this type are numbers of at most 64 bits, or times that are stored as such
+    numbers."""
     whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
     return bool(
         whole or pa.types.is_floating(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
@@ -376,21 +383,22 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> Numbers:
-    """The values as numbers for computations; 0 for missing values."""
+    """Return the values as numbers for computations, with 0 for missing values."""
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     return _plain(column.cast(pa.float64(), safe=False))
 
 
 def _ordered(column: pa.Array) -> Numbers:
-    """The values for comparisons: numbers, or times as whole numbers; 0 for missing values."""
+    """Return the values for comparisons, as numbers or as times in whole numbers, with 0 for missing
+    values."""
     if pa.types.is_floating(column.type):
         return _plain(column.cast(pa.float64()))
     return _plain(column.view(_bits(column.type)).cast(pa.int64()))
 
 
 def _bits(kind: pa.DataType) -> pa.DataType:
-    """Return the times as the whole numbers that represent them."""
+    """Return the type of the whole numbers that represent times of this type."""
     if pa.types.is_timestamp(kind):
         return pa.int64()
     return pa.int32() if pa.types.is_date32(kind) else kind

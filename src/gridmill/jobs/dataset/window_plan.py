@@ -1,9 +1,9 @@
-"""The plan of the computations that read other rows than the row itself, in addition to the query.
+"""The plan of the computations that read values of other rows, which are made in addition to the query.
 
-This module has no side effects. The query reads one row at a time, and joined static tables. All values of
-other rows are requested here: windows, lags, as-of joins, and labels that are later values or are computed
-from events. `window_engine` computes these values over rows that are sorted once: a window is a range of
-these rows, an earlier or later row is a position.
+This module has no side effects. The query itself reads the rows one by one, and joined static tables. The
+plan requests all values of other rows: windows, lags, as-of joins, and labels that are later values or are
+computed from events. The module `window_engine` computes these values over rows that it sorts once. A window
+is a range of the sorted rows, and an earlier or later row is a position.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +16,15 @@ from gridmill.jobs.dataset.columns import refuse_duplicates
 from gridmill.jobs.expressions import quote_all, select
 
 CHUNK = "__chunk"
-"""The table of the rows that are computed at the same time, with the requested values of other rows."""
+"""The name of the table with the rows that are computed together, and with the values that they request from
+other rows."""
 LABELS = "__labels"
-"""The table of the labels of all rows, if windows or lags read labels that are later values."""
+"""The name of the table with the labels of all rows. It exists if windows or lags read labels that are later
+values."""
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _ALIKE = (*_INTEGERS, "VARCHAR", "BOOLEAN", "DATE", "TIMESTAMP")
-"""Types whose equal values have identical bytes. Floats are not among them: 0.0 and -0.0 are equal."""
+"""SQL types whose equal values always have identical bytes. Floating-point types are not in this list,
+because 0.0 and -0.0 are equal."""
 _TYPES = {Aggregate.COUNT: "BIGINT", Aggregate.DISTINCT: "BIGINT"} | dict.fromkeys(
     (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD), "DOUBLE"
 )
@@ -29,8 +32,8 @@ _TYPES = {Aggregate.COUNT: "BIGINT", Aggregate.DISTINCT: "BIGINT"} | dict.fromke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowAggregate:
-    """An aggregate of `column` over the last `seconds` or `rows` before the row; with `ahead`, over the next
-    seconds."""
+    """An aggregate of `column` over the last `seconds` or the last `rows` before the row. If `ahead` is
+    true, the aggregate is computed over the next seconds."""
 
     name: str
     aggregate: Aggregate
@@ -40,13 +43,13 @@ class WindowAggregate:
     ahead: bool = False
 
     def type_of(self, column_type: str) -> str:
-        """The SQL type of the result."""
+        """Return the SQL type of the aggregate."""
         return _TYPES.get(self.aggregate, column_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagValue:
-    """The value of `column` in the row that is this number of rows before."""
+    """The value of `column` in an earlier row, which is the given number of rows before the current row."""
 
     name: str
     column: str
@@ -55,10 +58,11 @@ class LagValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRow:
-    """Columns (by the feature's name) of the newest row that is known before the row.
+    """Columns of the newest row that is known before the current row. The keys are the names of the
+    features.
 
-    With `back_seconds`, the newest row must be known before that earlier time. With a limit, it must have
-    become known within that time.
+    If `back_seconds` is set, the newest row must be known already `back_seconds` before the current row. If
+    `within_seconds` is set, the newest row must have become known within this time.
     """
 
     columns: Mapping[str, str]
@@ -68,10 +72,10 @@ class NewestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaterRow:
-    """Columns (by the result's name) of a later row of the same entity.
+    """Columns of a later row of the same entity. The keys are the names of the results.
 
-    With `seconds`, it is the last row exactly `seconds` later that has a value of `column`. With `step`, it
-    is the row that is `step` rows after the rows at the same time.
+    If `seconds` is set, the later row is the last row exactly `seconds` later that has a value of `column`.
+    If `step` is set, the later row is the row `step` positions after the rows with the same time.
     """
 
     columns: Mapping[str, str]
@@ -82,10 +86,11 @@ class LaterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRows:
-    """Columns of each of the next `rows` rows as DOUBLE.
+    """Columns of each of the next `rows` rows, as DOUBLE.
 
-    `names` has for each result its column and the number of rows ahead. If one of the values is not a number,
-    all values are missing, and `whole` is missing too. `known` is the latest value of `known_column`.
+    `names` contains for each result the name of its column and the number of rows ahead. If a value of the
+    next rows is not a number, all results are missing, and the column `whole` is missing too. The column
+    `known` is the latest value of `known_column` in the next rows.
     """
 
     rows: int
@@ -97,12 +102,13 @@ class NextRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherTable:
-    """Rows of another table with their own keys. `title` is the table's name for users.
+    """The rows of another table, which have keys of their own. `title` is the name of the table in messages
+    for users.
 
-    `sql` returns the columns `on`, `__known` and the requested columns. `order` (SQL) sorts rows with one key
-    that are known at the same time. If `after` is a time, requests read no row that a newer row replaced
-    before this time: of the rows known before it, the newest row of each key is enough. If `after` is None,
-    requests can read all rows.
+    The query `sql` returns the columns `on`, `__known` and the requested columns. `order` is SQL that sorts
+    rows with the same key that become known at the same time. If `after` is a time, requests read no row
+    that a newer row replaced before `after`. Therefore, of the rows that were known before `after`, only the
+    newest row of each key is needed. If `after` is None, requests can read all rows.
     """
 
     title: str
@@ -116,7 +122,7 @@ class OtherTable:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns from which a request is computed."""
+        """Return the columns from which the requested values are computed."""
         parts: tuple[WindowAggregate | LagValue, ...] = (*self.aggregates, *self.lags)
         newest = {column for one in self.newest for column in one.columns.values()}
         return frozenset({part.column for part in parts} | newest)
@@ -124,7 +130,7 @@ class OtherTable:
 
 @dataclass(slots=True)
 class WindowPlan:
-    """The windows, lags and labels over the dataset's own rows and over other tables.
+    """The windows, lags and labels over the rows of the dataset itself and over the rows of other tables.
 
     `types` are the SQL types of the results.
     """
@@ -137,13 +143,15 @@ class WindowPlan:
     types: dict[str, str] = field(default_factory=dict)
 
     def name(self, types: Mapping[str, str]) -> None:
-        """Add a result by its name. Raises InputError for a name that exists already."""
+        """Add a result by its name to the plan. Raises InputError if the plan already has a result with this
+        name."""
         for name, type_ in types.items():
             refuse_duplicates((*self.types, name))
             self.types[name] = type_
 
     def add(self, theirs: OtherTable) -> None:
-        """Add requests for other rows. Requests for the same rows in the same order are merged."""
+        """Add requests for values of other rows to the plan. Requests that read the same rows in the same
+        order are merged."""
         for at, one in enumerate(self.other_tables):
             if (one.sql, one.on, one.order, one.after) == (theirs.sql, theirs.on, theirs.order, theirs.after):
                 self.other_tables[at] = replace(
@@ -157,7 +165,7 @@ class WindowPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the dataset's own rows that other rows read."""
+        """Return the columns of the dataset's rows that requests for other rows read."""
         parts: tuple[WindowAggregate | LagValue, ...] = (*self.aggregates, *self.lags)
         named = [part.column for part in parts]
         if self.later is not None:
@@ -168,14 +176,16 @@ class WindowPlan:
 
     @property
     def past(self) -> tuple[float, int]:
-        """The number of seconds and of rows that a row reads from earlier rows of the same entity."""
+        """Return how far a row reads back in the earlier rows of the same entity, in seconds and in number
+        of rows."""
         spans = (over.seconds or 0.0 for over in self.aggregates)
         rows = (*(over.rows or 0 for over in self.aggregates), *(back.step for back in self.lags))
         return max(spans, default=0.0), max(rows, default=0)
 
     @property
     def future(self) -> tuple[float, int]:
-        """The number of seconds and of rows that a row reads from later rows of the same entity."""
+        """Return how far a row reads ahead in the later rows of the same entity, in seconds and in number of
+        rows."""
         later = self.later
         step = (later.step or 0) if later else 0
         return (later.seconds or 0.0) if later else 0.0, max(
@@ -183,7 +193,7 @@ class WindowPlan:
         )
 
     def describe(self) -> Iterator[str]:
-        """The computations as text for users, one per line."""
+        """Yield the computations of the plan as text for users, one per line."""
         for over in self.aggregates:
             yield _describe_over(over)
         yield from (f"{back.name}: {back.column} {back.step} rows before" for back in self.lags)
@@ -217,13 +227,13 @@ def _describe_theirs(theirs: OtherTable) -> Iterator[str]:
 class SortedRows:
     """Rows that are sorted by entity and time, and are computed chunk by chunk.
 
-    `rows` (SQL) are the dataset's rows with the needed columns. `sql` runs on each chunk, which has the
-    columns of `rows` and the planned values; `types` are the types of these columns. `ties` (SQL) sort rows
-    of an entity at the same time. `joins` means that the query joins static tables, and sorts afterwards. Two
-    kinds of columns are not sorted with the rows: the entity's columns `again`, if they are equal in all rows
-    of the entity, and the column of the times, `time`. If `again` or `time` is empty, these columns are
-    sorted with the rows. Rows up to the time `after` are read only as history; None means that there are no
-    such rows.
+    `rows` is SQL for the rows of the dataset with the needed columns. The query `sql` runs on each chunk. A
+    chunk has the columns of `rows` and the planned values, and `types` are the types of all these columns.
+    `ties` is SQL that sorts the rows of an entity with the same time. `joins` means that the query joins
+    static tables, so its result is sorted afterwards. Two kinds of columns are not sorted with the rows: the
+    column `time`, and the columns `again` of the entity, which are equal in all rows of an entity. If
+    `again` or `time` is empty, these columns are sorted with the rows. Rows up to the time `after` are read
+    only as history. If `after` is None, there are no such rows.
     """
 
     sql: str
@@ -239,21 +249,21 @@ class SortedRows:
 
     @property
     def empty(self) -> str:
-        """SQL for a chunk without rows."""
+        """Return SQL for a chunk without rows."""
         columns = {name: f"NULL::{type_}" for name, type_ in self.types.items()}
         return select([], columns, "range(0)", indent="")
 
     @property
     def looks_at_labels(self) -> bool:
-        """Whether the labels of all rows must be computed first."""
+        """Return whether the labels of all rows must be computed first."""
         return any(f'"{LABELS}"' in theirs.sql for theirs in self.plan.other_tables)
 
 
 def is_alike(type_: str) -> bool:
-    """Return whether equal values of this type always have identical bytes."""
+    """Return whether equal values of this SQL type always have identical bytes."""
     return type_ in _ALIKE
 
 
 def nulls_first(names: Sequence[str]) -> tuple[str, ...]:
-    """Return SQL for an order whose last row has the largest values; missing values come first."""
+    """Return SQL for an order in which missing values come first and the last row has the largest values."""
     return tuple(f"{name} NULLS FIRST" for name in quote_all(names))

@@ -1,5 +1,5 @@
-"""Computes the rows that a window covers, as ranges of rows sorted by key and time. This module works only
-with numbers."""
+"""Computes the rows that a window covers, as ranges of rows that are sorted by key and time. This module
+reads only numbers, not the values of the rows."""
 
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -12,16 +12,16 @@ from gridmill.domain.frozen import dataclass
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 NOWHERE = -1
-"""The key of a row that has no key, and the position of a row that does not exist."""
+"""The number NOWHERE is the key of a row that has no key, and the position of a row that does not exist."""
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedTimes:
-    """Rows sorted by key and time: the rows of key k are `offsets[k]` up to `offsets[k + 1]`, at least one
-    per key.
+    """Rows sorted by key and time. The rows of key k are `offsets[k]` up to `offsets[k + 1]`, at least one
+    row per key.
 
-    `times` are microseconds. `on_disk` means that the arrays are in a file.
+    `times` are microseconds. `on_disk` means that the arrays are stored in a file.
     """
 
     offsets: Ints
@@ -34,14 +34,14 @@ class KeyedTimes:
 
     @cached_property
     def _places(self) -> Ints:
-        """Key and time of each row, combined into one number."""
+        """Return the key and the time of each row, combined into a single number."""
         first, last = self._span
         starts = np.arange(len(self.offsets) - 1) * (last - first + 2) - first
         return np.repeat(starts, np.diff(self.offsets)) + self.times
 
     def find(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
-        """Return for each key and time the first row at that time or later ("left"), or the first row later
-        than it ("right").
+        """Return for each key and time the position of the first row at that time or later (side "left"), or
+        of the first row later than that time (side "right").
 
         Any time is allowed. For the key NOWHERE the result is row 0.
         """
@@ -58,8 +58,8 @@ class KeyedTimes:
         return np.where(keys == NOWHERE, 0, positions)
 
     def _halve(self, keys: Ints, times: Ints, side: Literal["left", "right"]) -> Ints:
-        """Return the result of `find` by bisection, for all rows at once. It is used if key and time do not
-        fit into one number."""
+        """Return the result of `find`, computed by bisection for all rows together. `find` calls this method
+        if key and time do not fit into a single number."""
         has_key = keys != NOWHERE
         low, high = (np.where(has_key, self.offsets[keys + more], 0) for more in (0, 1))
         while (open_ := low < high).any():
@@ -72,8 +72,8 @@ class KeyedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFrames:
-    """For each requesting row a range of rows: from `low` up to `high` (exclusive). All rows of a range have
-    the key in `keys`."""
+    """For each requesting row, a range of rows from `low` up to `high` (exclusive). All rows of a range have
+    the key that `keys` contains for this range."""
 
     low: Ints
     high: Ints
@@ -81,67 +81,69 @@ class RowFrames:
 
     @property
     def lengths(self) -> Ints:
-        """The number of rows in each range."""
+        """Return the number of rows in each range."""
         return self.high - self.low
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRows:
-    """Rows that read earlier or later rows of their own key. It also has the times of all rows."""
+    """Rows that read earlier or later rows with the same key. The class also has the times of all rows."""
 
     known: KeyedTimes
     keys: Ints
     times: Ints
     first: Ints
-    """For each row the first row of its key at the same time. The rows of the key before that row are
-    known."""
+    """For each row, the position of the first row with the same key and the same time. Earlier rows of the
+    key are known at the time of the row."""
 
     def only(self, places: Ints) -> "OwnRows":
-        """The rows at these positions."""
+        """Return an object for only the rows at these positions."""
         return OwnRows(
             known=self.known, keys=self.keys[places], times=self.times[places], first=self.first[places]
         )
 
     def before(self, seconds: float) -> RowFrames:
-        """Return for each row the range of rows that became known in this time before the row."""
+        """Return for each row the range of rows that became known within `seconds` before the row."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
         return RowFrames(low=low, high=self.first, keys=self.keys)
 
     def at(self, seconds: float) -> RowFrames:
-        """Return for each row the range of rows that are exactly this time later."""
+        """Return for each row the range of rows that are exactly `seconds` later."""
         times = self.times + _microseconds(seconds)
         low, high = (self.known.find(self.keys, times, side) for side in _SIDES)
         return RowFrames(low=low, high=high, keys=self.keys)
 
     def next(self, rows: int) -> RowFrames:
-        """Return for each row the range of the next `rows` rows after the rows at the same time."""
+        """Return for each row the range of the next `rows` rows that have a later time."""
         high = np.minimum(self._after + rows, self.known.offsets[self.keys + 1])
         return RowFrames(low=self._after, high=high, keys=self.keys)
 
     def ahead(self, step: int) -> Ints:
-        """Return the row that is `step` rows after the rows at the same time; NOWHERE if there is none."""
+        """Return for each row the position of the row `step` positions after the rows with the same time, or
+        NOWHERE if there is no such row."""
         at = self._after + step - 1
         return np.where(at < self.known.offsets[self.keys + 1], at, NOWHERE)
 
     @cached_property
     def _after(self) -> Ints:
-        """For each row the row after the last row of its key at the same time."""
+        """Return for each row the position after the last row with the same key and the same time."""
         return self.known.find(self.keys, self.times, "right")
 
     def newest(self, rows: int) -> RowFrames:
-        """Return for each row the range of the last `rows` rows that are known before it."""
+        """Return for each row the range of the last `rows` rows that are known before the row."""
         return RowFrames(
             low=np.maximum(self.first - rows, self.known.offsets[self.keys]), high=self.first, keys=self.keys
         )
 
     def back(self, step: int) -> Ints:
-        """Return the row that is `step` rows before the rows at the same time; NOWHERE if there is none."""
+        """Return for each row the position of the row `step` positions before the rows with the same time,
+        or NOWHERE if there is no such row."""
         at = self.first - step
         return np.where(at >= self.known.offsets[self.keys], at, NOWHERE)
 
 
 def own_rows(codes: Ints, times: Ints) -> OwnRows:
-    """Ranges over rows sorted by code and time."""
+    """Return an OwnRows object for rows that are sorted by code and time."""
     places = np.arange(len(codes))
     new = changes(codes)
     keyed_times = KeyedTimes(offsets=np.append(places[new], len(codes)), times=times)
@@ -151,36 +153,37 @@ def own_rows(codes: Ints, times: Ints) -> OwnRows:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRows:
-    """Rows, each with a key and a time, that read the rows of another table."""
+    """Rows with a key and a time that read the rows of another table."""
 
     known: KeyedTimes
     keys: Ints
     times: Ints
 
     def before(self, seconds: float) -> RowFrames:
-        """Return for each row the range of rows that became known in this time before the row."""
+        """Return for each row the range of rows that became known within `seconds` before the row."""
         low = self.known.find(self.keys, self.times - _microseconds(seconds), "left")
         return RowFrames(low=low, high=self._high, keys=self.keys)
 
     def ahead(self, seconds: float) -> RowFrames:
-        """Return for each row the range of rows that become known after it, within this time."""
+        """Return for each row the range of rows that become known within `seconds` after the row."""
         low = self.known.find(self.keys, self.times, "right")
         high = self.known.find(self.keys, self.times + _microseconds(seconds), "right")
         return RowFrames(low=low, high=high, keys=self.keys)
 
     def last(self, rows: int) -> RowFrames:
-        """Return for each row the range of the last `rows` rows that are known before it."""
+        """Return for each row the range of the last `rows` rows that are known before the row."""
         return RowFrames(low=np.maximum(self._high - rows, self._start), high=self._high, keys=self.keys)
 
     def back(self, step: int) -> Ints:
-        """Return the row that is `step` rows before the time (1 is the last known row); NOWHERE if there is
-        none."""
+        """Return for each row the position of the `step`-th last row that is known before its time, or
+        NOWHERE if there is no such row."""
         at = self._high - step
         return np.where((self.keys != NOWHERE) & (at >= self._start), at, NOWHERE)
 
     @cached_property
     def _high(self) -> Ints:
-        """For each row the first row of its key that is not known before it."""
+        """Return for each row the position of the first row with the same key that is not known before the
+        row."""
         return self.known.find(self.keys, self.times, "left")
 
     @cached_property
@@ -188,9 +191,10 @@ class QueryRows:
         return np.where(self.keys == NOWHERE, 0, self.known.offsets[self.keys])
 
     def newest(self, back_seconds: float | None, within_seconds: float | None) -> Ints:
-        """Return the last row that is known before the time, or before `back_seconds` earlier.
+        """Return for each row the last row that is known before its time. With `back_seconds`, the last row
+        must be known already `back_seconds` earlier.
 
-        NOWHERE if there is none, or if it is older than `within_seconds`.
+        The result is NOWHERE if no such row exists, or if it is older than `within_seconds`.
         """
         if back_seconds is None:
             at = self._high - 1
@@ -207,7 +211,7 @@ def _microseconds(seconds: float) -> int:
 
 
 def changes(values: Ints) -> Flags:
-    """Return the positions of values that differ from the value before. The first position is always
+    """Return the positions of values that differ from the previous value. The first position is always
     included."""
     changed = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=changed[1:])
@@ -217,7 +221,7 @@ def changes(values: Ints) -> Flags:
 def cut_frames(keyed_times: KeyedTimes, frames: RowFrames, low: int, high: int) -> tuple[Ints, RowFrames]:
     """Return the offsets and ranges, restricted to the rows from `low` up to `high` (at least one row).
 
-    Each range is within these rows or empty.
+    Each range is empty or contains only these rows.
     """
     first = int(np.searchsorted(keyed_times.offsets, low, "right")) - 1
     last = int(np.searchsorted(keyed_times.offsets, high, "left"))

@@ -1,11 +1,11 @@
-"""Aggregates over ranges of rows, for all ranges at once. The results are as exact as if each range was added
-up separately.
+"""Computes aggregates over ranges of rows, for all ranges together. The results are as exact as if the
+values of each range were added separately.
 
-A sum is the difference of two running sums of whole numbers. For this, the values of each key are multiplied
-by a power of two, such that the sum of the longest range fits into 63 bits. Running sums may overflow; their
-differences do not. The error is half a unit per value. If this error could be visible (a range of tiny values
-beside a huge value), and for ranges with NaN or infinity, blocks of values are added up instead, as in a
-segment tree.
+The sum of a range is the difference of two running sums of whole numbers. To get whole numbers, the values
+of each key are multiplied by a power of two. It is chosen so that the sum of the longest range fits into 63
+bits. Running sums may overflow, but their differences are correct. The error of a sum is at most half a unit
+per value. If a range has tiny values beside a huge value, this error could be visible. For such ranges, and
+for ranges with NaN or infinity, blocks of values are added instead, as in a segment tree.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ Moments: TypeAlias = tuple[Floats, Floats, Floats]
 
 BITS = 62
 TOLERANCE = 1e-12
-"""The largest error of a sum, relative to the sum of the absolute values."""
+"""The largest allowed error of a sum, relative to the sum of the absolute values."""
 SPREAD_TOLERANCE = 1e-11
-"""The largest error of a sum of squared differences, relative to that sum."""
+"""The largest allowed error of a sum of squared differences, relative to that sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedValues:
-    """One number per row (0 if not `present`), and the rows of each key."""
+    """A number for each row (0 if the row is not `present`), and the range of rows of each key."""
 
     numbers: Numbers
     present: Flags
@@ -38,21 +38,22 @@ class KeyedValues:
 
 
 def counts(present: Flags, frames: RowFrames) -> Ints:
-    """The number of existing values."""
+    """Return the number of existing values in each range."""
     if present.all():
         return frames.lengths
     return _between(_running(present.astype(np.int64)), frames)
 
 
 def newest(present: Flags, frames: RowFrames) -> Ints:
-    """Return the last row of each range that has a value; NOWHERE if there is none."""
+    """Return for each range the position of its last row that has a value, or NOWHERE if no row has a
+    value."""
     last = np.maximum.accumulate(np.where(present, np.arange(len(present)), NOWHERE))
     at = np.append(last, NOWHERE)[frames.high - 1]
     return np.where(at >= frames.low, at, NOWHERE)
 
 
 def sums(values: KeyedValues, frames: RowFrames) -> Floats:
-    """The sum of each range; 0 for an empty range."""
+    """Return the sum of each range. The sum of an empty range is 0."""
     numbers = values.numbers.astype(np.float64, copy=False)
     finite = np.isfinite(numbers)
     whole = bool(finite.all())
@@ -69,8 +70,8 @@ def sums(values: KeyedValues, frames: RowFrames) -> Floats:
 
 
 def squares(values: KeyedValues, frames: RowFrames, count: Ints) -> Floats:
-    """Return for each range the sum of the squared differences from its mean. The range has `count`
-    values."""
+    """Return for each range the sum of the squared differences of its values from their mean. `count` is the
+    number of values in each range."""
     numbers = values.numbers.astype(np.float64, copy=False)
     finite = np.isfinite(numbers) & values.present
     middle = _middle(np.where(finite, numbers, 0.0), finite, values.offsets)
@@ -97,9 +98,10 @@ def squares(values: KeyedValues, frames: RowFrames, count: Ints) -> Floats:
 
 
 def extremes(values: KeyedValues, frames: RowFrames, *, largest: bool) -> Numbers:
-    """Return the smallest or the largest value of each range; an arbitrary number for an empty range.
+    """Return the smallest or the largest value of each range. The result for an empty range is an arbitrary
+    number.
 
-    NaN counts as larger than all other numbers.
+    NaN is larger than all other numbers.
     """
     numbers: NDArray[Any] = _neutral(values, largest=largest)
     pick: Callable[..., NDArray[Any]] = np.maximum if largest else np.fmin
@@ -130,13 +132,14 @@ def _neutral(values: KeyedValues, *, largest: bool) -> Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunningSums:
-    """Running sums of the values as whole numbers of units, and of their absolute values. `units` has the
-    unit of each key."""
+    """Running sums of the values, and of their absolute values, in whole numbers of units. `units` contains
+    the unit of each key."""
 
     running: Ints
     absolute: Ints | None
     lossy: Flags | None
-    """Whether each value is not a whole number of units; None if all values are whole numbers of units."""
+    """A flag for each value that is true if the value is not a whole number of units. The field is None if
+    all values are whole numbers of units."""
     units: Floats
 
     def unit(self, keys: Ints) -> Floats:
@@ -194,7 +197,7 @@ def _between(running: Ints, frames: RowFrames) -> Ints:
 
 
 def _middle(numbers: Floats, present: Flags, offsets: Ints) -> Floats:
-    """For each row a value close to the mean of its key."""
+    """Return for each row a value close to the mean of its key."""
     if not len(numbers):
         return numbers
     count = np.maximum(np.add.reduceat(present.astype(np.float64), offsets[:-1]), 1)
@@ -210,8 +213,8 @@ def _fold(
     low: Ints,
     high: Ints,
 ) -> tuple[Floats, ...]:
-    """Return all rows of each range merged. The blocks of each level have twice the size of the level
-    before."""
+    """Return the merged values of all rows of each range. The method merges blocks of values. The blocks of
+    each level are twice as large as the blocks of the previous level."""
     left, right = ([np.full(len(low), one) for one in nothing] for _ in range(2))
     low, high = low.copy(), high.copy()
     while (open_ := low < high).any():
@@ -247,7 +250,8 @@ def _spread(values: KeyedValues, frames: RowFrames) -> Floats:
 def _merge(
     count: Floats, mean: Floats, power: Floats, more: Floats, other: Floats, further: Floats
 ) -> Moments:
-    """Chan, Golub and LeVeque: count, mean and sum of squared differences of the union of two sets."""
+    """Return the count, mean and sum of squared differences of the union of two sets, by the method of Chan,
+    Golub and LeVeque."""
     both = count + more
     share = np.divide(more, both, out=np.zeros_like(both), where=both > 0)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Runs a dataset's query: counts all rows, and writes the rows that are not dropped as Parquet."""
+"""Runs the query of a dataset, counts all rows, and writes the rows that are not dropped as Parquet."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,20 +40,21 @@ from gridmill.jobs.tables import cast_plain, plain_schema
 
 CHUNK_ROWS = 65_536
 WORK_COLUMNS = 8
-"""The names of temporary columns besides the columns of a chunk."""
+"""The names of temporary columns in addition to the columns of a chunk."""
 LEAST_HISTORY_BYTES = 64 * 2**20
-"""The least memory in bytes for the history of an entity that is cut by time, even in a job with little
-memory."""
+"""The smallest memory, in bytes, for the history of an entity that is cut by time. It applies even if the
+job has little memory."""
 PART = "part"
 RAW = "raw"
-"""The folder of the rows before they are encoded. It has the dropped rows too."""
+"""The name of the folder with the rows before they are encoded. The folder also contains the dropped
+rows."""
 
 
 @dataclass(slots=True)
 class RowTally:
-    """The number of kept rows, and of dropped rows by reason.
+    """The number of rows that are not dropped, and of dropped rows by reason.
 
-    `final` are the dropped rows that stay dropped, whatever data is added later.
+    `final` is the number of dropped rows that stay dropped, whatever data is added later.
     """
 
     kept: int = 0
@@ -62,7 +63,7 @@ class RowTally:
     splits: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "RowTally") -> None:
-        """Add the counts of another tally."""
+        """Add the row counts of another tally."""
         self.kept += other.kept
         for mine, theirs in (
             (self.dropped, other.dropped),
@@ -84,10 +85,11 @@ def write_rows(
     stem: str = PART,
     reserved_bytes: int = 0,
 ) -> None:
-    """Write the kept rows to `folder`. With `whole`, write all rows, each dropped row with its reason.
+    """Write the rows that are not dropped to `folder`. With `whole`, write all rows, and add the reason to
+    each dropped row.
 
-    `reserved_bytes` is the memory that is needed outside of the engine. The engine can read `tables`. Raises
-    DataError.
+    `reserved_bytes` is the memory that the job needs outside of the SQL engine. The SQL engine can read only
+    the tables in `tables`. Raises DataError.
     """
     show_progress(context, Phase.COMPUTE, 0, query.rows, "sorting and joining")
     make = _DatasetWriter(context=context, query=query, folder=folder, whole=whole, beside=reserved_bytes)
@@ -104,7 +106,7 @@ def write_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DatasetWriter:
-    """Writes the rows of a query."""
+    """Writes the rows that the query of a dataset returns."""
 
     context: JobContext
     query: PreparedQuery
@@ -114,17 +116,18 @@ class _DatasetWriter:
 
     @property
     def batch_rows(self) -> int:
-        """The number of rows that are read from the query at once."""
+        """Return the number of rows that are read from the query in one step."""
         return rows_at_once(len(self.query.types), CHUNK_ROWS, BATCH_CELLS)
 
     def threads(self, prepared: EngineState) -> int:
-        """The number of chunks that are computed in parallel."""
+        """Return the number of chunks that are computed in parallel."""
         given = self.context.order.given
         room_bytes = given.memory_bytes - BASE_BYTES - engine_bytes(self.context, self.beside)
         return side_by_side(prepared, self.context.threads, room_bytes)
 
     def write(self, readers: Iterator[pa.RecordBatchReader], name: str, tally: RowTally) -> None:
-        """Write the rows of several readers (at least one) with the same columns, one after another."""
+        """Write the rows of several readers (at least one) with the same columns, one reader after
+        another."""
         first = next(readers)
         hidden = () if self.whole else (DROPPED, TIME, LABEL_TIME)
         schema = plain_schema(pa.schema([item for item in first.schema if item.name not in hidden]))
@@ -168,7 +171,7 @@ def _write_chunks(
 def _make_labels(
     make: _DatasetWriter, engine: duckdb.DuckDBPyConnection, rows: SortedRows, tables: TableViews
 ) -> None:
-    """Make a table of the labels of all rows."""
+    """Make a table with the labels of all rows."""
     show_progress(make.context, Phase.COMPUTE, 0, make.query.rows, "labels")
     prepared = _prepare(make, engine, rows, tables, "held-labels")
     workers = _Workers(engine, prepared, tables)
@@ -207,7 +210,7 @@ def _prepare(
 
 @dataclass(slots=True)
 class _Workers:
-    """Creates a chunk worker for each thread."""
+    """Creates a separate chunk worker for each thread."""
 
     engine: duckdb.DuckDBPyConnection
     prepared: EngineState
@@ -268,8 +271,8 @@ def write_encoded(
     stem: str = PART,
     frozen: Sequence[FittedEncoder] = (),
 ) -> tuple[EncoderStep, ...]:
-    """Fit the encoders on the raw rows below `draft` (or use the encoders `frozen`), and write the encoded
-    kept rows there.
+    """Fit the encoders on the raw rows below `draft`, or use the encoders in `frozen`, and write the encoded
+    rows there without the dropped rows.
 
     Raises InputError for columns that cannot be encoded.
     """
