@@ -448,8 +448,8 @@ def load_model(folder: Path, threads: int = 1) -> Predictor:
 
 
 def load_graph_of(folder: Path, card: ModelCard, threads: int = 1) -> GraphPredictor:
-    """Load the graph of a model directly as a predictor, also if the card would select another predictor.
-    Raises StorageError if the file of the graph does not exist."""
+    """Load the graph of a model, and return it as a GraphPredictor. Raises StorageError if the file of the
+    graph does not exist."""
     try:
         return GraphPredictor(card=card, graph=(folder / GRAPH).read_bytes(), threads=threads)
     except FileNotFoundError as error:

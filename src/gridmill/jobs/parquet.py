@@ -140,7 +140,7 @@ def _coded(item: pa.Field, given: pa.Field) -> pa.Field:
 
 
 def _is_long(kind: pa.DataType) -> bool:
-    """Return whether a Parquet page of this type can be large."""
+    """Return whether a Parquet page can be large if it has GROUP_ROWS values of this type."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_nested(kind))
 
 

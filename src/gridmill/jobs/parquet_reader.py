@@ -104,10 +104,10 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
         filter: ds.Expression | None = None,
         **others: Any,  # noqa: ANN401
     ) -> "RowGroupReader | ds.Scanner":
-        """Return the rows that match the filter.
+        """Return a reader of the rows that match the filter.
 
-        If there are `others` (more arguments), Arrow's own scanner is used: `to_table` and similar methods
-        hold all rows in memory anyway.
+        If the caller passes further arguments (`others`), the method returns Arrow's own scanner, because
+        `to_table` and similar methods hold all rows in memory anyway.
         """
         if others:
             return super().scanner(columns=columns, filter=filter, **others)
@@ -116,7 +116,8 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
     def turns(
         self, columns: Sequence[str] | None = None, which: ds.Expression | None = None
     ) -> "RowGroupReader":
-        """Return a scanner of the rows that match the filter. It reads rows only when they are consumed."""
+        """Return a reader of the rows that match the filter `which`. The reader reads rows only when they
+        are consumed."""
         own = self._scan_options.get("filter")
         both = own if which is None else which if own is None else own & which
         return RowGroupReader(
@@ -128,15 +129,15 @@ class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroupReader:
-    """Reads the rows of a dataset. If there are few columns, the next row group is read while the present one
-    is used."""
+    """Reads the rows of a dataset, one row group at a time. If a table has few columns, the next row group
+    is read while the current row group is used."""
 
     table: RowGroupDataset
     columns: Sequence[str]
     which: ds.Expression | None
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Read the rows. This method can be called only once."""
+        """Return a reader of the rows. The method `to_reader` can be called only once."""
         schema = pa.schema([self.table.schema.field(name) for name in self.columns])
         return pa.RecordBatchReader.from_batches(schema, self._batches())
 
@@ -155,5 +156,5 @@ class RowGroupReader:
 
 
 def thrifty(table: ds.FileSystemDataset) -> RowGroupDataset:
-    """Return a reader of all rows of the dataset that uses little memory."""
+    """Return a dataset with all rows of `table`, which uses little memory while it is read."""
     return RowGroupDataset(list(table.get_fragments()), table.schema, table.format, table.filesystem)

@@ -1,4 +1,4 @@
-"""The environment variables of a gang's rank, for torchrun, TensorFlow and JAX."""
+"""The environment variables of a rank of a gang, for torchrun, TensorFlow and JAX."""
 
 import json
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ EVALUATOR = "evaluator"
 
 
 def gang_environment(gang: Gang) -> dict[str, str]:
-    """Return all variables of one rank. Slurm's own variables (`SLURM_*`) are not changed."""
+    """Return all environment variables of a rank. The variables of Slurm (`SLURM_*`) are not changed."""
     return {**_torch(gang), **_jax(gang), "TF_CONFIG": tf_config(gang)}
 
 
 def _torch(gang: Gang) -> dict[str, str]:
-    """The variables of torchrun. torchrun's "group" is a host; rank 0 serves the store at
+    """Return the variables of torchrun. A "group" of torchrun is a host. Rank 0 serves the store at
     MASTER_ADDR:MASTER_PORT."""
     me, local_members = gang.me, gang.local_members
     hosts = list(dict.fromkeys(member.host for member in gang.members))
@@ -39,11 +39,11 @@ def _torch(gang: Gang) -> dict[str, str]:
 
 
 def _jax(gang: Gang) -> dict[str, str]:
-    """Return the variables of JAX.
+    """Return the environment variables of JAX.
 
-    Rank 0 is the coordinator. `jax.distributed.initialize` reads the coordinator's address from the
-    environment. The caller must pass the number of processes and the process id (JAX 0.7 detects them only
-    for a few cluster managers).
+    Rank 0 is the coordinator of JAX. `jax.distributed.initialize` reads the address of the coordinator from
+    the environment. The program must pass the number of processes and the process id to
+    `jax.distributed.initialize` (JAX 0.7 detects them only for a few cluster managers).
     """
     first = gang.members[0]
     return {
@@ -55,15 +55,15 @@ def _jax(gang: Gang) -> dict[str, str]:
 
 
 def _jax_devices(gang: Gang) -> dict[str, str]:
-    """The GPUs of this rank, among the GPUs that the ranks of its host can use."""
+    """Return the GPUs of this rank, as numbers among the GPUs that the ranks of the host can use."""
     before = gang.local_members[: gang.local_members.index(gang.me)]
     first, count = sum(len(member.gpus) for member in before), len(gang.me.gpus)
     return {"JAX_LOCAL_DEVICE_IDS": ",".join(str(first + k) for k in range(count))} if count else {}
 
 
 def tf_config(gang: Gang) -> str:
-    """Return TensorFlow's TF_CONFIG (JSON). Every rank listens on its own port. An evaluator does not belong
-    to the cluster."""
+    """Return the environment variable TF_CONFIG of TensorFlow (JSON). Every rank listens on a port of its
+    own. A rank with the role of an evaluator does not belong to the cluster in TF_CONFIG."""
     roles = dict.fromkeys(member.role for member in gang.members if member.role != EVALUATOR)
     cluster = {role: [_reached(one) for one in gang.members if one.role == role] for role in roles}
     me = gang.me

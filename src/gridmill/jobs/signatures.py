@@ -1,4 +1,5 @@
-"""The signatures of models and of the labels of datasets, and the error if two signatures differ."""
+"""The signatures of models and of the labels of datasets, and the error that is raised if two signatures
+differ."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from gridmill.jobs.model_files import ModelCard
 
 
 def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signature | None:
-    """Return the signature of the dataset's label; None for a dataset without a label."""
+    """Return the signature of the label of a dataset. Return None for a dataset without a label."""
     many = details.get("labels") or ()
     labels = tuple(str(one["name"]) for one in many) or tuple(filter(None, [details.get("label")]))
     if not labels or labels[0] not in schema.names:
@@ -25,16 +26,16 @@ def dataset_signature(details: Mapping[str, Any], schema: pa.Schema) -> Signatur
 
 
 def type_in_words(kind: pa.DataType) -> str:
-    """Return the type with the distinctions that matter to a model: boolean, number, text, or the Arrow
-    type."""
+    """Return the column type in words that show the differences that matter to a model: boolean, number,
+    text, or the Arrow type."""
     if pa.types.is_boolean(kind):
         return "boolean"
     return "number" if is_number(kind) else "text" if is_text(kind) else str(kind)
 
 
 def model_signature(card: ModelCard) -> Signature:
-    """Return the signature of the model's prediction. If the model was stored without a signature, return
-    only the known parts."""
+    """Return the signature of the prediction of a model. If the model was stored without a signature, return
+    only the parts of the signature that are known."""
     signature = card.signature or Signature(labels=card.labels)
     return Signature(
         labels=card.labels,
@@ -46,7 +47,7 @@ def model_signature(card: ModelCard) -> Signature:
 
 
 def _comparable(card: ModelCard) -> tuple[str, ...]:
-    """Return the classes in a form that can be compared.
+    """Return the classes of a model in a form that can be compared.
 
     Numbers become doubles, because a label may have whole numbers in one version and fractions in another.
     """
@@ -57,7 +58,7 @@ def _comparable(card: ModelCard) -> tuple[str, ...]:
 
 
 def check_same(one: Signature, other: Signature, names: tuple[str, str], place: str) -> None:
-    """Raise InputError with both names if the signatures differ."""
+    """Raise InputError with the names of both models or datasets if their signatures differ."""
     if differs := differences_between(one, other):
         raise InputError(
             f"{names[0]} and {names[1]} differ in {', '.join(differs)}: {names[0]} predicts {one.text}, "

@@ -87,7 +87,7 @@ class RowFrames:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRows:
-    """Rows that read earlier or later rows with the same key. The class also has the times of all rows."""
+    """Rows that read earlier or later rows with the same key. `times` contains the times of these rows."""
 
     known: KeyedTimes
     keys: Ints

@@ -1,1 +1,2 @@
-"""Prediction jobs: several worker processes, which exist only for the job, predict the rows of a dataset."""
+"""Prediction jobs: several worker processes, which are started for a single job, predict the rows of a
+dataset."""

@@ -1,5 +1,5 @@
-"""Finds the models that a prediction can use, and measures them on the same validation rows of the
-prediction's dataset."""
+"""Finds the models that a prediction can use, and measures these models on the same validation rows of the
+dataset that is predicted."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -28,7 +28,7 @@ from gridmill.jobs.training_rows import LEAST_SHARE, Mask, seen_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A model that the prediction could use. Its name is the name in the declaration."""
+    """A model that the prediction could use. `name` is the name of the model in the declaration."""
 
     name: str
     artifact: Artifact
@@ -40,13 +40,14 @@ SPLIT = "validation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of the candidates.
+    """The result of comparing the candidates of a prediction.
 
-    `metrics` has the metrics of each candidate by name, on the same `rows` of `labelled` validation rows.
-    `learned` has the number of training rows of each candidate; no candidate is measured on these rows.
-    `unknown` are the candidates whose training rows are unknown. `left_out` has the reason why a candidate is
-    not compared. If `rows` is 0, nothing was measured here. If `stored` is true, the metrics come from the
-    trainings, which measured the same rows.
+    `metrics` contains the metrics of each candidate by name. All candidates are measured on the same `rows`
+    rows, which belong to the `labelled` validation rows. `learned` contains for each candidate the number of
+    validation rows on which it was trained. No candidate is measured on these rows. `unknown` are the
+    candidates whose training rows are unknown. `left_out` contains the reason why a candidate is not
+    compared. If `rows` is 0, this job measured no candidate. If `stored` is true, the metrics come from the
+    training jobs, which measured the candidates on the same rows.
     """
 
     rows: int = 0
@@ -59,8 +60,8 @@ class Comparison:
 
 
 def check_candidates(candidates: Sequence[Candidate]) -> None:
-    """Raise InputError if a candidate predicts something else than the first candidate. The error has both
-    names."""
+    """Raise InputError if a candidate predicts something other than the first candidate. The message of the
+    error contains the names of both candidates."""
     first = candidates[0]
     for other in candidates[1:]:
         names = (f"model {first.name!r}", f"model {other.name!r}")
@@ -68,8 +69,8 @@ def check_candidates(candidates: Sequence[Candidate]) -> None:
 
 
 def compare(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> Comparison:
-    """Measure the candidates. A single candidate is only checked against the dataset. Raises InputError,
-    DataError."""
+    """Measure the candidates of a prediction. If there is only a single candidate, it is only checked
+    against the dataset. Raises InputError, DataError."""
     dataset = context.input(spec.dataset)
     parts = open_partitions(context.below_root(dataset.output.uri))
     for candidate in candidates:
@@ -105,7 +106,8 @@ def _check_dataset(candidate: Candidate, dataset: Artifact, parts: Partitions) -
 
 
 def _labelled_rows(parts: Partitions, card: ModelCard) -> Integers:
-    """Return the validation rows that have every label; no rows if the dataset has no split or no label."""
+    """Return the validation rows that have every label. The result is empty if the dataset has no split or
+    no label."""
     names = set(parts.schema.names)
     if "split" not in names or not set(card.labels) <= names:
         return np.zeros(0, np.int64)
@@ -119,7 +121,7 @@ def _labelled_rows(parts: Partitions, card: ModelCard) -> Integers:
 
 
 def _stored(candidates: Sequence[Candidate], dataset: Artifact) -> Comparison:
-    """Return the metrics that the trainings stored, if all trainings measured the same rows."""
+    """Return the metrics that the training jobs stored, if all training jobs measured the same rows."""
     cards = [candidate.card for candidate in candidates]
     if any(not card.content or card.content != cards[0].content for card in cards):
         made = ", ".join(
@@ -152,7 +154,8 @@ def _predicted(
     parts: Partitions,
     rows: Integers,
 ) -> pa.Table:
-    """The predictions for these rows: `row`, `truth`, `prediction` and probabilities."""
+    """Return the predictions of a candidate for these rows, with the columns `row`, `truth`, `prediction`
+    and probabilities."""
     check_order(parts, candidate.card)
     work = ShardWork(
         dataset=context.below_root(dataset.output.uri),
@@ -217,8 +220,8 @@ def _compared(
 def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Mask:
     """Return the rows on which no candidate was trained.
 
-    If there are too few of them, the candidate with the most training rows is left out and noted, until
-    enough rows remain.
+    If fewer such rows remain than needed, the candidate with the most training rows among them is left out
+    and noted. This is repeated until enough rows remain.
     """
     while True:
         staying = [name for name in train if name not in left_out]

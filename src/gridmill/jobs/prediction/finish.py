@@ -1,7 +1,8 @@
-"""Finishes a prediction: checks that each row exists exactly once, measures the predictions, takes a sample
-for the report.
+"""Finishes a prediction: checks that each row exists exactly once, measures the predictions, and takes a
+sample of them for the report.
 
-This module also records the resource usage of the job's parts on their machines, and combines it.
+This module also records the resource usage of the parts of a job on their machines, and combines these
+records.
 """
 
 from collections.abc import Sequence
@@ -34,8 +35,8 @@ SAMPLE_POINTS, SAMPLE_ENTITIES = 400, 3
 
 
 def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
-    """Read the rows of all shards, in order. Raises InternalError unless the shards have each of these rows
-    exactly once."""
+    """Return the rows of all shards, in order. Raises InternalError if a row is missing or exists more than
+    once."""
     table = pa.concat_tables([pq.ParquetFile(folder / part_name(shard)).read() for shard in range(shards)])
     if not np.array_equal(table["row"].to_numpy(), rows):
         raise InternalError(
@@ -45,15 +46,15 @@ def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
 
 
 def clear_partial(folder: Path) -> None:
-    """Delete the incomplete files of killed workers."""
+    """Delete the incomplete files of workers that were killed."""
     for path in folder.glob(".part-*"):
         path.unlink()
 
 
 def size_of(folder: Path) -> int:
-    """Return the total size of the folder's files in bytes.
+    """Return the total size of the files in a folder, in bytes.
 
-    The folder has only Parquet files, so that any reader can open it.
+    The folder contains only Parquet files, so that other programs can read it as a table.
     """
     return sum(path.stat().st_size for path in folder.iterdir())
 
@@ -61,10 +62,10 @@ def size_of(folder: Path) -> int:
 def measure(
     table: pa.Table, parts: Partitions, card: ModelCard, split: str | None, learned: Mask | None = None
 ) -> dict[str, float]:
-    """Return `SPLIT_NAME` metrics over the predicted rows with a known true value, without the `learned`
-    rows.
+    """Return the metrics `SPLIT_NAME` of the predicted rows that have a known true value. The `learned` rows
+    are excluded.
 
-    Empty if no row is left.
+    The result is empty if no row remains.
     """
     kept = table if learned is None else table.take(pa.array(np.flatnonzero(~learned)))
     return {f"{split or 'all'}_{name}": value for name, value in metrics_of(kept, parts, card).items()}
@@ -73,8 +74,8 @@ def measure(
 def metrics_of(
     table: pa.Table, parts: Partitions, card: ModelCard, naive: ModelCard | None = None
 ) -> dict[str, float]:
-    """Return metrics over the rows with true value and prediction. `naive` is the baseline of the card, for
-    skill."""
+    """Return the metrics of the rows that have a true value and a prediction. `naive` is the baseline
+    prediction from which the metric skill is computed."""
     table = _rows_with_truth(table)
     if table.num_rows == 0:
         return {}
@@ -95,7 +96,8 @@ def _intervals(table: pa.Table, card: ModelCard, truth: Floats, spread: Floats |
 
 
 def break_down(table: pa.Table, parts: Partitions, card: ModelCard) -> Any:  # noqa: ANN401  JSON
-    """The metrics of each label, if there are several, or of each class; empty if there are none."""
+    """Return the metrics of each label if there are several labels, or of each class. The result is empty if
+    the model has a single label without classes."""
     table = _rows_with_truth(table)
     if table.num_rows == 0:
         return {}
@@ -107,7 +109,7 @@ def break_down(table: pa.Table, parts: Partitions, card: ModelCard) -> Any:  # n
 
 def _rows_with_truth(table: pa.Table) -> pa.Table:
     """Return the rows that have a true value and a prediction. If there are several labels, a row must have
-    all of them."""
+    the true values of all labels."""
     if "truth" not in table.column_names:
         return table.slice(0, 0)
     return table.take(np.flatnonzero(has_all_values(table["truth"]) & has_all_values(table["prediction"])))
@@ -119,7 +121,8 @@ def _classified(table: pa.Table, card: ModelCard) -> tuple[Integers, Floats]:
 
 
 def _naive(table: pa.Table, parts: Partitions, card: ModelCard) -> Floats:
-    """Return the baseline for skill. It is the same as in training."""
+    """Return the baseline prediction for the metric skill. The baseline is computed in the same way as in
+    training."""
     present_columns = [
         name for name in dict.fromkeys(card.label_columns) if name and name in parts.schema.names
     ]
@@ -132,15 +135,16 @@ def _naive(table: pa.Table, parts: Partitions, card: ModelCard) -> Floats:
 
 
 def _values(column: pa.ChunkedArray, card: ModelCard) -> Floats:
-    """The values as [rows]; lists as [rows, labels]."""
+    """Return the values of a column as an array [rows]. A column of lists becomes an array [rows,
+    labels]."""
     values: Floats = list_numbers(column, len(card.labels)) if card.many else column.to_numpy()
     return values
 
 
 def sample(table: pa.Table, card: ModelCard, ahead: timedelta) -> dict[str, list[list[Any]]]:
-    """Return the first points [time, truth, prediction] of the first entities; only for numbers.
+    """Return the first points [time, truth, prediction] of the first entities, if the labels are numbers.
 
-    The time is the forecast time: `ahead` after the row's own time.
+    The time of a point is the forecast time, which is `ahead` after the time of the row.
     """
     if card.objective == Objective.CLASSIFICATION:
         return {}
@@ -161,7 +165,8 @@ def _points(piece: pa.Table, card: ModelCard, ahead: timedelta) -> list[list[Any
 
 
 def _moment(at: pa.Scalar, ahead: timedelta) -> Any:  # noqa: ANN401  a time as text, or the row's number
-    """Return the forecast time. If Python cannot represent it, return the text of the row's own time."""
+    """Return the forecast time of a row. If Python cannot represent the forecast time, return the time of
+    the row as text."""
     try:
         value = at.as_py()
         return (value + ahead).isoformat() if isinstance(value, date) else value
@@ -170,7 +175,7 @@ def _moment(at: pa.Scalar, ahead: timedelta) -> Any:  # noqa: ANN401  a time as 
 
 
 def _first(piece: pa.Table, name: str, card: ModelCard) -> list[Any]:
-    """Return a column's values. If the values are lists, return the first element of each."""
+    """Return the values of a column. If the values are lists, return the first element of each list."""
     if name not in piece.column_names:
         return [None] * piece.num_rows
     return [value[0] if card.many and value else value for value in piece[name].to_pylist()]
@@ -181,10 +186,11 @@ DONE_FILE = ".done.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedShards:
-    """The finished shards of a part: the number of its first shard, and the number `of` all shards.
+    """A record of the finished shards of a part: `first` is the number of the first shard, and `of` is the
+    number of all shards of the job.
 
     `seconds` is the time from the start of the first worker to the end of the last shard. `model` is the
-    chosen version.
+    model version with which the part predicted.
     """
 
     first: int
@@ -197,16 +203,16 @@ class FinishedShards:
 
 
 def write_done(folder: Path, done: FinishedShards) -> None:
-    """Write this record into the folder of the shards' files."""
+    """Write this record into the folder with the files of the shards."""
     (folder / DONE_FILE).write_bytes(encode(done))
 
 
 def take_together(target: Path, folders: Sequence[Path], model: str) -> FinishedShards:
-    """Link the files of all parts into `target`, and combine their records. The result is the same as without
-    parts.
+    """Link the files of all parts into `target`, and combine the records of the parts. The result is the
+    same as the result of a job that does not run in parts.
 
-    Raises StorageError; InternalError unless each shard exists exactly once; JobError if the parts chose
-    different models.
+    Raises StorageError. Raises InternalError if a shard is missing or exists more than once, JobError if the
+    parts chose different models.
     """
     parts = [decode((folder / DONE_FILE).read_bytes(), FinishedShards) for folder in folders]
     ends = [(part.first, part.first + len(part.shards)) for part in parts]

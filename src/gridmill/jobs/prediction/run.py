@@ -1,12 +1,13 @@
-"""The prediction job: chooses the model, cuts the split into shards, runs the workers, checks and describes
-the result.
+"""The prediction job chooses the model, cuts the split into shards, runs the workers, and checks and
+describes the result.
 
-The model is the best of the candidates, which are measured on the same rows. The job checks whether a model
-was trained on rows that it is to predict. If it was, the declaration decides what happens.
+The chosen model is the best of the candidates, which are measured on the same rows. The job checks whether
+the model was trained on rows that the job predicts. If it was, the declaration determines how the job
+predicts these rows.
 
-This process only forks, waits and counts. All code that reads data or runs a model runs in a child. A process
-that has used the libraries for data and models cannot fork safely any more, but this process must fork again
-when a worker dies.
+This process only forks child processes, waits for them and counts their results. All code that reads data or
+runs a model runs in a child process. The reason is that a process cannot fork safely after it has used the
+libraries for data and models, and this process must fork again if a worker dies.
 """
 
 import math
@@ -60,7 +61,7 @@ from gridmill.jobs.training_rows import Mask, RowUse, seen_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoice:
-    """The chosen model, the metric by which it was chosen, and the reason in words."""
+    """The model that the prediction uses, the metric by which it was chosen, and the reason as text."""
 
     candidate: Candidate
     metric: str
@@ -68,10 +69,10 @@ class ModelChoice:
 
 
 def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str, Any]:
-    """Return a candidate for the report, as JSON.
+    """Return the facts about a candidate for the report, as JSON.
 
-    `measured` has the metrics on the rows that all candidates share. `metrics` has the metrics of the
-    candidate's training on its own dataset.
+    `measured` contains the metrics on the rows on which all candidates are compared. `metrics` contains the
+    metrics that the training of the candidate measured on its own dataset.
     """
     return {
         "name": candidate.name,
@@ -83,8 +84,8 @@ def describe_candidate(candidate: Candidate, comparison: Comparison) -> dict[str
 
 
 def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str | None) -> ModelChoice:
-    """Return the best candidate. If several are equally good, return the first. Raises InputError if they
-    cannot be compared."""
+    """Return the best candidate. If several candidates are equally good, return the first of them. Raises
+    InputError if the candidates cannot be compared."""
     metric = check_metric(best_by, candidates[0].card.objective, BEST_BY)
     if len(candidates) == 1:
         return ModelChoice(
@@ -108,7 +109,8 @@ def choose(candidates: Sequence[Candidate], comparison: Comparison, best_by: str
 
 
 def check_keys(candidate: Candidate) -> None:
-    """Raise InputError if a column of the result has the name of a column that identifies a row."""
+    """Raise InputError if a column that identifies a row has the name of another column of the
+    prediction."""
     card = candidate.card
     own = {*OWN_COLUMNS, *probability_columns(card.classes), *quantile_columns(card.quantiles)}
     for name in card.keys:
@@ -134,7 +136,7 @@ def _why(metric: str, best: str, scores: Mapping[str, float], comparison: Compar
 
 
 class LearnedRowPolicy(StrEnum):
-    """How the job predicts rows on which the model was trained."""
+    """The rule by which the job predicts rows on which the model was trained."""
 
     NONE = "none"  # as far as known, the model was trained on none of these rows
     HELD_OUT = "held out"  # predicted by models of other folds
@@ -142,10 +144,10 @@ class LearnedRowPolicy(StrEnum):
 
 
 def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: PredictionSpec) -> LearnedRowPolicy:
-    """Return the policy for this prediction.
+    """Return the rule by which this prediction predicts training rows of the model.
 
-    Raises InputError if a model with folds was trained on another version of the dataset, because its
-    training rows are then unknown.
+    Raises InputError if a model with folds was trained on another version of the dataset, because then its
+    training rows are unknown.
     """
     if spec.split not in (None, "train"):
         return LearnedRowPolicy.NONE
@@ -163,19 +165,19 @@ def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: Prediction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedRows:
-    """Shows for the predicted rows whether the model itself was trained on them, and whether they have a true
-    value (`labelled`)."""
+    """Shows for each predicted row whether the model itself was trained on the row, and whether the row has
+    a true value (`labelled`)."""
 
     seen: RowUse
     labelled: Mask
 
     def unfit(self, split: str | None) -> Mask:
-        """The rows on which the model cannot be measured, because it was trained on them.
+        """Return the rows on which the model cannot be measured, because the model was trained on them.
 
-        For a prediction of the train split no row is excluded: its metrics are metrics on training rows by
-        definition. Validation rows, which decide early stopping and the best settings, are excluded in every
-        split except the validation split. If the model stores only a sample of its training rows, rows for
-        which it is unknown are excluded too.
+        If the train split is predicted, no row is excluded, because the metrics of the train split are
+        metrics on training rows by definition. Validation rows influence early stopping and the best
+        settings. Therefore validation rows are excluded in every split except the validation split. If the
+        model stores only a sample of its training rows, rows that may be training rows are excluded too.
         """
         if split == "train":
             return np.zeros(len(self.labelled), bool)
@@ -184,10 +186,11 @@ class LearnedRows:
         return np.asarray(used | unknown, bool)
 
     def describe(self, split: str | None) -> dict[str, int]:
-        """Return counts for the record.
+        """Return the numbers of rows for the record of the prediction.
 
-        The counts are: predicted rows of the model's train and validation splits, rows that could belong to
-        either (`unknown`), rows with a true value that are not measured, and measured rows.
+        The numbers are: predicted rows that belong to the train and validation splits of the model, rows
+        that could belong to one of these splits (`unknown`), rows with a true value that are not measured,
+        and measured rows.
         """
         unfit = self.unfit(split)
         return {
@@ -204,7 +207,7 @@ def learned_among(
 ) -> LearnedRows:
     """Compare the predicted rows with the training rows of the model in `folder`.
 
-    Rows that a model of other folds predicts do not count. Raises StorageError.
+    Rows that are predicted by a model of another fold do not count as training rows. Raises StorageError.
     """
     seen = seen_rows(folder, card, dataset, parts, table["row"].to_numpy())
     if "fold" in table.column_names:
@@ -220,7 +223,8 @@ ROWS_FILE = "rows.npy"
 
 
 def run(context: JobContext) -> JobResult:
-    """Predict with the best model. Raises InputError, DataError; JobError if a shard kills its workers."""
+    """Predict the rows of the dataset with the best model. Raises InputError and DataError. Raises JobError
+    if the workers of a shard die repeatedly."""
     spec = context.order.job.prediction
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a prediction")
@@ -275,7 +279,7 @@ def _do(
     learned: LearnedRowPolicy,
     plan: dict[str, Any],
 ) -> FinishedShards:
-    """Predict all shards, or the shards of the ordered part, in worker processes."""
+    """Predict all shards in worker processes. In a part of the job, predict only the shards of the part."""
     shards = [[from_builtins(span, RowRange) for span in spans] for spans in plan["shards"]]
     workers = max(1, min(_workers(context, spec), len(shards)))
     begin = time.monotonic()
@@ -297,8 +301,8 @@ def _do(
 
 
 def _workers(context: JobContext, spec: PredictionSpec) -> int:
-    """Return the number of workers: the declared number; for a part of the job, the number that the order of
-    the part has."""
+    """Return the number of workers. This is the declared number, or in a part of the job the number in the
+    order of the part."""
     return context.order.workers if context.order.part else spec.workers or context.order.workers
 
 
@@ -315,16 +319,16 @@ def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
 
 
 def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """Compare the models, and cut the shards for the best model. This work needs libraries and runs before
-    the prediction."""
+    """Compare the models, and cut the rows into shards for the best model. This work needs heavy libraries
+    and runs before the workers start."""
     comparison = compare(context, spec, candidates)
     plan = _plan(context, spec, choose(candidates, comparison, spec.best_by))
     return {"comparison": to_builtins(comparison), "plan": plan}
 
 
 def _plan(context: JobContext, spec: PredictionSpec, choice: ModelChoice) -> dict[str, Any]:
-    """Return all shards, or the shards of a part. They depend on the rows and on the number of workers of all
-    parts."""
+    """Return the plan with all shards of the job, or with the shards of a part. The shards depend on the
+    rows and on the number of workers of all parts together."""
     part, workers = context.order.part, _workers(context, spec)
     count = part.count if part else 1
     parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))
@@ -423,7 +427,7 @@ def _finish(
 
 
 def _other_label(card: ModelCard, dataset: Artifact) -> str:
-    """Return the dataset's label if the model predicts a different label, else an empty text."""
+    """Return the label of the dataset if the model predicts a different label, otherwise an empty text."""
     label = str(dataset.output.details.get("label") or "")
     return "" if label in card.labels else label
 

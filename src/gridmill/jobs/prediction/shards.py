@@ -1,4 +1,5 @@
-"""Cuts a split into shards: ranges of rows that any worker can read without reading the other rows."""
+"""Cuts a split into shards. A shard consists of ranges of rows that any worker can read without reading the
+other rows."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,22 +12,22 @@ from gridmill.jobs.features import Integers, runs
 from gridmill.jobs.model_files import ModelCard
 
 GAP = 4096
-"""If at most this number of unselected rows lie between two selected rows, they are read too and dropped.
-Otherwise a new range starts."""
+"""If at most this number of unselected rows lie between two selected rows, the unselected rows are read too
+and then dropped. If there are more unselected rows, a new range starts after them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRange:
-    """Rows `start` to `stop` (exclusive) of the dataset. Only the rows that belong to the split are
-    predicted."""
+    """The rows `start` to `stop` (exclusive) of a dataset. Of these rows, only the rows that belong to the
+    split are predicted."""
 
     start: int
     stop: int
 
 
 def selected_rows(parts: Partitions, split: str | None) -> Integers:
-    """Numbers of the rows of a split (None: all), ascending. Raises InputError, and DataError if there are
-    none."""
+    """Return the numbers of the rows of a split in ascending order, or of all rows if `split` is None.
+    Raises InputError for an unknown split, DataError if there are no rows."""
     if split is None:
         rows = np.arange(parts.rows)
     elif "split" not in parts.schema.names:
@@ -45,7 +46,7 @@ def selected_rows(parts: Partitions, split: str | None) -> Integers:
 
 
 def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """For each row whether it belongs to this split (None: every row does)."""
+    """Return for each row whether it belongs to the split. If the split is None, every row belongs to it."""
     if split is None:
         return np.ones(len(column), bool)
     equal = pc.fill_null(pc.equal(column.cast(pa.string()), split), False)
@@ -53,30 +54,30 @@ def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int
 
 
 def cut(rows: Integers, shards: int) -> list[list[RowRange]]:
-    """Return for each shard its ranges, in order. All ranges together contain each row of `rows` exactly
+    """Return the ranges of each shard, in order. All ranges together contain each row of `rows` exactly
     once."""
     return [spans_of(piece) for piece in pieces_of(rows, shards)]
 
 
 def pieces_of(rows: Integers, shards: int, share: float = 1.0) -> list[Integers]:
-    """Return for each shard its rows.
+    """Return the rows of each shard.
 
-    If `share` is below 1, return only the first part of each shard, at least one row. In this way a probe
-    measures a sample of all shards.
+    If `share` is below 1, return only that fraction of each shard, from its beginning, at least one row.
+    With a `share` below 1, a probe measures a sample of all shards.
     """
     pieces = np.array_split(rows, shards)
     return [piece[: max(1, round(len(piece) * share))] for piece in pieces]
 
 
 def spans_of(rows: Integers) -> list[RowRange]:
-    """The ranges that contain these rows."""
+    """Return the ranges that contain these rows."""
     ends = np.flatnonzero(np.diff(rows) > GAP) + 1
     return [RowRange(start=int(some[0]), stop=int(some[-1]) + 1) for some in np.split(rows, ends)]
 
 
 def check_order(parts: Partitions, card: ModelCard) -> None:
-    """Raise DataError unless each entity's rows are adjacent and sorted by time, as sequence models need
-    them."""
+    """Raise DataError if the rows of an entity are not adjacent or not sorted by time, because sequence
+    models need this order."""
     if card.sequence is None or card.time is None:
         return
     table = parts.read(card.keys)

@@ -1,8 +1,8 @@
-"""The swarm: the workers of one job, each of which processes one shard at a time.
+"""The swarm: the worker processes of a job. Each worker processes one shard at a time.
 
-If a worker dies, a new worker repeats its shard. After a shard, a worker takes the next shard if it is open:
-the rows are adjacent, so the worker has often read some of them already. The workers' reports on their shards
-are combined.
+If a worker dies, a new worker repeats the shard of the dead worker. After a shard, a worker takes the next
+shard if no other worker has taken it. The rows of both shards are adjacent, so the worker has often read
+some of the rows already. The reports of the workers on their shards are combined.
 """
 
 import signal
@@ -20,17 +20,19 @@ from gridmill.errors import JobError
 from gridmill.jobs.child_processes import NOTHING, CpuTotals, Crew, WorkerProcess, raise_error
 
 MOST_DEATHS = 3
-"""If this number of workers die at the same shard, the job fails, because the shard is probably the cause."""
+"""If this number of workers die while they process the same shard, the job fails, because the shard is
+probably the cause."""
 
 Work = Callable[[int], dict[str, Any]]
-"""Processes shard N and returns a report (JSON). It runs in workers and must be repeatable."""
+"""A function that processes the shard with the given number and returns a report (JSON). The function runs
+in worker processes and must be repeatable."""
 
 
 @dataclass(slots=True)
 class ShardQueue:
-    """The open shards, the shards in progress with their workers, and the finished shards.
+    """The shards that wait for a worker, the shards in progress with their workers, and the finished shards.
 
-    `deaths` has one text for each worker that died.
+    `deaths` contains a text for each worker that died.
     """
 
     open: set[int]
@@ -39,10 +41,10 @@ class ShardQueue:
     deaths: list[str] = field(default_factory=list)
 
     def take(self, after: int) -> int | None:
-        """Return the open shard after `after`; otherwise the middle of the longest range of open shards; None
-        if no shard is open.
+        """Return the shard after `after` if it waits for a worker. Otherwise return the middle shard of the
+        longest range of waiting shards. Return None if no shard waits.
 
-        The middle is taken because another worker may be approaching the range from its beginning.
+        The middle shard is returned because another worker may be approaching the range from its beginning.
         """
         shard = after + 1 if after + 1 in self.open else self._middle()
         if shard is not None:
@@ -60,8 +62,8 @@ class ShardQueue:
         self.done[shard] = report
 
     def lose(self, shard: int, how: str) -> None:
-        """Record that the worker of this shard died. Raises JobError if too many workers have died at the
-        shard."""
+        """Record that the worker of this shard died. Raises JobError if too many workers have died while
+        they processed this shard."""
         self.killed[shard] += 1
         self.deaths.append(f"shard {shard}: {how}")
         print(f"a worker died at shard {shard} ({how}); a new worker computes the shard again", flush=True)
@@ -75,10 +77,11 @@ class ShardQueue:
 
 
 def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQueue], None]) -> ShardQueue:
-    """Process shards 0 to `shards` - 1 with this number of workers, and keep one report for each shard.
+    """Process the shards 0 to `shards` - 1 with the given number of workers, and return a report for each
+    shard.
 
-    All workers have ended when this function returns or raises. Raises JobError for a shard that kills its
-    workers, and the GridmillError that a worker raised.
+    When this function returns or raises an error, all workers have ended. Raises JobError if the workers of
+    a shard die repeatedly, and the GridmillError that a worker raised.
     """
     state = ShardQueue(open=set(range(shards)))
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a worker may die while this process writes to it
@@ -95,7 +98,7 @@ def run_swarm(work: Work, shards: int, workers: int, on_done: Callable[[ShardQue
 
 
 def _receive(state: ShardQueue, crew: "_WorkerPool", worker: WorkerProcess) -> bool:
-    """Handle the workers' reports and deaths. Returns whether a shard was finished."""
+    """Process the reports and the deaths of the workers. Returns whether a shard was finished."""
     shard = crew.shard_of_worker[worker.pid]
     reports = worker.receive()
     if reports is None:
@@ -111,7 +114,7 @@ def _receive(state: ShardQueue, crew: "_WorkerPool", worker: WorkerProcess) -> b
 
 
 class _WorkerPool(Crew):
-    """The running workers, and the shard of each (None: idle)."""
+    """The running worker processes, and the shard of each worker (None if the worker is idle)."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
@@ -119,7 +122,7 @@ class _WorkerPool(Crew):
         self.shard_of_worker: dict[int, int | None] = {}
 
     def staff(self, state: ShardQueue, workers: int) -> None:
-        """Assign open shards to idle workers, and to new ones up to `workers`."""
+        """Assign shards to idle workers, and start further workers until there are `workers` workers."""
         for worker in [
             worker for worker in self.children.values() if self.shard_of_worker[worker.pid] is None
         ]:
@@ -128,14 +131,14 @@ class _WorkerPool(Crew):
             self.hand(self.start(self._talk), state)
 
     def hand(self, worker: WorkerProcess, state: ShardQueue) -> None:
-        """Give the worker the next open shard, if there is one."""
+        """Give the next waiting shard to the worker. Do nothing if no shard waits."""
         last = self.shard_of_worker.get(worker.pid)
         self.shard_of_worker[worker.pid] = shard = state.take(-1 if last is None else last)
         if shard is not None:
             worker.send(str(shard))
 
     def remove(self, child: WorkerProcess) -> str:
-        """End a worker, and return how it ended."""
+        """End a worker process, and return a text that describes how it ended."""
         del self.shard_of_worker[child.pid]
         return super().remove(child)
 
@@ -147,7 +150,7 @@ class _WorkerPool(Crew):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTiming:
-    """Elapsed seconds, and the resources that were used in this time."""
+    """The elapsed time in seconds, and the resources that were used in this time."""
 
     seconds: float
     spent: CpuTotals
@@ -155,10 +158,11 @@ class ShardTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardDone:
-    """The usage of one shard.
+    """The resource usage of a single shard.
 
-    For a worker's first shard, it includes the usage of opening the dataset and the model (None for other
-    shards). `unknown` is the number of rows with a category that was not in training.
+    For the first shard of a worker, the record also contains the usage of opening the dataset and the model.
+    For other shards, this usage is None. `unknown` is the number of rows with a category that the training
+    rows did not have.
     """
 
     rows: int
@@ -170,7 +174,8 @@ class ShardDone:
 def add_up(
     done: Sequence[ShardDone], *, work: str, workers: int, whole_rows: int, stage_seconds: float
 ) -> ParallelTiming:
-    """Return the usage of the attempt's parallel phase. `done` has at least one shard."""
+    """Return the resource usage of the phase of an attempt in which workers run in parallel. `done` contains
+    at least one shard."""
     firsts = [shard for shard in done if shard.opening is not None]
     rest = [shard for shard in done if shard.opening is None]
     opened = len(firsts) or 1
@@ -204,8 +209,8 @@ def add_up(
 def _excess(
     firsts: Sequence[ShardDone], rest: Sequence[ShardDone], what: Callable[[ShardDone], float]
 ) -> float:
-    """Return the additional time of first shards compared with other shards, because code is imported when it
-    is first used."""
+    """Return the additional time of first shards compared with other shards. The first shard of a worker
+    takes longer because code is imported when it is first used."""
     rows = sum(shard.rows for shard in rest)
     if not rows:
         return 0.0
@@ -214,7 +219,7 @@ def _excess(
 
 
 def _deviation(done: Sequence[ShardDone]) -> float:
-    """The spread of the shards' seconds per row, relative to their mean."""
+    """Return the standard deviation of the seconds per row of the shards, relative to their mean."""
     speeds = [shard.timing.seconds / shard.rows for shard in done if shard.rows]
     mean = statistics.fmean(speeds) if speeds else 0.0
     return statistics.stdev(speeds) / mean if len(speeds) > 1 and mean else 0.0

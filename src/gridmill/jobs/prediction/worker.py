@@ -1,5 +1,5 @@
-"""A worker's processing of a shard: it reads the shard with the earlier rows that it needs, predicts, and
-writes one file atomically."""
+"""A worker processes a shard: it reads the rows of the shard and the earlier rows that they need, predicts,
+and writes a single file atomically."""
 
 import os
 import sys
@@ -33,7 +33,8 @@ def part_name(shard: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStartup:
-    """The usage until a worker is ready. `helpers` are the pids of the processes that it started."""
+    """The resource usage of a worker until it is ready. `helpers` are the process ids of the processes that
+    the worker started."""
 
     helpers: tuple[int, ...]
     timing: ShardTiming
@@ -41,8 +42,8 @@ class WorkerStartup:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
-    """Processes shards in a worker. It is created before the fork, and opens the dataset and the model at the
-    worker's first shard."""
+    """Processes shards in a worker process. This object is created before the fork. It opens the dataset and
+    the model when the worker processes its first shard."""
 
     dataset: Path
     model: Path
@@ -50,15 +51,15 @@ class ShardWork:
     split: str | None
     shards: Sequence[Sequence[RowRange]]
     first: int = 0
-    """The number of its first shard among all shards."""
+    """The number of the first shard of this part among all shards of the job."""
     held_out: bool = False
-    """For training rows, use the predictions of models that were not trained on them."""
+    """Whether training rows get the predictions of models that were not trained on these rows."""
     threads: int = 1
     python: str = sys.executable
 
     @cached_property
     def _opened(self) -> WorkerStartup:
-        """The dataset, the model and other data that a worker loads once, before its first shard."""
+        """Load the dataset, the model and other data that a worker needs, once before its first shard."""
         begin, before = time.monotonic(), spent_so_far()
         predictor = self._predictor
         helpers = (predictor.open(),) if isinstance(predictor, CodePredictor) else ()
@@ -85,15 +86,15 @@ class ShardWork:
 
     @cached_property
     def _fetch(self) -> Fetch:
-        """A function that caches row groups.
+        """Return a function that reads row groups and caches them.
 
-        Adjacent shards share row groups, and the earlier rows that a shard needs are at the end of the shard
-        before.
+        The cache helps because adjacent shards share row groups, and the earlier rows that a shard needs are
+        at the end of the previous shard.
         """
         return lru_cache(maxsize=2)(fetch_piece)
 
     def __call__(self, shard: int) -> dict[str, Any]:
-        """Predict a shard. If the call is repeated, it writes the same file."""
+        """Predict the rows of a shard. If the call is repeated, it writes the same file."""
         first = "_opened" not in self.__dict__
         opened = self._opened
         begin, before = time.monotonic(), spent_so_far(opened.helpers)
@@ -113,7 +114,8 @@ class ShardWork:
         return {"done": to_builtins(done)}
 
     def predict(self, span: RowRange) -> tuple[pa.Table, int]:
-        """The predictions, and the number of rows with a category that was not in training."""
+        """Return the predictions, and the number of rows with a category that the training rows did not
+        have."""
         card = self._predictor.card
         lead = min(span.start, (card.sequence or 1) - 1)
         columns = _columns(card, self._parts, self.split)

@@ -1,1 +1,2 @@
-"""Preflight: checks jobs against samples of their data, with the code that runs them."""
+"""Preflight checks jobs against samples of their data before a run. It calls the same code that runs the
+jobs."""

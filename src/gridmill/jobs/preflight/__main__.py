@@ -1,4 +1,4 @@
-"""`python -m gridmill.jobs.preflight`: checks one pipeline, with JSON as input and output."""
+"""`python -m gridmill.jobs.preflight` checks a single pipeline. The question and the answer are JSON."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ from gridmill.errors import GridmillError, to_body
 
 
 def main() -> None:
-    """Read a question from standard input; write the answer, or the error, to standard output."""
+    """Read a question from standard input, and write the answer or the error to standard output."""
     from gridmill.jobs import arrow
 
     arrow.keep_pandas_out()

@@ -1,5 +1,5 @@
-"""Checks a dataset on its expected tables. If all rows of the tables are known, it uses the rows, otherwise
-only the columns."""
+"""Checks a dataset against the tables that it is expected to read. If all rows of these tables are known,
+the check uses the rows. Otherwise it uses only the columns."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,16 +27,17 @@ from gridmill.jobs.tables import open_table, plain_schema
 
 NOWHERE = "nowhere"
 _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
-"""The time span of a table whose rows are unknown: it contains every bound of a split."""
+"""The time span of a table whose rows are unknown. It is so long that it contains every time at which a
+split can begin."""
 
 
 def check_dataset(
     scene: PreflightContext, job: Job, tables: Mapping[str, PreflightTable], earlier: Artifact | None = None
 ) -> PreflightTable:
-    """Return the dataset that a run would make of these tables.
+    """Return the dataset that a run would make from these tables.
 
-    `earlier` is the newest version of the dataset. If the run would fail, the function raises the same
-    InputError or DataError.
+    `earlier` is the newest version of the dataset. If the run would fail, the function raises the InputError
+    or DataError of the run.
     """
     spec = job.dataset
     assert spec is not None
@@ -52,7 +53,7 @@ def check_dataset(
 
 
 def _after(context: JobContext, earlier: Artifact | None) -> JobContext:
-    """Return the context with the time units of the previous version, and without the rows of that
+    """Return the context with the time units of the previous dataset version, and without the rows of that
     version."""
     if earlier is None:
         return context
@@ -63,7 +64,7 @@ def _after(context: JobContext, earlier: Artifact | None) -> JobContext:
 
 
 def check_texts(scene: PreflightContext, job: Job) -> None:
-    """Check the syntax of a dataset's SQL if its tables are unknown. Raises InputError."""
+    """Check the syntax of the SQL of a dataset whose tables are unknown. Raises InputError."""
     spec = job.dataset
     assert spec is not None
     with open_engine(scene.context(job, {})) as engine:
@@ -101,14 +102,14 @@ def _without_rows(
 
 
 def _schema(engine: duckdb.DuckDBPyConnection, query: PreparedQuery) -> pa.Schema:
-    """The columns that would be written, with the types that a table stores."""
+    """Return the columns that the dataset would have, with the types that a table stores."""
     names = [name for name in query.compiled.columns if name in query.types]
     listed = ", ".join(f"NULL::{query.types[name]} AS {quoted(name)}" for name in names)
     return plain_schema(engine.sql(f"SELECT {listed} LIMIT 0").to_arrow_table().schema)
 
 
 def _computed(query: PreparedQuery, unsure: frozenset[str]) -> frozenset[str]:
-    """The columns whose type depends on columns with uncertain types."""
+    """Return the columns whose type depends on columns with uncertain types."""
     return frozenset(query.compiled.columns) if unsure else frozenset()
 
 

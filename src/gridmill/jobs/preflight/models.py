@@ -1,7 +1,7 @@
-"""Checks a prediction against its models and dataset, and a training against its dataset.
+"""Checks a prediction against its models and its dataset, and checks a training against its dataset.
 
-For a prediction: columns, labels, split, metric. For a training: label, features, splits, weights, metrics,
-lengths of sequences.
+For a prediction, this module checks the columns, labels, split and metric. For a training, this module
+checks the label, features, splits, weights, metrics and lengths of sequences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,8 @@ from gridmill.jobs.training.weights import check_column
 def check_prediction(
     scene: PreflightContext, job: Job, dataset: PreflightTable | None, models: Mapping[str, PreflightModel]
 ) -> None:
-    """Check a prediction. If the run would fail, the function raises the same InputError or DataError."""
+    """Check a prediction before it runs. If the run would fail, the function raises the InputError or
+    DataError of the run."""
     spec = job.prediction
     assert spec is not None
     _check_alike(spec, models)
@@ -105,8 +106,8 @@ def check_training(
 ) -> PreflightModel:
     """Return the model that a run would train.
 
-    `members` are those of an ensemble; `made_by` is the declaration of the dataset if it is known. If the run
-    would fail, the function raises the same InputError or DataError.
+    `members` are the members of an ensemble. `made_by` is the declaration of the dataset, if it is known. If
+    the run would fail, the function raises the InputError or DataError of the run.
     """
     spec = job.training
     assert spec is not None
@@ -139,8 +140,9 @@ def _check_kinds(spec: TrainingSpec, schema: pa.Schema) -> None:
 
 
 def _check_repeated(spec: TrainingSpec, numeric: Sequence[str], dataset: PreflightTable) -> None:
-    """Check the feature that a naive model repeats. If it is the input of a category, such as `origin=EWR`,
-    the check needs rows."""
+    """Check that the feature whose value a naive model repeats exists and is numeric. If the feature is the
+    input of a category, such as `origin=EWR`, this function does not check it, because the check needs
+    rows."""
     name = spec.repeat
     if name is None or name in numeric or "=" in name or dataset.open:
         return
@@ -192,7 +194,7 @@ def _check_label(spec: TrainingSpec, subject: DatasetColumns, schema: pa.Schema)
 
 
 def _check_choices(spec: TrainingSpec, objective: Objective) -> None:
-    """Check the options that only classifications have, and the options that only regressions have."""
+    """Check the options that exist only for classifications or only for regressions."""
     if spec.search is not None:
         check_metric(spec.search.metric, objective, SEARCH_METRIC)
     if spec.quantiles and objective != Objective.REGRESSION:
@@ -248,7 +250,8 @@ def _ensemble(
 
 
 def _check_rows(context: JobContext, spec: TrainingSpec) -> SortedFrame:
-    """Check the conditions that depend on the rows. Raises InputError and DataError."""
+    """Check the conditions of a training that depend on the rows of its dataset. Raises InputError and
+    DataError."""
     try:
         frame = read_frame(context, spec)
     except (InputError, DataError) as error:
@@ -273,7 +276,8 @@ def _check_rows(context: JobContext, spec: TrainingSpec) -> SortedFrame:
 
 
 def _check_sequence(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """Return the longest sequence that a trial can have. A search fails only if all of its trials fail."""
+    """Check the longest sequence that a trial can have. If the training is a search, the check fails only if
+    all trials of the search would fail."""
     searched = spec.search.parameters.get("sequence") if spec.search is not None else None
     tried = [int(one) for one in (searched.among or searched.bounds)] if searched else [spec.sequence]
     whole_windows(frame, min(tried))

@@ -1,6 +1,8 @@
-"""Reads remote sources that answer in a few seconds: the columns of a database, the first rows of files.
+"""Reads remote sources that answer within a few seconds: the columns of a database, or the first rows of
+files.
 
-If only the first bytes of a remote file are downloaded, this module uses the complete rows at the beginning.
+If only the first bytes of a remote file are downloaded, the check uses the complete rows at the beginning of
+the file.
 """
 
 import codecs
@@ -25,10 +27,10 @@ _QUOTE, _LINE_END = b'"', b"\n"
 
 
 def begin(file: SourceFile, most_bytes: int) -> tuple[SourceFile, bool]:
-    """Return the downloaded part of the file, and whether it is the whole file.
+    """Return the downloaded beginning of the file, and whether it is the complete file.
 
-    Raises NotCheckableError if the first bytes alone cannot be read; DataError and UnavailableError if the
-    file cannot be downloaded.
+    Raises NotCheckableError if the beginning of such a file cannot be read without its end. Raises DataError
+    and UnavailableError if the file cannot be downloaded.
     """
     path = file.local()
     if path.stat().st_size < most_bytes:
@@ -48,7 +50,7 @@ def begin(file: SourceFile, most_bytes: int) -> tuple[SourceFile, bool]:
 
 
 def _text(file: SourceFile, most_bytes: int) -> bytes:
-    """Return the decompressed text of the first bytes, as far as it is complete."""
+    """Return the decompressed text of the first bytes of the file, as far as it is complete."""
     text = bytearray()
     try:
         with open_file(replace(file, is_utf8=False)) as opened:
@@ -60,7 +62,8 @@ def _text(file: SourceFile, most_bytes: int) -> bytes:
 
 
 def _whole_rows(text: bytes, *, quoted: bool) -> bytes:
-    """Return the text up to the last line end that is not within quotes; empty for text in UTF-16."""
+    """Return the text up to the last line end that is not within quotes. The result is empty for text in
+    UTF-16."""
     if text.startswith(UTF16) or text.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return b""
     end = text.rfind(_LINE_END)
@@ -70,16 +73,17 @@ def _whole_rows(text: bytes, *, quoted: bool) -> bytes:
 
 
 LONGEST_SECONDS = 2.0
-"""Timeout for all sources of a pipeline together."""
+"""The timeout, in seconds, for all remote sources of a pipeline together."""
 
 
 MOST_BYTES = 2 * 2**20
-"""The most bytes of a file that are downloaded."""
+"""The largest number of bytes of a file that are downloaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedFiles:
-    """Downloaded files. `whole` means that all files of the source were downloaded with all rows."""
+    """The downloaded files of a source. If `whole` is true, all files of the source were downloaded with all
+    rows."""
 
     files: tuple[SourceFile, ...]
     whole: bool
@@ -87,7 +91,7 @@ class FetchedFiles:
 
 @dataclass(slots=True)
 class TimeBudget:
-    """The remaining time for remote sources."""
+    """The time that remains for checks of remote sources."""
 
     left: float = LONGEST_SECONDS
     longest: float = field(init=False)
@@ -96,10 +100,10 @@ class TimeBudget:
         self.longest = self.left
 
     def wait_for(self, read: Callable[[], tuple[SourceFile, ...]]) -> tuple[SourceFile, ...]:
-        """Run `read` and return its result. Raises the errors of `read`, and NotCheckableError if it takes
-        too long.
+        """Run the function `read` and return its result. Raises the errors of `read`, and NotCheckableError
+        if `read` takes too long.
 
-        In that case `read` continues in a thread that ends with this process.
+        If `read` takes too long, it continues in a thread that ends with this process.
         """
         call, begin = _Call(read=read), time.monotonic()
         thread = Thread(target=call.run, daemon=True)
@@ -120,7 +124,7 @@ class _Call:
     error: Exception | None = field(default=None, init=False)
 
     def run(self) -> None:
-        """Run `read`, and store its result."""
+        """Run the function `read`, and store its result."""
         try:
             self.files = self.read()
         except Exception as error:  # noqa: BLE001  it is raised where it is waited for
@@ -128,10 +132,10 @@ class _Call:
 
 
 def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> FetchedFiles:
-    """Fetch the beginning of the first file of a remote source, or the columns of a database.
+    """Download the beginning of the first file of a remote source, or the columns of a database.
 
-    Raises the InputError or DataError with which a run would fail; NotCheckableError, also if only the job
-    can read a secret or reach the server.
+    Raises the InputError or DataError with which a run would fail. Raises NotCheckableError if the source
+    cannot be checked, for example if only the job can read a secret or reach the server.
     """
     source, layout = spec.source, ColumnMapping(spec=spec)
     if source.stream is not None:
@@ -170,10 +174,10 @@ def fetch(scene: PreflightContext, spec: SinkSpec, patience: TimeBudget) -> Fetc
 
 
 def _reading(request: SourceRequest) -> Callable[[], tuple[SourceFile, ...]]:
-    """Return the function that downloads the columns, or the first of the listed files.
+    """Return the function that downloads the columns of a database, or the first of the listed files.
 
-    Its libraries are imported before it runs, so that the time limit applies only to the server. Raises
-    ModuleNotFoundError.
+    The libraries of the function are imported before the function runs, so that the time limit applies only
+    to the server. Raises ModuleNotFoundError.
     """
     if request.source.sql is not None:
         from gridmill.jobs.sink.sql import arrive_empty  # imports SQLAlchemy

@@ -1,4 +1,5 @@
-"""The expected results of jobs before they run, and the contexts in which preflight runs the jobs' code."""
+"""The expected results of jobs before they run, and the contexts in which preflight runs the code of these
+jobs."""
 
 import re
 from collections.abc import Mapping
@@ -19,22 +20,22 @@ from gridmill.jobs.context import JobContext
 from gridmill.jobs.tables import columns_of, open_version
 
 WHOLE_ROWS = 50_000
-"""If a table has more rows than this, only its columns are used."""
+"""If a table has more rows than this number, preflight uses only the columns of the table."""
 _NO_COLUMN = re.compile(
     r"has no column|there is no column|has no feature|needs column|not found|does not have|holds no times"
 )
 
 
 class NotCheckableError(Exception):
-    """A job cannot be checked; the message is the reason."""
+    """The error of preflight for a job that cannot be checked. The message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightTable:
     """The table that a job would read.
 
-    `whole` means that it has all of its rows; otherwise it has no rows. `open` means that it may have more
-    columns. Later rows can change the types of the `unsure` columns.
+    If `whole` is true, the table has all of its rows. Otherwise it has no rows. If `open` is true, the table
+    may have more columns. The types of the `unsure` columns can change when later rows are read.
     """
 
     artifact: Artifact
@@ -48,7 +49,7 @@ class PreflightModel:
     """The model that a prediction would use: its features, whether each feature is a number, its labels, and
     the objective.
 
-    `open` means that it may use other features.
+    If `open` is true, the model may use other features.
     """
 
     features: Mapping[str, bool]
@@ -61,7 +62,7 @@ Known = PreflightTable | PreflightModel
 
 
 def doubtful(message: str, tables: Mapping[str, PreflightTable]) -> bool:
-    """Whether a result of the sample may not hold for all rows."""
+    """Return whether a result of the sample may be wrong for all rows."""
     if _NO_COLUMN.search(message):
         return any(table.open for table in tables.values())
     words = set(re.findall(r"\w+", message))
@@ -72,7 +73,7 @@ def doubtful(message: str, tables: Mapping[str, PreflightTable]) -> bool:
 class PreflightContext:
     """The folders in which preflight runs the code of jobs.
 
-    Files are written below `work`; the tables are below the storage root `root`.
+    Preflight writes files below the folder `work`, and reads tables below the storage root `root`.
     """
 
     work: Path
@@ -82,10 +83,10 @@ class PreflightContext:
     count: int = field(default=0, init=False)
 
     def context(self, job: Job, inputs: Mapping[str, Artifact]) -> JobContext:
-        """Return a context in which the job's own code can be called.
+        """Return a context in which preflight can call the code of the job.
 
-        Its root is the root of the file system, because the files that preflight writes are outside of the
-        storage root.
+        The storage root of this context is the root of the file system, because the files that preflight
+        writes are outside of the real storage root.
         """
         self.count += 1
         own = self.work / str(self.count)
@@ -106,7 +107,7 @@ class PreflightContext:
         return JobContext(order=order, work=own)
 
     def keep(self, name: str, rows: pa.Table, details: Mapping[str, object] | None = None) -> Artifact:
-        """Store a table of these rows as a version."""
+        """Store a table with these rows as a version, and return the version."""
         self.count += 1
         folder = self.work / str(self.count)
         folder.mkdir()
@@ -121,10 +122,10 @@ class PreflightContext:
         return Artifact(id=f"{name}@0", name=name, number=0, output=output, fingerprint="")
 
     def stored(self, artifact: Artifact) -> PreflightTable:
-        """Return the table of a version in the storage root. If the table is small, it has the rows, else
-        only the columns.
+        """Return the table of a version in the storage root. If the table is small, the result has its rows.
+        Otherwise the result has only its columns.
 
-        Raises OSError and the errors of the libraries.
+        Raises OSError and the errors of the libraries that read tables.
         """
         output = replace(artifact.output, uri=_uri(below(self.root, artifact.output.uri)))
         if (output.rows or 0) <= WHOLE_ROWS and output.rows is not None:
@@ -135,7 +136,8 @@ class PreflightContext:
         return PreflightTable(artifact=replace(artifact, output=replace(kept, kind=kind)))
 
     def schema_of(self, artifact: Artifact) -> pa.Schema:
-        """The columns of a version. Raises OSError and the errors of the libraries."""
+        """Return the schema of a version. Raises OSError and the errors of the libraries that read
+        tables."""
         return open_version(below(self.root, artifact.output.uri), artifact.output).schema
 
 

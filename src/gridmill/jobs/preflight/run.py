@@ -1,7 +1,7 @@
-"""Runs the preflight: tests all jobs of a pipeline in order, each on the expected results of the jobs before
-it.
+"""Runs the preflight: checks all jobs of a pipeline in order, each against the expected results of the
+previous jobs.
 
-An error is attributed to the field of the declaration that its message indicates.
+An error is attributed to the field of the declaration that the message of the error indicates.
 """
 
 import re
@@ -43,8 +43,8 @@ _MOST_DEPTH = 4
 def nearest(job: Job, path: str, message: str) -> str:
     """Return the field below `path` that contains a name which the message quotes.
 
-    For example, `dataset.lags` becomes `dataset.lags[0].column`. If no field or several fields match, return
-    `path` itself (or its existing beginning).
+    For example, the path `dataset.lags` becomes `dataset.lags[0].column`. If no field or several fields
+    contain the name, return `path` itself (or the longest beginning of `path` that exists).
     """
     while (value := _at(job.spec, path.split(".")[1:])) is None:
         path = path.rpartition(".")[0]
@@ -69,7 +69,7 @@ def _at(value: Any, parts: list[str]) -> Any:  # noqa: ANN401  any part of a dec
 
 
 def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401  as above
-    """Yield the names below a part of a declaration, each with its path."""
+    """Yield the names in a part of a declaration, each name with the path of its field."""
     if isinstance(value, str):
         yield path, value
     elif depth > _MOST_DEPTH:
@@ -87,7 +87,7 @@ def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:  # n
 
 
 _USUAL = {JobKind.SINK: "sink.source", JobKind.TRAINING: "training.dataset"}
-"""The field that an error names if the error itself has no field."""
+"""The field to which an error belongs if the error itself has no field."""
 _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 
@@ -98,14 +98,14 @@ class _Preflight:
     patience: TimeBudget
     known: dict[str, Known] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
-    """Jobs that have a finding, or that read the result of a job with a finding. They are not checked
-    further."""
+    """The jobs that have a finding, or that read the result of a job with a finding. These jobs are not
+    checked further."""
     findings: list[PreflightFinding] = field(default_factory=list)
     unchecked: list[UncheckedJob] = field(default_factory=list)
     inferred: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def check(self) -> PreflightResult:
-        """All findings."""
+        """Check all jobs, and return the findings."""
         for name, artifact in self.question.versions.items():
             self._take(name, artifact)
         for job in self.question.jobs:
@@ -224,9 +224,10 @@ def _model(artifact: Artifact) -> PreflightModel:
 def check(
     question: PreflightRequest, work: Path, patience_seconds: float = LONGEST_SECONDS
 ) -> PreflightResult:
-    """Return the errors of the pipeline that can be found with the present data.
+    """Return the errors of the pipeline that can be found with the data that exist now.
 
-    Files are written only below `work`. The time limit `patience` applies to all remote sources together.
+    Preflight writes files only below the folder `work`. The time limit `patience_seconds` applies to all
+    remote sources together.
     """
     scene = PreflightContext(work=work, folder=question.folder, root=question.root)
     with redirect_stdout(StringIO()):

@@ -1,4 +1,5 @@
-"""Checks a sink against the beginning of its files: columns, types, constraints, metrics, and the table."""
+"""Checks a sink against the beginning of its files: columns, types, constraints, metrics, and the existing
+table."""
 
 import re
 from collections.abc import Mapping
@@ -34,11 +35,11 @@ _MISFIT = re.compile(r"column '.*': .* is not of type")
 
 WHOLE_BYTES = 2 * 2**20
 WHOLE_ROWS = 20_000
-"""A source is read completely if no file has more rows than this."""
+"""The check reads a source completely if no file of the source has more rows than this number."""
 SAMPLE_ROWS = 2_000
-"""The number of rows to read of each file of a larger source."""
+"""If the source is larger, the check reads this number of rows of each file."""
 MOST_FILES = 20
-"""The number of files to read of a larger source."""
+"""If the source is larger, the check reads this number of files."""
 
 
 def check_sink(
@@ -48,11 +49,11 @@ def check_sink(
     earlier: Artifact | None,
     patience: TimeBudget,
 ) -> PreflightTable:
-    """Return the table that a run would load.
+    """Return the table that a run of the sink would load.
 
-    `tables` are those that foreign keys reference, `earlier` is the sink's newest version, `patience` is the
-    time limit for remote sources. If the run would fail, the function raises the same InputError or
-    DataError; NotCheckableError if the sink cannot be checked.
+    `tables` are the tables that foreign keys reference, `earlier` is the newest version of the sink, and
+    `patience` is the time limit for remote sources. If the run would fail, the function raises the
+    InputError or DataError of the run. Raises NotCheckableError if the sink cannot be checked.
     """
     assert job.sink is not None
     spec = job.sink.with_times()
@@ -93,8 +94,8 @@ def check_sink(
 def _loading(
     scene: PreflightContext, spec: SinkSpec, earlier: Artifact | None, most_rows: int
 ) -> LoadContext:
-    """Return the rules for reading the files. If the existing table has the same declaration, the rules of
-    that table are used."""
+    """Return the rules by which the files of a sink are read. If the existing table has the same
+    declaration, the function returns the rules of that table."""
     loading = LoadContext(spec=spec, progress=NoProgress(), most_rows=most_rows)
     if earlier is None:
         return loading
@@ -107,7 +108,8 @@ def _loading(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TrialLoad:
-    """Loads the first rows. With `judged`, rows that break constraints are left out."""
+    """Loads the first rows of the files of a sink. If `judged` is true, rows that break constraints are left
+    out."""
 
     context: JobContext
     spec: SinkSpec
@@ -116,8 +118,8 @@ class _TrialLoad:
     judged: bool
 
     def read(self) -> tuple[pa.Schema, list[pa.Table], ConstraintFilter]:
-        """The columns and the rows. If values do not fit, they are read once more with forms that fit all
-        values, as in a load. Raises DataError."""
+        """Return the columns and the rows of the files. If values do not fit the first forms, this method
+        reads the rows once more with forms that fit all values, as a real load does. Raises DataError."""
         try:
             return self._read()
         except DataError:
@@ -144,7 +146,7 @@ def _files(scene: PreflightContext, spec: SinkSpec) -> tuple[SourceFile, ...]:
 
 
 def _rows_of_files(scene: PreflightContext, spec: SinkSpec) -> SourceFile:
-    """Return an empty table with the columns of a source whose files are rows."""
+    """Return an empty table with the columns of a source whose files contain rows."""
     path = scene.work / "files.parquet"
     pq.write_table(files_as_rows.SCHEMA.empty_table(), path)
     source = replace(spec.source, format=Format.PARQUET, compression=Compression.NONE)
@@ -152,7 +154,7 @@ def _rows_of_files(scene: PreflightContext, spec: SinkSpec) -> SourceFile:
 
 
 def _checkable_keys(spec: SinkSpec, tables: Mapping[str, PreflightTable]) -> SinkSpec:
-    """The sink without foreign keys to unknown tables."""
+    """Return the sink without the foreign keys that reference unknown tables."""
     kept = (
         constraint
         for constraint in spec.constraints
@@ -162,7 +164,8 @@ def _checkable_keys(spec: SinkSpec, tables: Mapping[str, PreflightTable]) -> Sin
 
 
 def _drops_rows(spec: SinkSpec) -> bool:
-    """Return whether the table may lack rows that satisfy the constraints, or have rows that do not."""
+    """Return whether the table may lack rows that satisfy the constraints, or contain rows that break
+    them."""
     return bool(
         any(constraint.unique for constraint in spec.constraints)
         or spec.retain
@@ -173,8 +176,8 @@ def _drops_rows(spec: SinkSpec) -> bool:
 
 
 def _unsure(loading: LoadContext, schema: pa.Schema, files: tuple[SourceFile, ...]) -> frozenset[str]:
-    """Return the columns whose type later rows may change. Text columns and columns with declared types do
-    not change."""
+    """Return the columns whose type can change when later rows are read. Text columns and columns with
+    declared types do not change."""
     if all(file.format == Format.PARQUET for file in files):
         return frozenset()
     fixed = {*loading.spec.columns, *loading.spec.add}
@@ -194,7 +197,7 @@ def _table(
     *,
     is_open: bool,
 ) -> PreflightTable:
-    """The table, with the additional columns of its newest version."""
+    """Return the table of a sink, with the additional columns that its newest version has."""
     if earlier is not None:
         before = scene.schema_of(earlier)
         present = [item for item in before if item.name in schema.names]
@@ -207,14 +210,16 @@ def _table(
 
 
 def _loaded_before(scene: PreflightContext, earlier: Artifact) -> PreflightTable:
-    """Return the columns for a source that cannot be read: at least those of the newest version."""
+    """Return the columns of a source that cannot be read. These include the columns of the newest
+    version."""
     schema = scene.schema_of(earlier)
     artifact = scene.keep(earlier.name, schema.empty_table())
     return PreflightTable(artifact=artifact, open=True, unsure=frozenset(schema.names))
 
 
 def _placed(error: GridmillError) -> InputError:
-    """Return the error at the field that caused it. Its message has the place in the file."""
+    """Return the error with the field of the declaration that caused it. The message of the error contains
+    the place in the file."""
     if error.place.startswith("sink."):
         return InputError(error.message, hint=error.hint, place=error.place)
     named = _NAMES.search(error.message)

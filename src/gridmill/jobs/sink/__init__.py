@@ -1,1 +1,1 @@
-"""Sink jobs, which load source files into tables, each file exactly once."""
+"""Sink jobs load source files into tables, each file exactly once."""

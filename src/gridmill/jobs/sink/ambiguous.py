@@ -1,5 +1,5 @@
-"""Errors for columns whose texts can be read in several ways. The error shows all readings and the line to
-write."""
+"""Errors for columns whose texts can be read in several ways. The error shows all ways to read the texts,
+and the line to write into the pipeline file."""
 
 import re
 from collections.abc import Iterator
@@ -34,31 +34,33 @@ _UNIT_NAMES = {
 
 
 class AmbiguousTextError(DataError):
-    """The values that were read so far do not show how the texts are meant; later values may show it."""
+    """The values that were read so far do not show how the texts are to be read. Later values may show
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmbiguousText:
-    """The problem with a column's texts. `text` is one of them."""
+    """The reason why the texts of a column cannot be read. `text` is an example of these texts."""
 
     text: str
     message: str
     hint: str
 
     def error(self, place: str) -> AmbiguousTextError:
-        """Return the error with its place."""
+        """Return an exception with this reason and the given place."""
         return AmbiguousTextError(self.message, hint=self.hint, place=place)
 
 
 def families_of(type_: ColumnType) -> tuple[tuple[Form, ...], ...]:
-    """The families of forms that the texts of such a column have."""
+    """Return the families of text forms that apply to a column of this type."""
     if type_ in _NUMBERS:
         return (MARKS,)
     return (ORDERS, UNITS) if type_ in _TIMES else ()
 
 
 def forms_of(narrowing: FormCandidates, type_: ColumnType) -> Forms | None:
-    """Return the forms that are still possible; None if Arrow can read all texts of the column directly."""
+    """Return the text forms that still fit all texts of a column. Return None if Arrow can read all texts of
+    the column directly."""
     families = families_of(type_)
     plain = not narrowing.written and Form.POINT in narrowing.forms
     if not families or plain or (type_ in _TIMES and not narrowing.written):
@@ -67,12 +69,13 @@ def forms_of(narrowing: FormCandidates, type_: ColumnType) -> Forms | None:
 
 
 def is_open(forms: Forms | None, type_: ColumnType) -> bool:
-    """Return whether more than one form of a family is still possible."""
+    """Return whether more than one form of a family still fits all texts."""
     return any(forms is None or len(forms & {*family}) > 1 for family in families_of(type_))
 
 
 def may_fit(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool:
-    """Return whether one of the texts can be read as this type in a form that is still possible."""
+    """Return whether any text of the column can be read as the type `target` in a form that still fits all
+    texts."""
     texts = as_texts(column, target)
     if texts is None or rules.time_format is not None:
         return False
@@ -95,7 +98,7 @@ def _has_written_number(texts: pa.StringArray) -> bool:
 
 
 def unclear_in(name: str, narrowing: FormCandidates, type_: ColumnType) -> AmbiguousText | None:
-    """The reason why a column's texts cannot be read; None if they can."""
+    """Return the reason why the texts of a column cannot be read, or None if they can be read."""
     if type_ in _TIMES and narrowing.short:
         return _short(name, narrowing.short)
     for family in families_of(type_):
@@ -181,8 +184,8 @@ def _unit_pattern(text: str, form: Form) -> str:
 
 
 def _patterns(text: str) -> Iterator[str]:
-    """The strptime patterns of a numeric date, with the day first and with the month first; one pattern for
-    a date with the name of a month."""
+    """Yield the strptime patterns of a numeric date, with the day first and with the month first. Yield a
+    single pattern for a date with the name of a month."""
     year = "%y" if re.match(r"^\d{1,2}[-/.]\d{1,2}[-/.]\d{2}(?!\d)", text) else "%Y"
     match = re.match(r"^\d{1,2}([-/.])\d{1,2}[-/.](?:\d{4}|\d{2})(.*)$", text)
     if match:
@@ -196,7 +199,7 @@ def _patterns(text: str) -> Iterator[str]:
 
 
 def _clock_pattern(rest: str) -> str:
-    """The pattern of a time of day."""
+    """Return the strptime pattern of a time of day."""
     half = re.search(r"[AaPp][Mm]", rest)
     hour = "%I" if half else "%H"
     pattern = re.sub(r"\d{1,2}:\d{2}:\d{2}", f"{hour}:%M:%S", rest, count=1)
@@ -207,8 +210,8 @@ def _clock_pattern(rest: str) -> str:
 
 
 def example(column: pa.ChunkedArray, converted: pa.ChunkedArray, rules: TextRules) -> str:
-    """Return how the first text that Arrow cannot read directly is read; empty if the first rows have no such
-    text."""
+    """Return a text that shows how Gridmill reads the first text that Arrow cannot read directly. The result
+    is empty if the first rows have no such text."""
     texts = as_texts(column.slice(0, _EXAMPLE_ROWS), converted.type)
     if texts is None:
         return ""

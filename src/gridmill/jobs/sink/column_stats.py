@@ -1,7 +1,8 @@
-"""Statistics of a sink's columns (nulls, distinct, min, max, mean, std), merged without reading rows again.
+"""Statistics of the columns of a sink (nulls, distinct, min, max, mean, std), which can be merged without
+reading rows again.
 
-The smallest and largest values of written files come from the files' footers, because Parquet's writer has
-already computed them.
+The smallest and largest values of written files come from the footers of the files, because the Parquet
+writer has already computed them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
