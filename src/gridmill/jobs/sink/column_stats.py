@@ -22,30 +22,30 @@ Facts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(slots=True)
 class ColumnTally:
-    """Missing values and moments of numbers, batch by batch. Only finite numbers count.
+    """Counts missing values and computes moments of numbers, batch by batch. Only finite numbers count.
 
-    Arrow needs a tenth of the time of an SQL aggregate.
+    Arrow needs only a tenth of the time of an SQL aggregate for these statistics.
     """
 
     nulls: dict[str, int] = field(default_factory=dict)
     _moments: dict[str, Moments] = field(default_factory=dict)
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Add some rows."""
+        """Add the rows of a batch."""
         for item, column in zip(batch.schema, batch.columns, strict=True):
             self.nulls[item.name] = self.nulls.get(item.name, 0) + column.null_count
             if pa.types.is_integer(item.type) or pa.types.is_floating(item.type):
                 self._moments.setdefault(item.name, Moments()).see(column)
 
     def of(self, name: str) -> Mapping[str, Any]:
-        """The statistics of a column."""
+        """Return the statistics of a column."""
         moments = self._moments.get(name)
         return {"nulls": self.nulls.get(name, 0), **(moments.facts() if moments else {})}
 
 
 def merged(before: Facts, before_rows: int, added: Facts, added_rows: int) -> dict[str, dict[str, Any]]:
-    """Merge the statistics of two sets of rows without reading the rows. The result's `distinct` is a lower
-    bound."""
+    """Merge the statistics of two sets of rows without reading the rows. The `distinct` of the result is a
+    lower bound."""
     names = dict.fromkeys((*before, *added))
     return {
         name: _merged_column(before.get(name), before_rows, added.get(name), added_rows) for name in names
@@ -77,7 +77,7 @@ Extremes: TypeAlias = Mapping[str, tuple[Any, Any]]
 
 
 def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
-    """Return the smallest and the largest value of each plain column, over all files.
+    """Return the smallest and the largest value of each column that is not nested, over all files.
 
     NaN is ignored. Columns without any value are left out.
     """
@@ -92,10 +92,10 @@ def extremes(paths: Iterable[Path], schema: pa.Schema) -> Extremes:
 
 
 def leaves(schema: pa.Schema) -> Iterator[tuple[str, int]]:
-    """Yield each plain column with its position in a footer.
+    """Yield each column that is not nested with its position in the footer of a Parquet file.
 
-    A footer lists the leaves of nested columns separately, so the position can differ from the column's
-    number.
+    A footer lists the leaves of nested columns separately, so the position can differ from the number of the
+    column.
     """
     at = 0
     for item in schema:
@@ -124,7 +124,8 @@ def _of_groups(file: pq.ParquetFile, name: str, leaf: int) -> Iterator[tuple[Any
 
 
 def _ends(statistics: pq.Statistics) -> Iterator[tuple[Any, Any]]:
-    """Yield the smallest and the largest value, or nothing if Python cannot represent their years."""
+    """Yield the smallest and the largest value of a column. Yield nothing if Python cannot represent the
+    years of these values."""
     try:
         yield statistics.min, statistics.max
     except (OverflowError, ValueError):

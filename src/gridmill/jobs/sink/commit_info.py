@@ -1,6 +1,6 @@
-"""The record of a load in its commit, for the report and for the next load.
+"""The record of a load, which is stored in the commit of the load for the report and for the next load.
 
-The record is part of the commit itself, so that it is not lost if an attempt dies right after the commit.
+The record is a part of the commit itself, so that it is not lost if an attempt dies right after the commit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -32,7 +32,7 @@ MOST_TEXT = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRecord:
-    """One load that is about to be committed."""
+    """A load that is about to be committed."""
 
     context: JobContext
     plan: LoadPlan
@@ -51,11 +51,11 @@ class LoadRecord:
 
     @property
     def rows(self) -> int:
-        """The number of rows that the load adds."""
+        """Return the number of rows that the load adds."""
         return sum(part.rows for part in self.parts)
 
     def write(self, rejects: SinkTable, rejects_version: int | None, uri: str) -> Mapping[str, Any]:
-        """The record: JSON values."""
+        """Return the record of the load as JSON values."""
         before = self.table.note
         measured = self.meter.columns([part.path for part in self.parts]) if self.rows else {}
         drift = self._drift(before)
@@ -85,7 +85,7 @@ class LoadRecord:
         }
 
     def _remarks(self) -> Iterator[str]:
-        """Return sentences about values that were changed while they were read."""
+        """Yield sentences about values that were changed while they were read."""
         for what, count in self.lost.items():
             yield f"{show_count(count, 'value')} of column {what}"
         for name, example_text in self.read_as.items():
@@ -102,8 +102,8 @@ class LoadRecord:
         return {"columns": drift, "shifted": shifted, "threshold": limit}
 
     def _columns(self, before: Facts, measured: Facts) -> Facts:
-        """Return the statistics of the whole table. If rows were only added, they are merged with the earlier
-        statistics."""
+        """Return the statistics of the complete table. If the load only adds rows, their statistics are
+        merged with the earlier statistics of the table."""
         if self.plan.anew:
             return measured
         if not self.rows and not self.plan.remove:
@@ -124,7 +124,8 @@ def by_source(
 ) -> Mapping[str, Mapping[str, int]]:
     """Return the numbers of files, rows and rejected rows for each path or glob pattern of the source.
 
-    `origins` has the pattern of each file, by the file's key. If `origins` is empty, the result is empty.
+    `origins` contains the pattern that matches each file, by the key of the file. If `origins` is empty, the
+    result is empty.
     """
     counts = {written: {"files": 0, "rows": 0, "rejects": 0} for written in dict.fromkeys(origins.values())}
     for written in origins.values():
@@ -137,8 +138,8 @@ def by_source(
 
 
 def _rejects(sieve: ConstraintFilter, table: SinkTable, version: int | None, uri: str) -> Mapping[str, Any]:
-    """The number of rejected rows, how many of them are new, the reasons, and some examples; empty if there
-    are none."""
+    """Return the number of rejected rows, the number of new rejected rows, the reasons, and some examples.
+    The result is empty if no row was rejected."""
     rows = sum(entry.rows for entry in table.loaded)
     if table.delta is None or not rows:
         return {}

@@ -1,8 +1,9 @@
-"""Checks batches against the constraints: good rows continue, rejected rows are stored separately with their
-reasons.
+"""Checks batches of rows against the constraints of a sink: valid rows continue, and rejected rows are
+stored separately with the reasons.
 
-Constraints are compiled to one SQL query over a batch. The query finds the rows that break a constraint, with
-the reasons. This module also finds rows whose key exists already, in the table or earlier in the same load.
+The constraints are compiled to a single SQL query over a batch. The query returns the rows that break a
+constraint, with the reasons. This module also finds rows whose key already exists in the table or earlier in
+the same load.
 """
 
 import json
@@ -33,8 +34,8 @@ ROW = "__row"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstraintRule:
-    """A rule: `test` is SQL that is false for a row that breaks the rule; `reason` is the reason for
-    rejecting it."""
+    """A rule that rows must satisfy. `test` is SQL that is false for a row that breaks the rule. `reason` is
+    the reason for rejecting such a row."""
 
     test: str
     reason: str
@@ -42,8 +43,8 @@ class ConstraintRule:
 
 
 def row_rules(constraints: Sequence[Constraint], schema: pa.Schema) -> tuple[ConstraintRule, ...]:
-    """Return the rules that need only one row (and a foreign key's table). Raises InputError for rules that
-    do not fit the columns."""
+    """Return the rules that need only the row itself and, for a foreign key, the referenced table. Raises
+    InputError for a rule that does not fit the columns."""
     rules: list[ConstraintRule] = []
     for number, constraint in enumerate(constraints):
         place = f"sink.constraints[{number}]"
@@ -69,8 +70,8 @@ def violations_sql(rules: Sequence[ConstraintRule], constraints: Sequence[Constr
 
 
 def keys_name(number: int) -> str:
-    """Return the name of the table of a foreign key's allowed values: columns k0, k1, ..., each combination
-    once."""
+    """Return the name of the table with the allowed values of a foreign key. This table has the columns k0,
+    k1, ..., and each combination of values once."""
     return f"__keys_{number}"
 
 
@@ -143,9 +144,10 @@ def _bound(bound: Bound | None, name: str | None, schema: pa.Schema, place: str)
 
 
 def _no_nan(name: str | None, schema: pa.Schema) -> str:
-    """Return the condition that excludes NaN.
+    """Return an SQL condition that excludes NaN.
 
-    DuckDB sorts NaN after all numbers, but NaN must be outside of every range.
+    The condition is needed because DuckDB sorts NaN after all numbers, but NaN must be outside of every
+    range.
     """
     return f" AND NOT isnan({_column(name or '')})" if pa.types.is_floating(schema.field(name).type) else ""
 
@@ -170,8 +172,8 @@ def _sql_type(kind: pa.DataType) -> str:
 def check_rules(
     engine: duckdb.DuckDBPyConnection, rules: Sequence[ConstraintRule], constraints: Sequence[Constraint]
 ) -> None:
-    """Run each rule on the empty view `batch`. Raises InputError with the name of the constraint that
-    fails."""
+    """Run each rule on the empty view `batch`. Raises InputError with the name of the constraint whose rule
+    causes an error."""
     for number, one in enumerate(constraints):
         if one.expression is not None:
             _check_expression(engine, one.expression, f"sink.constraints[{number}].expression")
@@ -201,17 +203,17 @@ SPOOLED = pa.schema(
         pa.field("record", pa.string(), nullable=False),
     ]
 )
-"""The schema of a rejected row before its position in the file is known: its number from 0, and the read
-values as JSON."""
+"""The schema of a rejected row before its position in the file is known: the number of the row from 0, and
+its values as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
-    """Rows as they were read (`raw`) and in the table's types (`rows`). The first row is row `first` (from 0)
-    of the file.
+    """A batch of rows as they were read (`raw`) and with the types of the table (`rows`). The first row of
+    the batch is row `first` (from 0) of the file.
 
-    `misfits` are the rows (from 0 within the batch) with values that do not have their column's type, with
-    the reasons.
+    `misfits` are the numbers of the rows (from 0 within the batch) with values that do not have the type of
+    their column, with the reasons.
     """
 
     raw: pa.Table
@@ -222,15 +224,15 @@ class RowBatch:
 
 @dataclass(slots=True)
 class RejectSpool:
-    """Rejected rows of one source file, stored on disk until their lines in the file are known. `rows` are
-    their numbers."""
+    """The rejected rows of a source file, stored on disk until their lines in the file are known. `rows` are
+    the numbers of these rows."""
 
     path: Path
     rows: list[int] = field(default_factory=list)
     _writer: pq.ParquetWriter | None = None
 
     def put(self, rejects: pa.Table) -> None:
-        """Add rows, in order."""
+        """Add rejected rows, in order."""
         if rejects.num_rows:
             if self._writer is None:
                 self._writer = pq.ParquetWriter(self.path, SPOOLED)
@@ -238,12 +240,12 @@ class RejectSpool:
             self.rows += rejects["row"].to_pylist()
 
     def close(self) -> None:
-        """Finish writing."""
+        """Finish writing the rejected rows."""
         if self._writer is not None:
             self._writer.close()
 
     def batches(self) -> Iterator[pa.Table]:
-        """All rows, in order."""
+        """Yield all rejected rows, in order."""
         if self._writer is not None:
             with pq.ParquetFile(self.path) as file:
                 for batch in file.iter_batches():
@@ -252,7 +254,7 @@ class RejectSpool:
 
 @dataclass(slots=True)
 class ConstraintFilter:
-    """The constraints of one sink for one load; counts rows and rejections."""
+    """Applies the constraints of a sink to the rows of a load, and counts rows and rejected rows."""
 
     spec: SinkSpec
     engine: duckdb.DuckDBPyConnection | None = None
@@ -262,7 +264,7 @@ class ConstraintFilter:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def good(self, batches: Iterable[RowBatch], spool: RejectSpool) -> Iterator[pa.Table]:
-        """Return the rows that satisfy all constraints, and spool the other rows.
+        """Yield the rows that satisfy all constraints, and store the other rows in `spool`.
 
         Raises InputError as soon as more rows are rejected than the sink allows.
         """
@@ -275,7 +277,7 @@ class ConstraintFilter:
         spool.close()
 
     def reject(self, spool: RejectSpool, rejects: pa.Table) -> None:
-        """Spool rejected rows, and count them and their reasons."""
+        """Store rejected rows in `spool`, and count these rows and their reasons."""
         spool.put(rejects)
         self.rejected += rejects.num_rows
         self.reasons.update(reason for reasons in rejects["reasons"].to_pylist() for reason in reasons)
@@ -290,7 +292,7 @@ class ConstraintFilter:
         self.reasons.update(reasons)
 
     def check_share(self) -> None:
-        """Raise InputError if the share of rejected rows in the load is too large."""
+        """Raise InputError if the fraction of rejected rows in the load is too large."""
         most = self.spec.max_rejects
         if most is not None and self.rejected > (most if most >= 1 else most * self.rows):
             raise self._too_many(f"more than `max_rejects` allows ({most:g})")
@@ -327,7 +329,8 @@ class ConstraintFilter:
 
 @contextmanager
 def open_filter(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Iterator[ConstraintFilter]:
-    """Open a filter for tables with this schema. Raises InputError for constraints that do not fit it."""
+    """Open a filter for tables with this schema. Raises InputError for constraints that do not fit the
+    schema."""
     with ExitStack() as stack:
         if not spec.constraints:
             yield ConstraintFilter(spec=spec)
@@ -345,8 +348,8 @@ def open_filter(context: JobContext, spec: SinkSpec, schema: pa.Schema) -> Itera
 
 
 def _one_missing(schema: pa.Schema) -> pa.Table:
-    """Return a row without values. If a rule fails on this row, it always fails, because it computes only
-    constants."""
+    """Return a row in which all values are missing. If a rule causes an error even for this row, it always
+    causes an error, because it computes only constants."""
     numbered = schema.append(pa.field(ROW, pa.int64()))
     return pa.Table.from_arrays([pa.nulls(1, item.type) for item in numbered], schema=numbered)
 
@@ -391,7 +394,8 @@ def _check_same_type(
 
 
 def rejects_of(raw: pa.Table, first: int, bad: Mapping[int, Sequence[str]]) -> pa.Table:
-    """Return rows of a batch as rejected rows. `bad` are their numbers within the batch, in order."""
+    """Return rows of a batch as rejected rows. `bad` are the numbers of the rejected rows within the batch,
+    in order."""
     records = [json.dumps(record, default=str, ensure_ascii=False) for record in _taken(raw, list(bad))]
     return pa.table([[first + row for row in bad], [list(why) for why in bad.values()], records], SPOOLED)
 
@@ -406,7 +410,8 @@ def _without(rows: pa.Table, bad: Mapping[int, object]) -> pa.Table:
 
 
 def top(reasons: Mapping[str, int], most: int = 3) -> str:
-    """Return the reasons in words, the most frequent first: `3 price: missing, 1 zip: not like [0-9]+`."""
+    """Return the reasons as text, the most frequent first, such as `3 price: missing, 1 zip: not like
+    [0-9]+`."""
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     more = f", and {len(ordered) - most} more reasons" if len(ordered) > most else ""
     return ", ".join(f"{count:,} {reason}" for reason, count in ordered[:most]) + more
@@ -421,11 +426,11 @@ def find_repeated(
     written: Sequence[Path],
     table: ds.Dataset | None,
 ) -> dict[int, str]:
-    """Return the number (from 0, over the files of the load in order) and the reason of each repeated row, in
-    order.
+    """Return the number (from 0, over the files of the load in order) and the reason of each row whose key
+    is repeated, in order.
 
-    If one constraint rejects a row, the row does not count for the next constraint. A key with a missing
-    value is not compared. If the keys do not fit into memory, DuckDB writes them to disk.
+    A row that an earlier constraint rejects is ignored when the next constraint is checked. A key with a
+    missing value is not compared. If the keys do not fit into memory, DuckDB writes them to disk.
     """
     unique = [one for one in constraints if one.unique]
     if not unique or not written:

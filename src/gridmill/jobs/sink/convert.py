@@ -44,10 +44,10 @@ _EXPONENT = r"^[+-]?[0-9]*\.?[0-9]+[eE][+-]?[0-9]{1,3}$|^[+-]?[0-9]+\.[eE][+-]?[
 
 
 def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa.ChunkedArray:
-    """Return the numbers in a form that Arrow reads.
+    """Return the numbers as texts that Arrow can read.
 
-    If it is not decided which sign is the decimal sign, a text must be the same number with both signs. Any
-    other text becomes a text that Arrow rejects.
+    While it is unknown whether the comma or the point is the decimal separator, a text must be the same
+    number in both cases. Any other text becomes a text that Arrow rejects.
     """
     mark = only(forms, MARKS)
     if mark is not None:
@@ -57,8 +57,8 @@ def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa
 
 
 def whole_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the texts as integers. A number whose decimals are zeros is an integer too (100.0, 1e2). Raises
-    ArrowInvalid."""
+    """Return the texts as integers. A number whose decimals are all zero is an integer too (100.0, 1e2).
+    Raises ArrowInvalid."""
     try:
         return texts.cast(pa.int64())
     except pa.ArrowInvalid:
@@ -71,7 +71,8 @@ def whole_numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _whole(text: str) -> str:
-    """Return whether the text is a whole number written with digits only."""
+    """Return the text with digits only if it is a whole number with an exponent. Return any other text
+    unchanged."""
     if not pc.match_substring_regex(pa.scalar(text), _EXPONENT).as_py():
         return text
     number = Decimal(text)
@@ -80,10 +81,10 @@ def _whole(text: str) -> str:
 
 
 def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: bool) -> pa.ChunkedArray:
-    """Return the texts as times (or as `dates` without a time of day), read in the forms of their column.
+    """Return the texts as times (or as dates if `dates` is true), read in the forms of their column.
 
-    If several forms are possible, a text must be the same time in each of them. Raises ValueError for other
-    texts.
+    If several forms are possible, a text must be the same time in each form. Raises ValueError for any text
+    that is not such a time.
     """
     different, codes = distinct(texts)
     readings = DateReadings(different, declared)
@@ -102,7 +103,7 @@ def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: boo
 
 
 def _agreed(found: DateReadings, forms: list[Form]) -> tuple[Numbers, Mask]:
-    """Return the times that are the same in all of the forms.
+    """Return the times of the texts that are the same time in all of the forms.
 
     While several forms are possible, only such texts have a certain meaning.
     """
@@ -115,7 +116,7 @@ def _agreed(found: DateReadings, forms: list[Form]) -> tuple[Numbers, Mask]:
 
 
 def as_unit(texts: pa.ChunkedArray, unit: Form) -> pa.ChunkedArray:
-    """Return texts as numbers that count since 1970. Raises ValueError for other texts."""
+    """Return texts of numbers as numbers of `unit` since 1970. Raises ValueError for any other text."""
     different, codes = distinct(texts)
     times = counted(different, unit)
     if not times.ok.all():
@@ -141,7 +142,7 @@ _FRACTION = r"(\.\d{6})\d+"
 
 
 class ConversionLoss(Enum):
-    """The information that a value would lose by the conversion, in words."""
+    """The kinds of information that a value can lose in a conversion."""
 
     NOTHING = "nothing"
     ZEROS = "zeros"
@@ -162,12 +163,12 @@ class MisfitError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRules:
-    """How text is read.
+    """The rules by which the texts of a column are read.
 
-    Texts in `nulls` are missing values. `time_format` is a strptime pattern, or a unit (`unix_s`). `forms`
-    are the forms of the column's texts; None means that Arrow reads them directly. `known` are the forms that
-    are possible before a text is read. `declared` means that the column's type was declared, so that texts
-    that could also be other values have this type.
+    The texts in `nulls` are missing values. `time_format` is a strptime pattern, or a time unit (`unix_s`).
+    `forms` are the forms of the texts in the column. If `forms` is None, Arrow reads the texts directly.
+    `known` are the forms that are possible before any text is read. `declared` means that the type of the
+    column was declared, so that texts which could also be other values have this type.
     """
 
     nulls: tuple[str, ...] = ()
@@ -178,28 +179,30 @@ class TextRules:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether the type is a string type of any kind."""
+    """Return whether the Arrow type is a string type of any kind."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_coded(kind: pa.DataType) -> bool:
-    """Whether the type is dictionary-encoded text."""
+    """Return whether the Arrow type is dictionary-encoded text."""
     return bool(pa.types.is_dictionary(kind) and kind.value_type == pa.string())
 
 
 def is_nested(kind: pa.DataType) -> bool:
-    """Return whether values of this type are stored unchanged: lists, structs, maps and bytes."""
+    """Return whether values of this type are stored unchanged, which applies to lists, structs, maps and
+    bytes."""
     return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def convert(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules, *, exact: bool = False
 ) -> pa.ChunkedArray:
-    """Return the column as `target`. Raises MisfitError for the first value that does not fit.
+    """Return the column converted to the type `target`. Raises MisfitError for the first value that does not
+    fit the type.
 
-    With `exact`, for a type that was not declared, a value does not fit either if `target` can represent only
-    a part of it: a whole number that a float cannot represent, a number that begins with a zero, a time as a
-    date. Without `exact`, `lost` counts such values.
+    With `exact` (for a type that was not declared), a value does not fit either if `target` can represent
+    only a part of it. Examples are a whole number that a float cannot represent, a number that begins with a
+    zero, and a time as a date. Without `exact`, the function `lost` counts values that lose information.
     """
     column = plain(column)
     if column.type == target and not pa.types.is_temporal(target):
@@ -217,7 +220,8 @@ def convert(
 def _converter(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
 ) -> tuple[pa.ChunkedArray, Convert]:
-    """Return the function that converts the column to `target`, and the column for this function.
+    """Return the function that converts the column to `target`, and the column that the caller passes to
+    this function.
 
     If the numbers of the column are times, they are converted to texts first.
     """
@@ -227,7 +231,7 @@ def _converter(
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the column, decoded if it is dictionary-encoded."""
+    """Return the column without dictionary encoding."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
@@ -258,8 +262,8 @@ DATED = "cut to their date"
 
 
 def lost(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> tuple[str, int]:
-    """Return the information that values lose as `target`, and the number of these values. All values of the
-    column fit."""
+    """Return a text with the information that values lose when they become `target`, and the number of these
+    values. The caller has checked that all values of the column fit `target`."""
     column = plain(column)
     if is_text(column.type) and target in (pa.float64(), TIMESTAMP):
         column = trimmed(column, rules.nulls)
@@ -287,8 +291,8 @@ def _shown(value: pa.Scalar) -> object:
 def convert_fitting(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
 ) -> tuple[pa.ChunkedArray, tuple[int, ...]]:
-    """Return the column as `target`, and the rows (from 0) whose values do not fit. These values become
-    missing."""
+    """Return the column converted to `target`, and the numbers (from 0) of the rows whose values do not fit.
+    These values become missing values."""
     column = plain(column)
     try:
         return convert(column, target, rules), ()
@@ -302,8 +306,8 @@ def convert_fitting(
 
 
 def _misfits(column: pa.ChunkedArray, to: Convert) -> Iterator[int]:
-    """Return all rows that do not fit. If Arrow can compare the values, each distinct value is tried only
-    once."""
+    """Yield the numbers of all rows whose values do not fit. If Arrow can compare the values, the function
+    tries each distinct value only once."""
     try:
         codes = column.combine_chunks().dictionary_encode()
     except pa.ArrowNotImplementedError:
@@ -314,7 +318,8 @@ def _misfits(column: pa.ChunkedArray, to: Convert) -> Iterator[int]:
 
 
 def _bad_rows(column: pa.ChunkedArray, to: Convert, start: int) -> Iterator[int]:
-    """Find the rows that do not fit by bisection. A range that fits as a whole is not divided further."""
+    """Find the rows whose values do not fit by bisection. If all values of a range fit, the range is not
+    divided further."""
     try:
         to(column)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OverflowError):
@@ -327,7 +332,7 @@ def _bad_rows(column: pa.ChunkedArray, to: Convert, start: int) -> Iterator[int]
 
 
 def fits(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool:
-    """Whether every text of the column can be read as `target`."""
+    """Return whether every text of the column can be read as `target`."""
     try:
         _from_text(target, rules)(column)
     except (pa.ArrowInvalid, ValueError, OverflowError):
@@ -336,7 +341,7 @@ def fits(column: pa.ChunkedArray, target: pa.DataType, rules: TextRules) -> bool
 
 
 def are_plain(texts: pa.ChunkedArray, target: pa.DataType) -> bool:
-    """Whether Arrow reads every text as `target` directly; the texts are trimmed."""
+    """Return whether Arrow can read every text as `target` directly. The texts must be trimmed."""
     try:
         _parser(target, TextRules())(texts)
     except (pa.ArrowInvalid, ValueError, OverflowError):
@@ -345,7 +350,8 @@ def are_plain(texts: pa.ChunkedArray, target: pa.DataType) -> bool:
 
 
 def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
-    """Return the first row that does not fit, found by bisection with O(n) conversions in total."""
+    """Return the number of the first row whose value does not fit. It is found by bisection with O(n)
+    conversions in total."""
     start, length = 0, len(column)
     while length > 1:
         half = length // 2
@@ -387,9 +393,9 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
 
 
 def _nothing(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Raise an error: numbers are not converted to times, nor times to numbers.
+    """Raise an error, because numbers are not converted to times, and times are not converted to numbers.
 
-    It is unknown whether the numbers count seconds or days.
+    The reason is that it is unknown whether the numbers count seconds or days.
     """
     if column.null_count < len(column):
         raise ValueError
@@ -397,14 +403,14 @@ def _nothing(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 
 
 def _to_boolean(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert 0 and 1 to booleans. Arrow alone would convert any other number to true."""
+    """Convert the numbers 0 and 1 to booleans. Arrow alone would convert any other number to true."""
     if not pc.all(pc.is_in(column.cast(pa.float64(), safe=False), pa.array([0.0, 1.0, None]))).as_py():
         raise ValueError
     return column.cast(pa.bool_())
 
 
 def _digits(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return decimals as texts with all digits and without an exponent. Arrow would write 1E-10."""
+    """Return decimals as texts with all digits and without an exponent. Arrow itself would write 1E-10."""
     texts = column.cast(pa.string())
     if not pc.any(pc.match_substring(texts, "E")).as_py():
         return texts
@@ -416,7 +422,8 @@ def _text(value: object) -> str | None:
 
 
 def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert to times. A time without a zone is in UTC; fractions of a microsecond are cut off."""
+    """Convert a column to times. A time without a zone is read as UTC. Fractions of a microsecond are cut
+    off."""
     cut = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
     # nanoseconds always fit after they are cut; seconds or milliseconds may be out of range
     return _in_years(pc.cast(column, TIMESTAMP, safe=not cut))
@@ -425,7 +432,7 @@ def _to_timestamp(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def as_texts(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray | None:
     """Return a column of numbers as texts that can be read as `target`, because numbers can be times.
 
-    None for other values.
+    Return None for a column of other values.
     """
     column = plain(column)
     if is_text(column.type):
@@ -435,7 +442,7 @@ def as_texts(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray | 
 
 
 def _number_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Numbers as they are usually written, without an exponent."""
+    """Return numbers as texts in the usual notation, without an exponent."""
     if pa.types.is_floating(column.type):
         whole = pc.all(pc.equal(pc.floor(column), column)).as_py()
         largest = pc.max(pc.abs(column)).as_py()
@@ -452,7 +459,7 @@ def _from_text(target: pa.DataType, rules: TextRules) -> Convert:
 
 
 def _parser(target: pa.DataType, rules: TextRules) -> Convert:
-    """Return a function that reads trimmed texts as booleans."""
+    """Return a function that reads trimmed texts as values of the type `target`."""
     if target in (TIMESTAMP, pa.date32()):
         return _time_parser(target, rules)
     parse: Convert = _READ_AS.get(target) or (lambda column: column.cast(target))
@@ -478,8 +485,8 @@ def _time_parser(target: pa.DataType, rules: TextRules) -> Convert:
 
 
 def _finite(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert to floats. A number that is too large for a float does not fit; Arrow alone would convert it to
-    infinity."""
+    """Convert texts to floats. A number that is too large for a float does not fit, although Arrow alone
+    would convert it to infinity."""
     result = texts.cast(pa.float64())
     if pc.any(pc.is_inf(result)).as_py():
         beyond = pc.and_(pc.is_inf(result), pc.match_substring_regex(texts, "[0-9]"))
@@ -489,12 +496,13 @@ def _finite(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _dates(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Raise OverflowError for dates outside of the years 1 to 9999."""
+    """Convert texts to dates. Raises OverflowError for dates outside of the years 1 to 9999."""
     return _in_years(texts.cast(pa.date32()))
 
 
 def _in_years(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Raise OverflowError for times outside of the years that Python can represent."""
+    """Return the times unchanged. Raises OverflowError for times outside of the years that Python can
+    represent."""
     for end in pc.min_max(times).values():
         end.as_py()
     return times
@@ -504,7 +512,7 @@ _READ_AS: Mapping[pa.DataType, Convert] = {pa.float64(): _finite, pa.date32(): _
 
 
 def is_missing(texts: pa.ChunkedArray, nulls: Sequence[str]) -> bool:
-    """Return whether all texts of a column mean "missing". Some of them may be quoted."""
+    """Return whether all texts of a column mean "missing". Some of these texts may be quoted."""
     if not set(texts[:1].to_pylist()) <= {None, "", *nulls}:
         return False
     trimmed_texts = trimmed(texts, nulls)
@@ -519,7 +527,7 @@ def trimmed(column: pa.ChunkedArray, nulls: Sequence[str]) -> pa.ChunkedArray:
 
 
 def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Read times in ISO 8601. A column may have times with and without a zone."""
+    """Read texts as times in ISO 8601. A column may have times with and without a time zone."""
     column = pc.replace_substring_regex(column, pattern=_FRACTION, replacement=r"\1")
     zoned = pc.match_substring_regex(pc.utf8_slice_codeunits(column, 10), pattern=_ZONE)
     none = pa.scalar(None, pa.string())
@@ -529,7 +537,7 @@ def _iso_time(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _by_pattern(column: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
-    """Read times by strptime, each distinct text only once."""
+    """Read texts as times by a strptime pattern, each distinct text only once."""
     codes = column.combine_chunks().dictionary_encode()
     times = [_moment(text, pattern) for text in codes.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(times, TIMESTAMP).take(codes.indices)])

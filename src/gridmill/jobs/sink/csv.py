@@ -1,7 +1,7 @@
-"""The CSV reader, which reads columns of text in batches.
+"""The CSV reader returns columns of text in batches.
 
-Lines are counted only if an error must show a line number. Numbers that begin with a zero or a plus are found
-in the file's bytes, because Arrow reads 01234 as 1234.
+The CSV reader counts lines only if an error message needs a line number. The reader searches the bytes of
+the file for numbers that begin with a zero or a plus, because Arrow reads 01234 as 1234.
 """
 
 import csv
@@ -28,7 +28,7 @@ _DIGITS = np.isin(_BYTES, np.frombuffer(b"0123456789abcdefABCDEFxX", np.uint8))
 _NEXT = np.isin(_BYTES, np.frombuffer(b"0123456789xX", np.uint8))
 _SIGNS = np.isin(_BYTES, np.frombuffer(b"+-", np.uint8))
 _PIECE_BYTES = 2**18
-"""The number of bytes that are examined at a time. They fit into the CPU's cache."""
+"""The number of bytes that are examined together. These bytes fit into the cache of the CPU."""
 _BELOW = _ZERO
 """All bytes that can come before a value are smaller than the digits, except some delimiters."""
 
@@ -37,7 +37,7 @@ _BELOW = _ZERO
 class LeadingZeros:
     """Examines the blocks of a file, in order, for numbers with a leading zero or plus.
 
-    Only the columns in `columns` (from 0) are examined; the file has `width` columns.
+    Only the columns with the numbers in `columns` (from 0) are examined. The file has `width` columns.
     """
 
     delimiter: int
@@ -51,11 +51,11 @@ class LeadingZeros:
         self._around = np.isin(_BYTES, [*b'\n\r\t "', self.delimiter])
 
     def see(self, block: bytes, quotes: int) -> bool:
-        """Return whether one of the columns has a whole number with a zero before another digit, a plus, or
-        0x.
+        """Return whether an examined column has a whole number that begins with a zero before another digit,
+        with a plus, or with 0x.
 
-        The result may also be true if an exact answer would take too long. An empty block marks the end;
-        `quotes` is the number of double quotes in the block.
+        The result may also be true without such a number if an exact answer would take too long. An empty
+        block marks the end of the file. `quotes` is the number of double quotes in the block.
         """
         first, line = block.find(b"\n") + 1, block.rfind(b"\n") + 1
         if block and not first:
@@ -70,7 +70,7 @@ class LeadingZeros:
         return self._is_in(lines, inner, b"+" in block) or result
 
     def _is_in(self, lines: NDArray[np.uint8], quotes: int, plus: bool) -> bool:
-        """Return whether these complete lines contain such a number."""
+        """Return whether these complete lines contain a number with a leading zero or plus."""
         result = self._has_leading_zero(lines, plus)
         self._inside ^= bool(quotes % 2)
         return result
@@ -85,7 +85,7 @@ class LeadingZeros:
         return bool(np.any(np.isin(columns, list(self.columns)) | (columns >= self.width)))
 
     def _places(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
-        """The positions at which such numbers begin."""
+        """Return the positions at which numbers with a leading zero or plus begin."""
         pieces = (data[at : at + _PIECE_BYTES + 2] for at in range(0, len(data), _PIECE_BYTES))
         found = [self._zeros(piece, plus) + number * _PIECE_BYTES for number, piece in enumerate(pieces)]
         places = np.concatenate(found)
@@ -95,8 +95,8 @@ class LeadingZeros:
         return self._whole(data, places[self._is_beginning(data, places - 1)])
 
     def _zeros(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
-        """Return the positions of zeros and plus signs after a byte that can come before a value. It also
-        returns some other positions."""
+        """Return the positions of zeros and plus signs after a byte that can come before a value. The result
+        can also contain other positions."""
         before = data[:-2] < _BELOW
         if self.delimiter >= _BELOW:
             before |= data[:-2] == self.delimiter
@@ -107,15 +107,14 @@ class LeadingZeros:
         return np.flatnonzero(before) + 1
 
     def _is_beginning(self, data: NDArray[np.uint8], before: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Return whether each position is the beginning of a value, or comes directly after the sign of a
-        value."""
+        """Return for each position whether it is the beginning of a value, or comes directly after the sign
+        of a value."""
         before = before - ((before >= 0) & _SIGNS[data[before]])
         return (before < 0) | self._around[data[before]]
 
     def _whole(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the positions that only digits follow up to the end of the value.
-
-        01:30 and 01.5, for example, are not whole numbers.
+        """Return the positions after which the value has only digits. The values 01:30 and 01.5, for
+        example, are not whole numbers.
         """
         result, length = places[:0], 2
         while len(places):
@@ -125,7 +124,7 @@ class LeadingZeros:
         return result
 
     def _columns_of(self, data: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the number of the column at each position. The data begins at the start of a line."""
+        """Return the number of the column at each position. The data must begin at the start of a line."""
         delimiters, lines = data == self.delimiter, data == _LINE
         quotes = data == _QUOTE
         if quotes.any():
@@ -141,20 +140,20 @@ class LeadingZeros:
 
 
 BLOCK_BYTES = 4 * 2**20
-"""The size of the text of one batch, in bytes. A longer record is an error."""
+"""The size of the text in each batch, in bytes. A record that is longer than this is an error."""
 _DELIMITERS = ",;\t|"
 _SIGN_BYTES = '0123456789xX+-. "\n\r\t'
 csv.field_size_limit(BLOCK_BYTES)
 
 
 def _sign(sign: str) -> str:
-    """The character as YAML text."""
+    """Return the character as YAML text."""
     return '"\\t"' if sign == "\t" else f"'{sign}'"
 
 
 @dataclass(slots=True)
 class CsvReader:
-    """A CSV file (RFC 4180: quoted fields may contain delimiters, quotes and line ends)."""
+    """Reads a CSV file (RFC 4180: quoted fields may contain delimiters, quotes and line ends)."""
 
     file: SourceFile
     source: Source
@@ -162,7 +161,8 @@ class CsvReader:
     _header_line: int = field(default=1, init=False)
 
     def names(self) -> tuple[str, ...]:
-        """The header's columns; an empty name becomes `column_N`. Raises DataError."""
+        """Return the names of the columns in the header. An empty name becomes `column_N`. Raises
+        DataError."""
         if self._names is None:
             self._header_line, header = next(self._records(), (1, None))
             if header is None:
@@ -180,7 +180,8 @@ class CsvReader:
     def _check_page(self, header: Sequence[str]) -> None:
         """Raise DataError if the file is a web page.
 
-        A server may return a web page instead of a file, and it could be read as a column of texts.
+        This check is needed because a server may return a web page instead of a file, and the page could be
+        read as a column of texts.
         """
         if header[0].lstrip().lower().startswith(("<!doctype html", "<html")):
             raise DataError(
@@ -190,9 +191,9 @@ class CsvReader:
             )
 
     def _check_delimiter(self, header: Sequence[str]) -> None:
-        """Raise DataError if there is a single column whose name contains another delimiter.
+        """Raise DataError if the file has a single column whose name contains another delimiter.
 
-        In this case the other delimiter is probably the right one.
+        In this case the other delimiter is probably the delimiter of the file.
         """
         others = _DELIMITERS.replace(self.file.delimiter, "")
         sign = next((sign for sign in others if len(header) == 1 and sign in header[0]), None)
@@ -208,7 +209,8 @@ class CsvReader:
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """Yield all rows, as text where no type is given. Values listed in `nulls` are null."""
+        """Yield all rows. The values of columns without a given type are texts. The values listed in `nulls`
+        become null."""
         names = self.names()
         ragged: list[Any] = []
         types = haste.types if haste is not None else {}
@@ -230,8 +232,9 @@ class CsvReader:
         yield from pick(records, rows)
 
     def zeros(self, names: tuple[str, ...], haste: ExpectedTypes | None) -> LeadingZeros | None:
-        """Return the search for numbers that begin with a zero. Raises UnexpectedTypeError if the file's
-        bytes do not show them."""
+        """Return the object that searches the file for numbers that begin with a zero, or None if no column
+        needs the search. Raises UnexpectedTypeError if such numbers cannot be found in the bytes of the
+        file."""
         watched = [at for at, name in enumerate(names) if haste is not None and name in haste.inferred]
         if not watched:
             return None
@@ -242,7 +245,8 @@ class CsvReader:
     def options(
         self, names: tuple[str, ...], columns: tuple[str, ...] | None, ragged: list[Any], types: Types
     ) -> dict[str, Any]:
-        """Return the options for Arrow. Rows with another number of values are added to `ragged`."""
+        """Return the options of the CSV reader of Arrow. Rows that have more or fewer values than the header
+        are added to `ragged`."""
 
         def remember(row: Any) -> str:  # noqa: ANN401  pyarrow's InvalidRow
             ragged.append(row)
@@ -289,7 +293,8 @@ class CsvReader:
             raise
 
     def _explain(self, error: pa.ArrowInvalid, ragged: list[Any]) -> DataError:
-        """Return the exact error. To find it, the file is read again, slowly."""
+        """Return an error with the exact place in the file. To find this place, the file is read again by
+        slower code."""
         self._check_closed()
         width = len(self.names())
         for line, row in self._records():
@@ -307,7 +312,8 @@ class CsvReader:
         return next(records, None) is None
 
     def _check_closed(self) -> None:
-        """Raise DataError if a quote is never closed: all rows after it would be part of one value."""
+        """Raise DataError if a quote is never closed, because all following rows would be part of a single
+        value."""
         with open_file(self.file) as opened:
             line = _unclosed(self._text(opened), self.file.delimiter)
         if line is not None:
@@ -319,10 +325,10 @@ class CsvReader:
             )
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line at which each record begins (from 1), and the values of the record; the header
-        first.
+        """Yield for each record the line at which it begins (from 1) and its values. The first record is the
+        header.
 
-        If there is one column, a blank line is a record, except before the header.
+        If the file has only one column, a blank line is a record, except before the header.
         """
         with open_file(self.file) as opened:
             try:
@@ -348,8 +354,8 @@ class CsvReader:
         )
 
     def _bad_byte(self) -> tuple[int, int, bytes]:
-        """Return the line (from 1) of the first byte that cannot be decoded, the position in this line (from
-        0), and the text of the line."""
+        """Return the line number (from 1) of the first byte that cannot be decoded, its position in this
+        line (from 0), and the text of the line."""
         with open_file(self.file) as opened:
             for line, data in enumerate(_lines(opened), start=1):
                 try:
@@ -360,7 +366,7 @@ class CsvReader:
 
 
 def _word(line: bytes, at: int, encoding: str) -> str:
-    """Return the text around a byte of a line."""
+    """Return the text around the byte at this position of a line."""
     return line[max(0, at - 12) : at + 12].decode(encoding, errors="replace").strip()
 
 
@@ -370,10 +376,10 @@ def is_read_as_ascii(encoding: str) -> bool:
 
 
 class _QuoteCounter:
-    """A stream that counts the double quotes in the bytes that are read. An odd number suggests an unclosed
-    quote.
+    """A stream that counts the double quotes in the bytes that are read. An odd number of double quotes
+    suggests that a quote is not closed.
 
-    `zeros` is whether a number begins with a zero, as long as the stream examines this.
+    `zeros` is true if a number begins with a zero. The stream stops searching after the first such number.
     """
 
     def __init__(self, stream: BinaryIO, zeros: LeadingZeros | None = None) -> None:
@@ -384,7 +390,7 @@ class _QuoteCounter:
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes of the stream."""
         result = self._stream.read(size)
         quotes = int(np.count_nonzero(np.frombuffer(result, np.uint8) == ord('"')))
         self.quotes += quotes
@@ -413,9 +419,8 @@ def _numbered(text: TextIOWrapper, delimiter: str) -> Iterator[tuple[int, list[s
 
 
 def _unclosed(text: TextIOWrapper, delimiter: str) -> int | None:
-    """Return the line of the record that ends within quotes.
-
-    None if all quotes are closed, or if this cannot be decided.
+    """Return the line of the record that ends within quotes. Return None if all quotes are closed, or if the
+    function cannot find out.
     """
     reader, begins = csv.reader(text, delimiter=delimiter, strict=True), 1
     try:

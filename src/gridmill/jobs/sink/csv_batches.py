@@ -1,5 +1,5 @@
-"""Parses small CSV files with the same header as one file, because it takes longer to start a parser than to
-read a small file."""
+"""Parses small CSV files with the same header together as one file, because starting a parser takes longer
+than reading a small file."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -23,11 +23,11 @@ _PACKED = 8
 
 @dataclass(slots=True, kw_only=True)
 class FileGroupReader:
-    """Reads the rows of several files. `file` is the first file; `counts` are the numbers of rows of all
-    files.
+    """Reads the rows of several files together. `file` is the first file, and `counts` are the numbers of
+    rows of all files.
 
-    It raises UnexpectedTypeError for any error, because only reading file by file shows the place of an
-    error.
+    This class raises UnexpectedTypeError for any error. Then the caller reads the files one by one, because
+    only that shows the place of an error.
     """
 
     file: SourceFile
@@ -37,13 +37,13 @@ class FileGroupReader:
     body: bytes
 
     def names(self) -> tuple[str, ...]:
-        """The columns, which all files have. Raises DataError."""
+        """Return the names of the columns, which are the same in all files. Raises DataError."""
         return self.first.names()
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows at once."""
+        """Yield all rows in a single table."""
         names, ragged = self.names(), list[Any]()
         zeros = self.first.zeros(names, haste)
         if zeros is not None and zeros.see(self.body, quotes=0):
@@ -62,7 +62,7 @@ class FileGroupReader:
         yield rows
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """Return None for each row: this reader does not know the lines."""
+        """Yield None for each row, because this reader does not know the line numbers."""
         return (None for _ in rows)
 
 
@@ -70,7 +70,7 @@ Piece: TypeAlias = FileGroupReader | SourceFile
 
 
 def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
-    """Yield the files in their order; files that can be parsed as one file are in one group. Raises
+    """Yield the files in their order. Files that can be parsed together are combined in a group. Raises
     DataError."""
     if not is_read_as_ascii(source.encoding):
         yield from files
@@ -95,12 +95,13 @@ def bundled(files: Sequence[SourceFile], source: Source) -> Iterator[Piece]:
 
 
 def is_small(file: SourceFile) -> bool:
-    """Whether all rows of the file together take little memory."""
+    """Return whether all rows of the file together need little memory."""
     return file.format in (Format.CSV, Format.JSONL) and text_bytes(file) <= SMALL_BYTES
 
 
 def text_bytes(file: SourceFile) -> int:
-    """Return the length of the file's text in bytes. For a compressed file it is an estimate."""
+    """Return the length of the text of the file in bytes. For a compressed file, the result is an
+    estimate."""
     return file.size_bytes * (1 if file.compression == Compression.NONE else _PACKED)
 
 
@@ -117,7 +118,8 @@ def _bundle(files: Sequence[SourceFile], bodies: Sequence[bytes], source: Source
 
 
 def _text(file: SourceFile) -> bytes | None:
-    """Return the file's bytes; None if the file is large, or if it was changed since it was hashed."""
+    """Return the bytes of the file. Return None if the file is large, or if it was changed since it was
+    hashed."""
     if file.compression == Compression.NONE and file.fetch is None:
         try:
             data = file.path.read_bytes()
@@ -132,8 +134,8 @@ def _text(file: SourceFile) -> bytes | None:
 
 
 def _plain(file: SourceFile) -> tuple[bytes, bytes] | None:
-    """Return header and rows of a file in which each line is a row; None for other files, and for changed
-    files."""
+    """Return the header and the rows of a file in which each line is a row. Return None for any other file,
+    and for a changed file."""
     if file.format != Format.CSV or not is_small(file):
         return None
     data = _text(file)

@@ -1,7 +1,8 @@
-"""Parses texts as times: forms of dates with one meaning, and ambiguous forms.
+"""Parses texts as times. Some forms of dates have a single meaning, and other forms are ambiguous.
 
-Every text is read in each possible way (`DateReadings`): `plain` for a form with one meaning, and one reading
-for each ambiguous `Form`. Another module decides which form a column has. A time without a zone is in UTC.
+Every text is read in each possible way (`DateReadings`). The reading `plain` is for forms with a single
+meaning, and each ambiguous `Form` has a reading of its own. Another module decides which form the texts of a
+column have. A time without a zone is read as UTC.
 """
 
 from collections.abc import Mapping
@@ -50,15 +51,15 @@ _PLAIN = (
     rf"^{_YEAR}(?P<month>\d{{2}})(?P<day>\d{{2}}){_BASIC}",
 )
 _DECLARED = (rf"^{_YEAR}-(?P<ordinal>\d{{3}}){_TIME}",)
-"""Forms that values of other kinds have too. Texts in these forms are times only if the column is declared as
-times."""
+"""Forms that texts of other kinds can have too. Texts in these forms are times only if the column is
+declared as times."""
 _ORDERED = rf"^(?P<one>\d{{1,2}})(?P<before>[-/.])(?P<other>\d{{1,2}})(?P<after>[-/.]){_YEAR}{_TIME}"
 _SHORT = (
     r"^\d{1,2}([-/.])\d{1,2}[-/.]\d{2}(?:[ t,].*)?$",
     rf"^\d{{1,2}}[ /-]*{_NAME}\.?,?[ /-]*'?\d{{2}}(?:[ ,].*)?$",
     rf"^{_NAME}\.? +\d{{1,2}},? +'?\d{{2}}$",
 )
-"""Dates with years of two digits."""
+"""Forms of dates whose years have two digits."""
 _COMPACT = (
     r"^(?P<year>(?:19|20)\d{2})(?P<month>\d{2})(?P<day>\d{2})"
     r"(?:(?P<hour>\d{2})(?P<minute>\d{2})(?P<second>\d{2})?)?$"
@@ -70,20 +71,20 @@ _UNITS: Mapping[Form, tuple[int, int]] = {
     Form.MICROSECONDS: (15, 1),
     Form.NANOSECONDS: (18, 0),
 }
-"""For each unit: the smallest number of digits of a time between 1973 and 2286, and the length of the unit in
-microseconds."""
+"""For each time unit, the smallest number of digits of a time between 1973 and 2286, and the length of the
+unit in microseconds."""
 _LARGEST = str(2**63 - 1)
 _MOST_BYTES = 64
-"""The longest text that can be a time."""
+"""The length in bytes of the longest text that can be a time."""
 _DAY_MICROSECONDS = 24 * 3600 * 10**6
 _LIMITS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""The years 1 to 9999."""
+"""The first and the last time of the years 1 to 9999."""
 
 
 @dataclass(slots=True)
 class DateReading:
-    """One reading of the texts: microseconds since 1970 where `ok` is true. `timed` means that the texts have
-    a time of day."""
+    """A way to read the texts as times: microseconds since 1970 for the texts for which `ok` is true.
+    `timed` means that the texts contain a time of day."""
 
     micros: Numbers
     ok: Mask
@@ -92,11 +93,11 @@ class DateReading:
 
 @dataclass(slots=True)
 class DateReadings:
-    """All readings of texts without null.
+    """All ways to read texts as times. The texts contain no null.
 
-    `declared` means that the column is known to contain times. A text has a plain reading, or several
-    readings (by the order of its parts, or by its unit), or none. `short` marks texts whose year has two
-    digits.
+    `declared` means that the column is declared to contain times. A text can have a plain reading, several
+    readings (by the order of its parts, or by its unit), or no reading. `short` is true for texts whose year
+    has two digits.
     """
 
     texts: pa.StringArray
@@ -121,7 +122,7 @@ class DateReadings:
             self.short &= ~self.plain.ok
 
     def by(self, family: tuple[Form, ...]) -> Mask:
-        """Return the texts that can be read by one of a family's forms."""
+        """Return whether each text can be read in a form of the family."""
         mask: Mask = np.logical_or.reduce([self.forms[form].ok for form in family])
         return mask
 
@@ -130,7 +131,7 @@ class DateReadings:
         return DateReading(np.zeros(len(self.texts), np.int64), none, none)
 
     def _first(self, patterns: tuple[str, ...]) -> DateReading:
-        """The reading by the first pattern that fits each text."""
+        """Return the reading of each text by the first pattern that fits it."""
         result = self._nothing()
         result = DateReading(result.micros, result.ok.copy(), result.timed.copy())
         for pattern in patterns:
@@ -154,9 +155,9 @@ class DateReadings:
 
     @property
     def _is_date_of_digits(self) -> Mask:
-        """Whether a number of 8 or 14 digits is a date.
+        """Return whether each number of 8 or 14 digits is a date.
 
-        Such numbers are not read as seconds, because the seconds would be times in 1970, or after 2600.
+        Such numbers are not read as seconds, because the seconds would be times in 1970 or after 2600.
         """
         length = pc.binary_length(self.texts)
         return self.forms[Form.DIGITS].ok & as_mask(pc.is_in(length, pa.array([8, 14], pa.int32())))
@@ -170,14 +171,15 @@ def _fill(reading: DateReading, more: DateReading) -> None:
 
 
 def as_mask(array: pa.Array | pa.ChunkedArray) -> Mask:
-    """Whether each value is true; null counts as false."""
+    """Return whether each value is true. A null value counts as false."""
     mask: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
     return mask
 
 
 @dataclass(slots=True)
 class _DateParts:
-    """The named groups that a pattern finds in each text. A group that does not occur is empty."""
+    """The named groups that a regular expression finds in each text. A group that does not occur in a text
+    is empty."""
 
     groups: Mapping[str, pa.Array]
     there: Mask
@@ -205,7 +207,7 @@ class _DateParts:
         return result
 
     def reading(self) -> DateReading:
-        """Return the times whose parts are all in range."""
+        """Return the times of the texts whose parts are all within their ranges."""
         days, ok = self._days()
         micros, in_day = self._clock()
         total = days * _DAY_MICROSECONDS + micros
@@ -213,7 +215,7 @@ class _DateParts:
         return DateReading(np.where(ok, total, 0), ok, self.is_there("hour"))
 
     def _is_even(self) -> Mask:
-        """Whether the same separator occurs before and after the middle part."""
+        """Return whether the same separator comes before and after the middle part of each date."""
         if "before" not in self.groups:
             return np.ones(len(self.there), bool)
         return as_mask(pc.equal(self.groups["before"], self.groups["after"]))
@@ -243,7 +245,7 @@ class _DateParts:
         return month
 
     def _is_weekday(self, days: Numbers) -> Mask:
-        """Whether the written name of the weekday is right."""
+        """Return whether the weekday that the text names is the weekday of the date."""
         if "weekday" not in self.groups:
             return np.ones(len(days), bool)
         names = pc.utf8_slice_codeunits(self.groups["weekday"], 0, 3)
@@ -263,14 +265,15 @@ class _DateParts:
         return seconds * 10**6 + self._fraction(6) - self._offset() * 60 * 10**6, ok
 
     def _is_iso_hour(self) -> Mask:
-        """Return whether the text is a time with only an hour, which ISO 8601 allows: 2024-01-01T10."""
+        """Return whether each text is a time with only an hour, which ISO 8601 allows: 2024-01-01T10."""
         if "hour" not in self.groups or "before" not in self.groups or "name" in self.groups:
             return np.zeros(len(self.there), bool)
         two = as_mask(pc.equal(pc.binary_length(self.groups["hour"]), 2))
         return two & as_mask(pc.equal(self.groups["before"], "-"))
 
     def _fraction(self, digits: int) -> Numbers:
-        """Return the fraction of a second, in this number of digits. Further digits are cut off."""
+        """Return the fraction of a second in each text, with this number of digits. Further digits are cut
+        off."""
         if "fraction" not in self.groups:
             return np.zeros(len(self.there), np.int64)
         cut = pc.utf8_slice_codeunits(self.groups["fraction"], 0, digits)
@@ -279,7 +282,7 @@ class _DateParts:
         return result
 
     def _offset(self) -> Numbers:
-        """Return the offset in minutes ahead of UTC."""
+        """Return the offset of each time in minutes ahead of UTC."""
         zoned = self.is_there("zone")
         if not zoned.any():
             return np.zeros(len(self.there), np.int64)
@@ -291,7 +294,7 @@ class _DateParts:
 
 
 def counted(texts: pa.StringArray, unit: Form) -> DateReading:
-    """Read numbers of any size that count since 1970 in this unit."""
+    """Read numbers of any size as times that count `unit` since 1970."""
     if unit == Form.DIGITS:
         return _DateParts.of(texts, _COMPACT).reading()
     parts = _DateParts.of(texts, _COUNT)
@@ -301,8 +304,8 @@ def counted(texts: pa.StringArray, unit: Form) -> DateReading:
 
 
 def _counted(parts: _DateParts, ok: Mask, factor: int) -> DateReading:
-    """Return numbers that count since 1970, in microseconds. The factor 0 means nanoseconds, which are
-    divided by 1000."""
+    """Return numbers that count a time unit since 1970 as microseconds. The factor 0 means nanoseconds,
+    which are divided by 1000."""
     digits = parts.groups["whole"]
     beyond = pc.and_(pc.greater_equal(pc.binary_length(digits), len(_LARGEST)), pc.greater(digits, _LARGEST))
     ok = ok & ~as_mask(beyond)
@@ -316,7 +319,7 @@ def _counted(parts: _DateParts, ok: Mask, factor: int) -> DateReading:
 
 
 def _month_days(months: Numbers) -> Numbers:
-    """Return the first day of months, in days since 1970. The months are counted since 1970."""
+    """Return the first day of each month, in days since 1970. `months` are numbers of months since 1970."""
     days: Numbers = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
     return days
 
@@ -326,7 +329,8 @@ def _year_days(year: Numbers) -> Numbers:
 
 
 def _of_week(year: Numbers, week: Numbers, number: Numbers) -> tuple[Numbers, Mask]:
-    """Return the day of a week date. In ISO 8601, week 1 contains the year's first Thursday."""
+    """Return the day of each week date. In ISO 8601, week 1 of a year contains the first Thursday of the
+    year."""
     first = _first_monday(year)
     days = first + (week - 1) * 7 + number - 1
     return days, (week >= 1) & (days < _first_monday(year + 1)) & (year >= 1)
@@ -338,7 +342,7 @@ def _first_monday(year: Numbers) -> Numbers:
 
 
 def distinct(column: pa.ChunkedArray) -> tuple[pa.StringArray, pa.Array]:
-    """The distinct texts of a column, without null, and the index of each row's text."""
+    """Return the distinct texts of a column without null, and for each row the index of its text."""
     codes = column.combine_chunks().dictionary_encode()
     if isinstance(codes, pa.ChunkedArray):
         codes = codes.chunk(0) if codes.num_chunks else pa.array([], pa.string()).dictionary_encode()

@@ -1,5 +1,5 @@
-"""The Excel reader (.xlsx), which reads the cells of one sheet in batches. The cells decide the types of a
-column."""
+"""The Excel reader (.xlsx) reads the cells of a sheet in batches. The types of the cells determine the type
+of a column."""
 
 import re
 import zipfile
@@ -23,14 +23,15 @@ BATCH_ROWS = 5000
 _MERGED = re.compile(rb'<mergeCell\s+ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')
 _PIECE_BYTES = 2**20
 _WHOLE = 2**53
-"""Excel stores numbers as floats. Whole numbers up to this number are exact."""
+"""The largest whole number that Excel stores exactly, because Excel stores numbers as floats. Smaller whole
+numbers are exact, too."""
 
 Row = tuple[int, list[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MergedRange:
-    """Merged cells: rows and columns from 1, with both ends included."""
+    """A range of merged cells: its rows and columns are counted from 1, and both ends are included."""
 
     first_row: int
     last_row: int
@@ -40,11 +41,12 @@ class _MergedRange:
 
 @dataclass(slots=True)
 class ExcelReader:
-    """Reads one sheet of an Excel file.
+    """Reads a sheet of an Excel file.
 
-    The first row with a value is the header. Rows without values are skipped. Below the header, all merged
-    cells have the value of their first cell. A formula has the value that was saved with it. A cell with an
-    error (`#N/A`) is missing. `lost` counts, for each column, the merged cells and the cells with errors.
+    The first row of the sheet that has a value is the header. Rows of the sheet without values are skipped.
+    Below the header, all merged cells have the value of the first cell of their range. The value of a
+    formula is the value that Excel saved with it. A cell with an error (`#N/A`) becomes a missing value.
+    `lost` counts, for each column, the merged cells and the cells with errors.
     """
 
     file: SourceFile
@@ -54,14 +56,14 @@ class ExcelReader:
     _header_row: int = field(default=0, init=False)
 
     def names(self) -> tuple[str, ...]:
-        """Return the header's columns. Columns that have neither a name nor a value are left out. Raises
-        DataError."""
+        """Return the names of the columns in the header. Columns that have neither a name nor a value are
+        left out. Raises DataError."""
         return tuple(self._columns().values())
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """Yield all rows. The cells decide the types of the columns."""
+        """Yield all rows of the sheet. The types of the cells determine the types of the columns."""
         names = self._columns()
         wanted = [(at, name) for at, name in names.items() if columns is None or name in columns]
         order = list(columns) if columns is not None else [name for _, name in wanted]
@@ -78,13 +80,13 @@ class ExcelReader:
                 yield self._table(rows, wanted).select(order)
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """The rows' numbers in the sheet."""
+        """Yield the row numbers in the sheet."""
         self._columns()
         with self._opened() as sheet:
             yield from pick((number for number, _ in self._rows(sheet)), rows)
 
     def _columns(self) -> dict[int, str]:
-        """Return the names of the columns by their numbers, from 0."""
+        """Return the names of the columns by the numbers of the columns, from 0."""
         if self._names is None:
             self._names = self._read_columns()
         return self._names
@@ -108,7 +110,7 @@ class ExcelReader:
         return named
 
     def _rows(self, sheet: Any) -> Iterator[Row]:  # noqa: ANN401  openpyxl has no types
-        """The rows below the header that have a value, with their numbers in the sheet."""
+        """Yield the rows below the header that have a value, with their row numbers in the sheet."""
         merged = _MergedCells(self._merged(sheet))
         for number, cells in _all_rows(sheet):
             if number > self._header_row:
@@ -135,7 +137,7 @@ class ExcelReader:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """The sheet. Raises DataError."""
+        """Open the sheet of the Excel file. Raises DataError."""
         if self.file.compression != Compression.NONE:
             raise DataError(
                 f"an Excel file cannot be read through {self.file.compression}",
@@ -182,7 +184,7 @@ class ExcelReader:
         return "Write its header, or name another `sheet`." if self.source.sheet else "Write its header."
 
     def _merged(self, sheet: Any) -> list[_MergedRange]:  # noqa: ANN401
-        """The merged cells. openpyxl cannot read them in its streaming mode."""
+        """Return the ranges of merged cells, because openpyxl does not read them in its streaming mode."""
         result, rest = [], b""
         with zipfile.ZipFile(self.file.local()) as archive, archive.open(sheet._worksheet_path) as text:
             while piece := text.read(_PIECE_BYTES):
@@ -237,7 +239,8 @@ class _MergedCells:
         self._open: list[tuple[_MergedRange, Any]] = []
 
     def filled(self, number: int, cells: Sequence[Any]) -> list[Any]:
-        """Return the cells of a row with the values of merged cells. Rows must be passed in order."""
+        """Return the cells of a row with the values of its merged cells. The caller must pass the rows in
+        order."""
         row = list(cells)
         while self._next < len(self._ranges) and self._ranges[self._next].first_row <= number:
             one = self._ranges[self._next]
@@ -274,7 +277,8 @@ def _value(cell: Any) -> Any:  # noqa: ANN401
 
 
 def _text(value: object) -> str:
-    """Return a value in a column of texts: whole numbers without a fraction, times in ISO 8601."""
+    """Return a value as text for a column of texts. Whole numbers have no fraction, and times are in ISO
+    8601."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < _WHOLE:
@@ -287,7 +291,8 @@ def _text(value: object) -> str:
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
-    """Return the values in their type. If they have several types, return them as texts."""
+    """Return the values as an array of their common type. If the values have several types, return them as
+    texts."""
     present_values = [value for value in values if value is not None]
     kinds = {type(value) for value in present_values}
     if not present_values:
@@ -307,7 +312,7 @@ def _array(values: Sequence[Any]) -> pa.Array:
 
 
 def _times(values: Sequence[datetime | None], present: Sequence[datetime]) -> pa.Array:
-    """Return times; if no cell has a time of day, return dates."""
+    """Return the values as times, or as dates if no cell has a time of day."""
     if all(value.time() == time() for value in present):
         return pa.array([None if value is None else value.date() for value in values], pa.date32())
     return pa.array(values, pa.timestamp("us"))

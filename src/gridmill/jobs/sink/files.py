@@ -1,7 +1,8 @@
-"""The current source files of a sink, with a permanent key and a content hash, and their decompression.
+"""Finds the current source files of a sink, with a permanent key and a content hash for each file, and opens
+and decompresses them.
 
-Source files are opened as streams of plain bytes. They are decompressed while they are read, and errors name
-the file.
+Source files are opened as streams of plain bytes. Source files are decompressed while they are read. Error
+messages name the file.
 """
 
 import bz2
@@ -51,14 +52,14 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A source file.
+    """A file of the source of a sink.
 
-    `key` (the identity of the file) and `content` (the hash of its content) are 16 hex digits each. `name` is
-    the name for errors and reports: relative to the pipeline's folder if the file is below that folder.
-    `fetch` downloads a remote file to a given path, completely or not at all. `written` is the path or glob
-    pattern of the source that matches the file. `changed_ns` is the time of the last change of any kind
-    (nanoseconds since 1970), 0 if unknown. `is_utf8` means that the file is text and no other encoding was
-    declared.
+    `key` (the identity of the file) and `content` (the hash of its content) have 16 hex digits each. `name`
+    is the name for errors and reports. It is relative to the folder of the pipeline if the file is below
+    that folder. `fetch` downloads a remote file to a given path, completely or not at all. `written` is the
+    path or glob pattern in the declaration that matches the file. `changed_ns` is the time of the last
+    change of any kind (nanoseconds since 1970), or 0 if it is unknown. `is_utf8` means that the file is text
+    and that no other encoding was declared.
     """
 
     path: Path
@@ -77,19 +78,20 @@ class SourceFile:
 
     @property
     def modified_ms(self) -> int:
-        """The time of the last modification, in milliseconds since 1970; 0 for a file that is not on this
-        machine."""
+        """Return the time of the last modification, in milliseconds since 1970. Return 0 for a file that is
+        not on this machine."""
         return self.mtime_ns // 1_000_000
 
     def local(self) -> Path:
-        """The path of the local file. Raises DataError or UnavailableError if it cannot be downloaded."""
+        """Return the path of the file on this machine. A remote file is downloaded first. Raises DataError
+        or UnavailableError if the file cannot be downloaded."""
         if self.fetch is not None and not self.path.exists():
             self.fetch(self.path)
         return self.path
 
 
 Content: TypeAlias = Callable[[FileStat, str], str]
-"""A function that returns the content hash of a file with this name, or raises DataError."""
+"""A function that returns the content hash of a file with the given name, or raises DataError."""
 
 
 def hashed(stat: FileStat, name: str) -> str:
@@ -100,8 +102,9 @@ def hashed(stat: FileStat, name: str) -> str:
 def find_files(source: Source, folder: str, content: Content = hashed) -> tuple[SourceFile, ...]:
     """Return the current files of the source, sorted by name.
 
-    Their content is read to compute its hash, unless each file is a row. Raises InputError if a path or glob
-    pattern matches no file, or if a file's format cannot be detected.
+    The function reads the files to compute the hashes of their contents, unless each file becomes a row.
+    Raises InputError if a path or glob pattern matches no file, or if the format of a file cannot be
+    detected.
     """
     describe: Callable[[Source, str], Sequence[FileStat]] = find("sources", "files")
     source_files: dict[str, SourceFile] = {}
@@ -113,9 +116,10 @@ def find_files(source: Source, folder: str, content: Content = hashed) -> tuple[
 
 
 def _name(written: str, path: str, folder: str) -> str:
-    """Return the file's path relative to the project's folder, for its key.
+    """Return the path of the file relative to the folder of the project, from which the key of the file is
+    made.
 
-    If the project is moved, this path stays the same, so that no file is loaded again.
+    If the project is moved, this relative path is unchanged, so that no file is loaded again.
     """
     if "://" in written:
         return written
@@ -133,7 +137,7 @@ def _source_file(source: Source, stat: FileStat, written: str, folder: str, cont
 
 
 def key_of(name: str) -> str:
-    """The key of a source file with this name."""
+    """Return the key of a source file with this name."""
     return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
@@ -146,7 +150,7 @@ def described(
     size_bytes: int,
     fetch: Callable[[Path], None] | None = None,
 ) -> SourceFile:
-    """A source file, with the format and compression that its name shows. Raises InputError."""
+    """Return a source file with the format and compression that its name shows. Raises InputError."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     last = suffixes[-1] if suffixes else ""
     compression = source.compression or _COMPRESSIONS.get(last, Compression.NONE)
@@ -177,7 +181,7 @@ def described(
 
 
 def content_of(path: Path, name: str) -> str:
-    """The hash of the bytes, 16 hex digits. Raises DataError."""
+    """Return the hash of the bytes of a file (16 hex digits). Raises DataError."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -218,8 +222,8 @@ _ENCRYPTED = 1  # the flag bit of a ZIP entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedFile:
-    """An opened file. `stream` returns plain bytes. `raw` is the file itself; its position shows how much has
-    been read."""
+    """A source file that is open for reading. `stream` returns the decompressed bytes. `raw` is the file
+    itself. The position of `raw` shows how much has been read."""
 
     stream: BinaryIO
     raw: BinaryIO
@@ -227,7 +231,8 @@ class OpenedFile:
 
 @contextmanager
 def open_file(file: SourceFile) -> Iterator[OpenedFile]:
-    """Open the file as plain bytes. Raises DataError if it cannot be read or decompressed."""
+    """Open the file as a stream of plain bytes. Raises DataError if the file cannot be read or
+    decompressed."""
     with ExitStack() as stack:
         try:
             raw = stack.enter_context(file.local().open("rb"))
@@ -245,8 +250,8 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
-    """Return the stream. If the file begins with the byte order mark of UTF-16, the stream returns its text
-    as UTF-8."""
+    """Return a stream of UTF-8 text. If the file begins with the byte order mark of UTF-16, the result is a
+    stream that converts its text to UTF-8. Otherwise the stream is returned unchanged."""
     mark = stream.read(2)
     if mark in UTF16:
         return cast(BinaryIO, _Utf16Stream(stream, mark, file.name))
@@ -257,7 +262,7 @@ def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
 
 
 class _PeekedStream:
-    """A stream from which some first bytes have been read already; it returns them again."""
+    """A stream whose first bytes have already been read. This stream returns these bytes again."""
 
     closed = False
 
@@ -265,7 +270,7 @@ class _PeekedStream:
         self._begin, self._stream = begin, stream
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes of the stream."""
         begin, self._begin = self._begin, b""
         if 0 <= size <= len(begin):
             self._begin = begin[size:]
@@ -273,26 +278,26 @@ class _PeekedStream:
         return begin + self._stream.read(size - len(begin) if size >= 0 else -1)
 
     def readable(self) -> bool:
-        """Return true: the stream can be read."""
+        """Return true, because the stream can be read."""
         return True
 
     def writable(self) -> bool:
-        """Return false: the stream cannot be written."""
+        """Return false, because the stream cannot be written."""
         return False
 
     def seekable(self) -> bool:
-        """Return false: the stream cannot change its position."""
+        """Return false, because the stream cannot change its position."""
         return False
 
     def flush(self) -> None:
         """Do nothing, because there is nothing to write."""
 
     def close(self) -> None:
-        """Do nothing. The code that opened the file closes it."""
+        """Do nothing on close. The code that opened the file closes it."""
 
 
 class _Utf16Stream(_PeekedStream):
-    """Reads UTF-16 as UTF-8. Raises DataError if the bytes are not UTF-16."""
+    """A stream that converts UTF-16 to UTF-8. Raises DataError if the bytes are not valid UTF-16."""
 
     def __init__(self, stream: BinaryIO, mark: bytes, name: str) -> None:
         super().__init__(b"", stream)
@@ -301,7 +306,7 @@ class _Utf16Stream(_PeekedStream):
         self._name = name
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes of the stream."""
         while size < 0 or len(self._begin) < size:
             data = self._stream.read(_PIECE_BYTES)
             try:

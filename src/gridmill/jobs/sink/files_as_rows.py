@@ -1,8 +1,8 @@
-"""Loads files as rows (images, texts, any files): each file becomes one row with its bytes, and is loaded
-once.
+"""Loads files as rows (images, texts, any files). Each file becomes a single row with its bytes, and is
+loaded only once.
 
-The position records which files are loaded, in 20 packed bytes per file. So a load reads only new files, and
-one Parquet file contains the rows of many files.
+The position of the sink records which files are loaded, in 20 packed bytes per file. Therefore a load reads
+only new files, and a single Parquet file contains the rows of many files.
 """
 
 import base64
@@ -46,7 +46,7 @@ _KEY, _SEEN, _ENTRY = 8, 12, 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBlob:
-    """A loaded file: its metadata and the hash of its content."""
+    """A loaded file: the hash of its metadata, and the hash of its content."""
 
     seen: bytes
     content: bytes
@@ -55,10 +55,11 @@ class LoadedBlob:
 def stage(
     source: Source, source_files: Sequence[SourceFile], positions: Positions, work: Path
 ) -> tuple[tuple[SourceFile, ...], Mapping[str, Any]]:
-    """Write the files that are not loaded yet into one Parquet file; return it and the position after them.
+    """Write the files that are not loaded yet into a single Parquet file. Return this file, and the position
+    of the sink after the load.
 
-    If all files are loaded, no Parquet file is written. A file whose content was changed becomes a new row.
-    Raises DataError for a file that cannot be read or is too large.
+    If all files are already loaded, the function writes no Parquet file. A file whose content was changed
+    becomes a new row. Raises DataError if a file cannot be read or is too large.
     """
     loaded = read_position(positions.get(POSITION))
     path = work / f"{uuid4().hex}.parquet"
@@ -120,7 +121,7 @@ def _row(file: SourceFile) -> dict[str, Any]:
 
 
 def _text(data: bytes) -> str | None:
-    """The bytes as text if they are text."""
+    """Return the bytes as text, or None if they are not text."""
     if b"\0" in data:
         return None
     try:
@@ -144,13 +145,14 @@ def _batches(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def read_position(written: Mapping[str, Any] | None) -> dict[bytes, LoadedBlob]:
-    """The loaded files, by key."""
+    """Return the loaded files by their keys."""
     packed = zlib.decompress(base64.b64decode(written["files"])) if written else b""
     entries = (packed[at : at + _ENTRY] for at in range(0, len(packed), _ENTRY))
     return {entry[:_KEY]: LoadedBlob(seen=entry[_KEY:_SEEN], content=entry[_SEEN:]) for entry in entries}
 
 
 def write_position(blobs: Mapping[bytes, LoadedBlob]) -> dict[str, Any]:
-    """Return the position as JSON. `count` is additional information for users."""
+    """Return the position of the sink as JSON. The number `count` in the position is additional information
+    for users."""
     packed = b"".join(key + one.seen + one.content for key, one in sorted(blobs.items()))
     return {"files": base64.b64encode(zlib.compress(packed)).decode(), "count": len(blobs)}
