@@ -1,5 +1,5 @@
-"""Decides which source files to load and which rows they replace, from the loaded files and the existing
-files."""
+"""Finds the source files that a sink must load and the rows that they replace. It compares the files that
+exist with the loaded files."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -11,13 +11,13 @@ from gridmill.errors import ConflictError
 from gridmill.jobs.sink.files import SourceFile
 
 Positions: TypeAlias = Mapping[str, Any]
-"""The position at which the next load of each source starts, by the source's key. The values are JSON that
-only the source's own reader understands."""
+"""The position at which the next load of each source starts, by the key of the source. The values of a
+position are JSON, which only the reader of the source understands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFile:
-    """A data file of the table and a source file (`key`, `content`) whose rows it contains."""
+    """A data file of the table, and a source file (`key`, `content`) whose rows the data file contains."""
 
     path: str
     size_bytes: int
@@ -25,26 +25,27 @@ class LoadedFile:
     key: str = ""
     content: str = ""
     start: int = 0
-    """The number of the source file's first row in the data file, because a data file may contain rows of
-    several source files."""
+    """The number of the first row of the source file within the data file, because a data file may contain
+    rows of several source files."""
     modified_ms: int = 0
-    """When the source file was last modified, in milliseconds since 1970; 0 if unknown."""
+    """The time of the last modification of the source file, in milliseconds since 1970, or 0 if it is
+    unknown."""
     rejects: bool = False
-    """Whether the rows of this file are rejected rows."""
+    """Whether the rows of this data file are rejected rows."""
 
     @property
     def foreign(self) -> bool:
-        """Whether another program wrote the data file."""
+        """Return whether another program wrote the data file."""
         return not self.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """A plan for a load: `load` these files; in the same commit, `remove` these files from the table and
-    store `positions`.
+    """The plan of a load: the source files to `load`, the files to `remove` from the table, and the
+    `positions` to store. All of this is done in a single commit.
 
-    With `anew` all rows of the table are replaced by these files, and the files decide its schema. If fewer
-    than `least` rows are loaded, rows would be lost.
+    If `anew` is true, the loaded files replace all rows of the table, and these files define the schema of
+    the table. If the load has fewer than `least` rows, rows of the table would be lost.
     """
 
     load: tuple[SourceFile, ...] = ()
@@ -55,27 +56,27 @@ class LoadPlan:
     least: int = 0
     positions: Positions = field(default_factory=dict)
     copies: tuple[str, ...] = ()
-    """The files to load whose content is that of a loaded file that does not exist any more. The rows of the
-    loaded file are kept."""
+    """The names of files to load whose content equals the content of a loaded file that does not exist any
+    more. The rows of the loaded file stay in the table."""
     partial: bool = False
-    """Whether the source returns only the rows of a time range. The range may have no rows."""
+    """Whether the source returns only the rows of a time range. The time range may contain no rows."""
     unseen: int = 0
     """The number of rows of the source that no load includes."""
     waiting: int = 0
     """The number of files of the source that may still be incomplete (see the option `settled`)."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """For each existing file (by key) the path or glob pattern of the source, as declared, that matches
-    it."""
+    """For each existing file (by key), the path or glob pattern in the declaration that matches the file."""
 
 
 def decide(
     files: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions | None = None
 ) -> LoadPlan:
-    """Return the plan for the existing files.
+    """Return the plan of a load for the files that exist now.
 
-    A new file is added. A changed file replaces its rows, and so does a renamed file (see `find_renamed`).
-    Rows of a deleted file are kept. If no loaded rows would be kept, everything is loaded again from the
-    beginning. Raises ConflictError if that is necessary but would lose rows.
+    The rows of a new file are added to the table. The rows of a changed file replace its earlier rows, and
+    so do the rows of a renamed file (see `find_renamed`). The rows of a deleted file stay in the table. If
+    no loaded rows would stay in the table, everything is loaded again from the beginning. Raises
+    ConflictError if everything must be loaded again, but this would lose rows.
     """
     content_by_key = {file.key: file.content for file in files}
     same = {(entry.key, entry.content) for entry in loaded}
@@ -99,8 +100,8 @@ def decide(
 def decide_next(
     new: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions, *, anew: bool
 ) -> LoadPlan:
-    """Return the plan for a source that returns only new rows: load all of them, and keep or replace the
-    loaded rows."""
+    """Return the plan of a load for a source that returns only new rows. The plan loads all new rows, and
+    keeps or replaces the loaded rows."""
     remove = tuple(loaded) if anew else ()
     return LoadPlan(
         load=tuple(new),
@@ -115,8 +116,8 @@ def decide_next(
 def load_anew(
     files: Sequence[SourceFile], loaded: Sequence[LoadedFile], positions: Positions | None = None
 ) -> LoadPlan:
-    """Return the plan to load everything again, which replaces all rows. Raises ConflictError if rows would
-    be lost."""
+    """Return a plan that loads everything again and replaces all rows. Raises ConflictError if rows would be
+    lost."""
     lost = _vanished(files, loaded)
     if lost:
         raise ConflictError(
@@ -136,13 +137,14 @@ def _counted(lost: Sequence[LoadedFile]) -> str:
 
 
 def find_renamed(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> frozenset[str]:
-    """Return the keys of loaded files that were renamed.
+    """Return the keys of the loaded files that were renamed.
 
-    A loaded file was renamed if it does not exist any more, and a new or changed file has its content and its
-    modification time. Each such file matches one loaded file. If another file now has the name of the loaded
-    file, the loaded file was certainly moved, so these files are matched first. A file with the same content
-    but another modification time is a different file. Objects in object storage and files on HTTP servers are
-    always different files, because a copy does not keep the modification time.
+    A loaded file was renamed if it does not exist any more, and if a new or changed file has the same
+    content and the same modification time. Each new or changed file can match only one loaded file. If
+    another file now has the name of the loaded file, the loaded file was certainly renamed. Therefore such
+    loaded files are matched first. A file with the same content but another modification time is a different
+    file. Objects in object storage and files on HTTP servers are never treated as renamed, because a copy
+    does not keep the modification time.
     """
     held = {(entry.key, entry.content): entry.modified_ms for entry in loaded if entry.key}
     fresh = Counter(
@@ -171,7 +173,7 @@ def _is_outdated(entry: LoadedFile, content_by_key: Mapping[str, str], renamed: 
 
 
 def _vanished(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> tuple[LoadedFile, ...]:
-    """Return the data files with rows of files that the source does not have any more."""
+    """Return the data files with rows of source files that do not exist any more."""
     keys = {file.key for file in files} | find_renamed(files, loaded)
     lost = (entry for entry in loaded if entry.key not in keys)
     return tuple(entry for entry in lost if entry.rows)

@@ -1,4 +1,5 @@
-"""Detects the forms of a column's texts. Every text excludes forms, until one form of each family is left."""
+"""Detects the forms in which the texts of a column write numbers and times. Every text excludes forms, until
+only one form of each family remains."""
 
 from dataclasses import field
 
@@ -22,18 +23,20 @@ from gridmill.jobs.sink.value_forms import (
 
 _ZONE = r"[T ].*(?:[Zz]|[+-]\d{2}(?::?\d{2})?)$"
 _LOOK_FIRST = 20
-"""The number of texts that are tried first, because most columns of texts contain no times."""
+"""The number of texts that are tested first. Most text columns contain no times, so the other texts need no
+test."""
 
 
 @dataclass(slots=True)
 class FormCandidates:
-    """The possible forms of a column.
+    """The forms that are still possible for the texts of a column.
 
-    `declared` means that the column's type is declared, and texts that do not have this type are ignored.
-    `written` means that Arrow cannot read at least one text directly. `against` has for each excluded form
-    the text that excluded it. `opens` has for each family a text that the family's forms read differently.
-    `short` is a date whose year has two digits. `zoned` means that there are ISO 8601 times with a zone.
-    `whole` are the decimal signs with which all numbers are whole.
+    `declared` means that the type of the column is declared. In this case texts that do not have this type
+    are ignored. `written` means that Arrow cannot read at least one text directly. `against` contains for
+    each excluded form the text that excluded it. `opens` contains for each family of forms a text that the
+    forms of the family read differently. `short` is a date whose year has two digits. `zoned` means that the
+    column has ISO 8601 times with a time zone. `whole` are the decimal separators with which all numbers of
+    the column are whole numbers.
     """
 
     forms: Forms = ANY
@@ -46,19 +49,20 @@ class FormCandidates:
     zoned: bool = False
 
     def left(self, family: tuple[Form, ...]) -> tuple[Form, ...]:
-        """The forms of a family that are still possible."""
+        """Return the forms of a family that are still possible."""
         return tuple(form for form in family if form in self.forms)
 
     def see_plain_numbers(self, texts: pa.ChunkedArray) -> None:
-        """Exclude forms by numbers that Arrow reads.
+        """Exclude forms that do not fit numbers which Arrow can read.
 
-        Most numbers with a decimal point are not numbers with a decimal comma.
+        Most numbers with a decimal point cannot be read as numbers with a decimal comma.
         """
         if Form.COMMA in self.forms:
             self._see_numbers(texts)
 
     def see_numbers(self, texts: pa.ChunkedArray) -> bool:
-        """Exclude forms by texts; return whether all texts are numbers with a possible decimal sign."""
+        """Exclude forms that do not fit these texts. Return whether all texts are numbers with a decimal
+        separator that is still possible."""
         are_numbers = self._see_numbers(texts)
         self.written = self.written or are_numbers
         return are_numbers and bool(self.left(MARKS))
@@ -83,8 +87,8 @@ class FormCandidates:
         return True
 
     def see_times(self, texts: pa.ChunkedArray) -> tuple[bool, bool]:
-        """Exclude forms by texts; return whether all texts are times, and whether all of these are dates
-        without a time of day."""
+        """Exclude forms that do not fit these texts. Return whether all texts are times, and whether all
+        times are dates without a time of day."""
         if not self.declared and not _are_times(DateReadings(_first_few(texts), False)).all():
             return False, False
         different, _ = distinct(texts)
@@ -102,7 +106,8 @@ class FormCandidates:
         return True, not timed.any()
 
     def see_zones(self, texts: pa.ChunkedArray) -> None:
-        """Note whether ISO 8601 times have a zone. The first times show this."""
+        """Record whether ISO 8601 times have a time zone. The method reads only the first times, because
+        they show this."""
         self.zoned = self.zoned or bool(pc.any(pc.match_substring_regex(_first_few(texts), _ZONE)).as_py())
 
     def _narrow_times(self, readings: DateReadings, family: tuple[Form, ...], texts: pa.StringArray) -> None:

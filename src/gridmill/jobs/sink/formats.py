@@ -1,4 +1,5 @@
-"""The interface of file formats: names, batches of raw columns, and the position of a row in the file."""
+"""The interface of the readers of file formats: column names, batches of raw columns, and the position of a
+row in the file."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeAlias
@@ -10,25 +11,25 @@ from gridmill.errors import DataError
 from gridmill.jobs.sink.files import SourceFile
 
 Seen: TypeAlias = Callable[[int], None]
-"""Receives the number of bytes of the file that have been read so far."""
+"""A function that receives the number of bytes of the file that have been read so far."""
 
 
 Types: TypeAlias = Mapping[str, pa.DataType]
-"""Types of columns by their names in the file."""
+"""The types of columns, by the names of the columns in the file."""
 
 
 NUMBERS = b"gridmill.numbers"
-"""The key in a column's metadata for texts that are numbers. They are texts because no type can represent all
-of them."""
+"""The key in the metadata of a column that shows that the texts of the column are numbers. Such numbers are
+stored as texts because no type can represent all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedTypes:
-    """A request to read typed values.
+    """A request to a reader to return typed values instead of texts.
 
-    `types` are the types of columns, by the columns' names in the file. A text format may return values of
-    these types directly if that is faster. The values of `inferred` columns must look like numbers without
-    leading zeros.
+    `types` are the types of columns, by the names of the columns in the file. The reader of a text format
+    may return values of these types directly if that is faster. The values of the columns in `inferred` must
+    look like numbers without leading zeros.
     """
 
     types: Types
@@ -36,49 +37,55 @@ class ExpectedTypes:
 
 
 class UnexpectedTypeError(Exception):
-    """A value does not have the expected type. The file is then read again as text."""
+    """A value in the file does not have the expected type. After this error the file is read again as
+    text."""
 
 
 class Reader(Protocol):
-    """Reads one source file.
+    """A reader of a source file.
 
-    Raw columns are text (CSV) or have the format's own types. Missing values are null.
+    The raw columns of a reader contain texts (CSV) or have the types of the file format. Missing values are
+    null.
     """
 
     file: SourceFile
 
     def names(self) -> tuple[str, ...] | None:
-        """Return the columns; None if they are known only after reading the whole file. Raises DataError."""
+        """Return the names of the columns. Return None if they are known only after the complete file has
+        been read. Raises DataError."""
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """Yield all rows in order, with limited memory; with `columns`, only these columns. Raises DataError.
+        """Yield all rows in order, with limited memory. With `columns`, the result has only these columns.
+        Raises DataError.
 
-        A batch may lack a column in which it has no value (JSON lines). With `haste`, a text format may
-        return typed values if that is faster. It then raises UnexpectedTypeError for a value that does not
-        have its type. Other formats may return dictionary-encoded texts.
+        A batch may lack a column that has no value in the batch (JSON Lines). With `haste`, the reader of a
+        text format may return typed values if that is faster. A reader that returns typed values raises
+        UnexpectedTypeError for a value that does not have its type. The readers of other formats may return
+        dictionary-encoded texts.
         """
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """Yield the line at which each row (from 0, in order) begins; None if the format has no lines.
+        """Yield the line at which each row (from 0, in order) begins. Yield None if the format has no lines.
 
-        This reads the file again, once.
+        This method reads the file again once.
         """
 
 
 def place_of(reader: Reader, row: int) -> str:
-    """Return `FILE:LINE` of a row (from 0). If the format has no lines, the number of the row (from 1)
-    replaces the line.
+    """Return `FILE:LINE` for a row (from 0). If the format has no lines, the result contains the number of
+    the row (from 1) instead of the line.
 
-    This reads the file again.
+    This function reads the file again.
     """
     line = next(reader.lines(iter([row])), None)
     return f"{reader.file.name}: row {row + 1}" if line is None else f"{reader.file.name}:{line}"
 
 
 def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names unchanged. Raises DataError for duplicates (column names are not case-sensitive)."""
+    """Return the names unchanged. Raises DataError if a name occurs twice (upper and lower case do not
+    differ)."""
     if not names:
         raise DataError("the file has no columns", place=file.name)
     where: dict[str, list[int]] = {}
@@ -110,7 +117,7 @@ def _twice(file: SourceFile, names: Sequence[str], numbers: Sequence[int]) -> Da
 
 
 def pick(lines: Iterator[int], rows: Iterator[int]) -> Iterator[int | None]:
-    """Yield the lines of some rows (in order), from the lines of all rows."""
+    """Yield the lines of the rows in `rows` (in order), from the lines of all rows."""
     numbered = enumerate(lines)
     for row in rows:
         yield next((line for number, line in numbered if number == row), None)

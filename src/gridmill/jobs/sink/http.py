@@ -1,4 +1,5 @@
-"""Downloads files by HTTP, completely or not at all. After a broken connection the download continues.
+"""Downloads files by HTTP, completely or not at all. If the connection breaks, the download continues from
+the same byte.
 
 If the ETag or the modification time of a file is unchanged, the file is not downloaded again.
 """
@@ -23,18 +24,18 @@ from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 from gridmill.settings import fill_in_environment
 
 ATTEMPTS = 4
-"""After this number of consecutive attempts without any byte, the download fails."""
+"""The download fails after this number of consecutive attempts that return no byte."""
 FIRST_PAUSE_SECONDS = 0.1
 
 
 class TransferInterruptedError(Exception):
-    """The connection failed. The cause may be temporary."""
+    """The connection of a download failed. The cause may be temporary, so the download is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpBody:
-    """The body of a response. `chunks` begin at byte `start`; `size_bytes` is the size of the whole file,
-    None if unknown."""
+    """The body of a response to an HTTP request. `chunks` begin at the byte `start` of the file.
+    `size_bytes` is the size of the complete file, or None if it is unknown."""
 
     chunks: Iterator[bytes]
     start: int = 0
@@ -42,15 +43,16 @@ class HttpBody:
 
 
 Open = Callable[[int], HttpBody]
-"""A function that requests the bytes from a position on. The response may begin earlier. Raises
-TransferInterruptedError."""
+"""A function that requests the bytes of a file, beginning at the given position. The response may begin at
+an earlier position. Raises TransferInterruptedError."""
 
 
 def download(open_at: Open, path: Path, name: str, most_bytes: int | None = None) -> None:
-    """Download to a temporary file and rename it to `path`.
+    """Download to a temporary file, and rename this file to `path`.
 
-    With `most_bytes`, download only about this number of first bytes, in one attempt. Raises UnavailableError
-    if the connection breaks again and again, StorageError, and the permanent errors of `open_at`.
+    With `most_bytes`, download only about this number of bytes from the beginning of the file, in a single
+    attempt. Raises UnavailableError if the connection breaks repeatedly, StorageError, and the permanent
+    errors of `open_at`.
     """
     draft = path.with_name(f"{path.name}.partial")
     with storage_errors(path), draft.open("wb") as file:
@@ -89,13 +91,15 @@ def _go_on(open_at: Open, file: BinaryIO, most_bytes: int | None) -> _HttpTry:
 
 
 TIMEOUT_SECONDS = 30.0
-"""The timeout without any byte, in seconds. The download of a whole file may take longer."""
+"""The longest time in seconds without any received byte. The download of a complete file may take longer
+than this timeout."""
 MOST_REDIRECTS = 10
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """Return the file of each URL: the known file, or a new download if the file was changed.
+    """Return the file of each URL. If a file was changed, it is downloaded; otherwise the result of the
+    earlier download is returned.
 
     Raises DataError for a file that does not exist, InputError if access is denied, UnavailableError.
     """
@@ -119,7 +123,8 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def _waiting(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]) -> SourceFile:
-    """Return the known state of a file that may still be incomplete (see the option `settled`)."""
+    """Return the state that was recorded for a file that may still be incomplete (see the option
+    `settled`)."""
     key = key_of(page.written)
     if key in request.positions:
         positions[key] = request.positions[key]
@@ -135,7 +140,7 @@ def _waiting(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]
 
 
 def _path(page: "HttpFile", request: SourceRequest) -> Path:
-    """The path of the downloaded file."""
+    """Return the path of the downloaded file."""
     name = urlsplit(page.written).path.rpartition("/")[2] or "index"
     return request.work / f"{key_of(page.written)}-{name}"
 
@@ -143,7 +148,7 @@ def _path(page: "HttpFile", request: SourceRequest) -> Path:
 def _sendable(value: str, name: str) -> str:
     """Return the value if an HTTP header can contain it.
 
-    It is checked here because a later error would show the value, which may be a secret.
+    The value is checked here because a later error would show the value, which may be a secret.
     """
     if not (value.isascii() and value.isprintable()) or value != value.strip():
         raise InputError(
@@ -179,13 +184,13 @@ def _arrived(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]
 
 
 def _is_here(path: Path) -> None:
-    """Raise UnavailableError. It is called only if a file that was already downloaded does not exist any
-    more."""
+    """Raise UnavailableError, because a file that was already downloaded does not exist any more. This
+    function is called only if the file is needed again."""
     raise UnavailableError("was deleted from the attempt's folder", place=str(path))
 
 
 class _NotModifiedError(Exception):
-    """The file is unchanged."""
+    """The server reports that the file is unchanged."""
 
 
 class _TooRecentError(Exception):
@@ -211,10 +216,10 @@ class _ForcedReload:
 
 @dataclass(slots=True, kw_only=True)
 class HttpFile:
-    """The file at one URL.
+    """The file at a URL.
 
-    `known` is the result of an earlier load; `validators` are the server's present values. If the file is not
-    settled, as its `source` declares, it is not downloaded.
+    `known` is the result of an earlier load. `validators` are the values that the server returns now. If
+    `source` declares `settled` and the file may still be incomplete, the file is not downloaded.
     """
 
     client: httpx.Client
@@ -225,7 +230,7 @@ class HttpFile:
     source: Source | None = None
 
     def open_at(self, start: int) -> HttpBody:
-        """Return the bytes from `start` on if the file is unchanged, else from 0."""
+        """Return the bytes from `start` to the end if the file is unchanged. Otherwise return all bytes."""
         response = self._answer(self._conditions(start))
         if response.status_code == httpx.codes.NOT_MODIFIED and self.known:
             response.close()
@@ -254,7 +259,7 @@ class HttpFile:
         return {name: value for name, value in conditions.items() if value}
 
     def _answer(self, conditions: Mapping[str, str]) -> httpx.Response:
-        """Return the response after redirects. `headers` are sent only to the declared host."""
+        """Return the response after redirects. The `headers` are sent only to the declared host."""
         url = self._url()
         home = (url.scheme, url.host, url.port)
         for _ in range(MOST_REDIRECTS):
@@ -296,8 +301,8 @@ def _validators(response: httpx.Response) -> dict[str, str]:
 
 
 def _times(response: httpx.Response) -> tuple[int, float]:
-    """Return when the file was last changed (nanoseconds since 1970, 0 if the server does not report it), and
-    the server's present time."""
+    """Return the time of the last change of the file (nanoseconds since 1970, 0 if the server does not
+    report it), and the current time of the server."""
     changed, now = (_moment(response.headers.get(name)) for name in ("last-modified", "date"))
     return int((changed or 0.0) * 1e9), now or time.time()
 

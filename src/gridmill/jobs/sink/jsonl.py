@@ -1,6 +1,6 @@
-"""The JSON Lines reader: one object per line.
+"""The JSON Lines reader reads files with one JSON object per line.
 
-Arrow parses complete blocks. Python parses the few blocks that Arrow cannot parse.
+Arrow parses the complete blocks of the file. Python parses the few blocks that Arrow cannot parse.
 """
 
 import json
@@ -23,36 +23,38 @@ from gridmill.jobs.sink.formats import NUMBERS, ExpectedTypes, Seen, check_names
 from gridmill.jobs.sink.lossless import is_beyond
 
 _LONG = re.compile(rb"(?<![0-9.eE])[0-9]{16}")
-"""Numbers that a float may not represent exactly."""
+"""A pattern for numbers that a float may not represent exactly."""
 LARGEST_EXACT = 2.0**53
-"""All whole numbers below this number are exact as floats."""
+"""All whole numbers below this number can be stored exactly as floats."""
 BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE_BYTES = 64 * 2**20
 
 
 @dataclass(slots=True)
 class JsonLinesReader:
-    """Reads a file of JSON objects, one per line. If a line lacks a field, the field's value is missing."""
+    """Reads a file of JSON objects, one object per line. If the object in a line lacks a field, the value of
+    the field is missing."""
 
     file: SourceFile
     source: Source
     texts: frozenset[str] = frozenset()
-    """Columns of the file whose values are read as texts, with numbers as written in the file."""
+    """Columns of the file whose values are read as texts. Numbers in these columns become texts as they are
+    written in the file."""
     integers: frozenset[str] = frozenset()
-    """Columns declared `integer`. In these columns 12.0 and true are whole numbers, whatever other lines
-    contain."""
+    """Columns that are declared as `integer`. In these columns 12.0 and true are whole numbers, whatever
+    other lines contain."""
     floats: frozenset[str] = frozenset()
-    """Columns declared `float`. In these columns true is 1."""
+    """Columns that are declared as `float`. In these columns true is 1."""
     _times: set[str] = field(default_factory=set, init=False)
 
     def names(self) -> tuple[str, ...] | None:
-        """Return None: the columns are known only after reading the whole file."""
+        """Return None, because the columns are known only after the complete file has been read."""
         return None
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """All rows, in Arrow's types for JSON; times remain texts."""
+        """Yield all rows with the types that Arrow uses for JSON. Times remain texts."""
         line = 1
         with open_file(self.file) as opened:
             for block in _blocks(opened.stream):
@@ -68,7 +70,7 @@ class JsonLinesReader:
                 line += block.count(b"\n")
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """The lines of the rows."""
+        """Yield the line of each row."""
         with open_file(self.file) as opened:
             lines = (number for number, line in enumerate(_each_line(opened.stream), start=1) if line.strip())
             yield from pick(lines, rows)
@@ -88,10 +90,10 @@ class JsonLinesReader:
             ) from error
 
     def _by_arrow(self, block: bytes) -> pa.Table:
-        """Convert times back to texts.
+        """Parse a block with Arrow, and read times as texts.
 
-        Arrow converts texts that look like times. But a single block cannot decide whether the column
-        contains times.
+        Arrow converts texts that look like times to times. But a single block does not show whether the
+        whole column contains times.
         """
         table = _parse(block, self.texts | self._times)
         times = {item.name for item in table.schema if pa.types.is_timestamp(item.type)}
@@ -101,7 +103,8 @@ class JsonLinesReader:
         return table
 
     def _numbered(self, objects: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return the column with the type that Arrow uses if all values of a column have one type."""
+        """Return the objects with whole numbers in the columns that are declared as numbers, where the
+        values are whole numbers."""
         kinds: dict[str, tuple[type[bool | float], ...]]
         kinds = {**dict.fromkeys(self.integers, (bool, float)), **dict.fromkeys(self.floats, (bool,))}
         if not kinds:
@@ -135,20 +138,20 @@ class JsonLinesReader:
 
 
 class _NumberText(str):
-    """A number, with the text of the number in the file."""
+    """A number together with the text of the number in the file."""
 
     __slots__ = ()
 
 
 class _InexactFloat(float):
-    """A float that may lack the last digits of the number in the file. `text` is the number as written in the
-    file."""
+    """A float that may lack the last digits of the number in the file. `text` is the number as it is written
+    in the file."""
 
     text: str
 
 
 def _finite(text: str) -> float | str:
-    """Return the number; as text if it is too large for a float."""
+    """Return the text as a float. Return the text itself if the number is too large for a float."""
     number = float(text)
     if isinf(number):
         return text
@@ -173,8 +176,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  JSON
 
 
 def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: ANN401  JSON
-    """Return a value of one of these types as a whole number, if it is one. The digits decide this, not the
-    float."""
+    """Return a value of one of these types as a whole number if it is a whole number. Return any other value
+    unchanged. The digits in the file, not the float, determine whether a value is a whole number."""
     if isinstance(value, _InexactFloat) and float in kinds:
         written = Decimal(value.text)
         # this text cannot be read as the type
@@ -183,7 +186,7 @@ def _whole(value: Any, kinds: tuple[type[bool | float], ...]) -> Any:  # noqa: A
 
 
 def _half(block: bytes) -> int:
-    """Return the number of the first line (from 0) with a text that UTF-8 cannot represent."""
+    """Return the number of the first line (from 0) that contains a text which UTF-8 cannot represent."""
     for number, line in enumerate(block.split(b"\n")):
         if line.strip():
             try:
@@ -204,7 +207,8 @@ def _parse(block: bytes, texts: Set[str]) -> pa.Table:
 
 
 def _holds_large(column: pa.ChunkedArray) -> bool:
-    """Return whether a float in the value, at any depth, may have lost digits of a whole number."""
+    """Return whether a float in the column, at any depth, is so large that it may have lost digits of a
+    whole number."""
     if pa.types.is_floating(column.type):
         return is_beyond(column)
     if not pa.types.is_nested(column.type):
@@ -230,9 +234,9 @@ def _from_objects(objects: Sequence[Mapping[str, Any]], texts: Set[str]) -> pa.T
 
 
 def _column(name: str, values: list[Any]) -> tuple[pa.Field, pa.Array]:
-    """Return the values in their type.
+    """Return the values as an array of their common type.
 
-    If they have several types, or if no type can represent all digits, return texts.
+    If the values have several types, or if no type can represent all their digits, return them as texts.
     """
     try:
         array = pa.array(values)
@@ -252,7 +256,7 @@ def _as_text(value: object) -> str | None:
 
 
 def _blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Blocks of complete lines, about BLOCK_BYTES each."""
+    """Yield blocks of complete lines, of about BLOCK_BYTES each."""
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):
         whole, newline, after = chunk.rpartition(b"\n")

@@ -1,4 +1,4 @@
-"""One load of a sink: the new rows of its source are written and committed."""
+"""A load of a sink writes and commits the new rows of the source."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
@@ -35,16 +35,16 @@ from gridmill.jobs.sink.value_forms import Form, Forms
 from gridmill.jobs.sink.write import WriteContext, WrittenFile, kept_rows, rows_of
 
 LOADER = 1
-"""A number that is part of every declaration's fingerprint. It is increased when the same declaration begins
-to load other rows."""
+"""A number that is part of the fingerprint of every declaration. This number is increased when a new release
+of Gridmill loads other rows for the same declaration."""
 _READ_ANEW = ("mysql", "mariadb")
-"""Databases whose tables must all be loaded again, because earlier versions of Gridmill read times in the
-server's time zone."""
+"""The kinds of databases whose tables must all be loaded again, because earlier versions of Gridmill read
+times in the time zone of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """The result of one run of the job."""
+    """The result of a load."""
 
     version: int
     plan: LoadPlan
@@ -55,17 +55,19 @@ class LoadResult:
 
 
 def rejects_uri(context: JobContext) -> str:
-    """Return the table of rejects, in the folder of the sink's table, as a path below the storage root."""
+    """Return the table of rejected rows as a path below the storage root. The table is in the folder of the
+    table of the sink."""
     return f"{context.order.table_uri.rpartition('/')[0]}/rejects"
 
 
 def rejects_path(context: JobContext) -> Path:
-    """The table of rejects as a path."""
+    """Return the path of the table of rejected rows."""
     return context.below_root(rejects_uri(context))
 
 
 def declared_rules(spec: SinkSpec) -> int:
-    """The fingerprint of all fields that decide which rows the table has, and in which form."""
+    """Return the fingerprint of all declared fields that influence which rows the table has, and in which
+    form."""
     declared = to_builtins(spec)
     for name in ("path", "headers", "endpoint", "settled_seconds"):
         del declared["source"][name]
@@ -89,8 +91,8 @@ def declared_rules(spec: SinkSpec) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvolvedColumns:
-    """The new columns of a table, and the `forms` of their texts. The columns in `without_type` have no value
-    even after the change."""
+    """The new columns of a table, and the `forms` of the texts in these columns. The columns in
+    `without_type` have no value even after the change."""
 
     schema: pa.Schema
     without_type: tuple[str, ...]
@@ -99,8 +101,8 @@ class EvolvedColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadState:
-    """The state of a load: the table and its rejects at the time when they were opened, and the files that
-    parts have written."""
+    """The state of a load: the table and its table of rejected rows when they were opened, and the files
+    that parts of the job have written."""
 
     context: JobContext
     spec: SinkSpec
@@ -111,21 +113,22 @@ class LoadState:
 
     @property
     def anew(self) -> bool:
-        """Whether all rows must be loaded: the table was loaded by another declaration, or does not exist."""
+        """Return whether all rows must be loaded, because the table does not exist or was loaded by another
+        declaration."""
         return self.table.rules != self.rules
 
     @property
     def loaded(self) -> tuple[LoadedFile, ...]:
-        """The data files of loaded rows and of rejected rows."""
+        """Return the data files of loaded rows and of rejected rows."""
         return (*self.table.loaded, *self.rejected)
 
     @property
     def rejected(self) -> tuple[LoadedFile, ...]:
-        """The data files of rejected rows."""
+        """Return the data files of rejected rows."""
         return tuple(replace(entry, rejects=True) for entry in self.rejects.loaded)
 
     def look(self, content: Content) -> SourceFiles:
-        """Return the present files and the present position of the source."""
+        """Return the current files and the current position of the source."""
         layout = ColumnMapping(spec=self.spec)
         request = SourceRequest(
             source=self.spec.source,
@@ -139,7 +142,8 @@ class LoadState:
         return look(request)
 
     def plan(self) -> LoadPlan:
-        """The source's present files compared with the loaded ones."""
+        """Return the plan of the load, computed from the current files of the source and the loaded
+        files."""
         arrivals = self.look(self.part_files.content)
         return replace(self._decided(arrivals), waiting=len(arrivals.waiting))
 
@@ -155,8 +159,8 @@ class LoadState:
         return replace(plan, origins={file.key: file.written for file in files if file.written})
 
     def _standing(self, arrivals: SourceFiles) -> list[SourceFile]:
-        """Return the files that are not settled, in the state in which they were loaded. Raises
-        UnavailableError if they must be loaded again."""
+        """Return the files that may still be incomplete, in the state in which they were loaded. Raises
+        UnavailableError if these files must be loaded again."""
         content_by_key = {entry.key: entry.content for entry in self.loaded}
         unchanged = [
             replace(file, content=content_by_key[file.key])
@@ -173,7 +177,8 @@ class LoadState:
         return unchanged
 
     def evolved(self, plan: LoadPlan) -> EvolvedColumns | None:
-        """Return the table's columns as the new files require them; None if the columns must not change.
+        """Return the columns of the table as the new files require them. Return None if the columns must not
+        change.
 
         Raises DataError if a file lacks a column, or if existing rows would lose digits.
         """
@@ -195,7 +200,7 @@ class LoadState:
     def found_forms(self, plan: LoadPlan) -> Mapping[str, Forms]:
         """Return the forms of the texts in the files of a new table.
 
-        They are decided from all values of the columns whose types are declared. Raises DataError.
+        For columns with declared types, the forms are detected from all values. Raises DataError.
         """
         loading = self.loading(plan)
         loading.find_forms(plan.load)
@@ -203,11 +208,11 @@ class LoadState:
 
     @property
     def _forms(self) -> dict[str, Forms]:
-        """The forms of the texts in files for the existing table."""
+        """Return the forms of the texts in the files for the existing table."""
         return {} if self.anew else kept_forms(self.table.note)
 
     def loading(self, plan: LoadPlan, *, hasty: bool = False) -> LoadContext:
-        """The rules for reading the plan's files."""
+        """Return the rules by which the files of the plan are read."""
         size = sum(file.size_bytes for file in plan.load)
         progress = Progress(context=self.context, total=size * (2 if plan.anew and not hasty else 1))
         note = {} if plan.anew else self.table.note
@@ -224,9 +229,10 @@ class LoadState:
     def execute(
         self, plan: LoadPlan, evolved: EvolvedColumns | None = None, forms: Mapping[str, Forms] | None = None
     ) -> LoadResult:
-        """Load the planned files in one commit. If the table's columns must change, they are changed.
+        """Load the planned files in a single commit. If the new files require other columns, the columns of
+        the table are changed.
 
-        `forms` are those of the texts of all files. Raises DataError, InputError, ConcurrentCommitError,
+        `forms` are the forms of the texts in all files. Raises DataError, InputError, ConcurrentCommitError,
         StorageError.
         """
         if not plan.load and not plan.remove and self.table.delta is not None:
@@ -242,9 +248,10 @@ class LoadState:
 
     @property
     def may_expect_types(self) -> bool:
-        """Whether no row can be rejected.
+        """Return whether the reader may return typed values, because no row can be rejected.
 
-        Rejected rows are stored as they were read. That needs another way of reading.
+        Rejected rows are stored as they were read in the file. If rows can be rejected, the reader must
+        therefore return the values as they are in the file.
         """
         return not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL
 
@@ -380,13 +387,13 @@ class LoadState:
 
 
 def kept_forms(note: Mapping[str, Any]) -> dict[str, Forms]:
-    """The forms of a table's columns, from the record of its newest commit."""
+    """Return the forms of the columns of a table, from the record in its newest commit."""
     return {name: frozenset(map(Form, forms)) for name, forms in note.get("forms", {}).items()}
 
 
 def first_columns(loading: LoadContext, plan: LoadPlan) -> pa.Schema:
-    """Return the forms for a table that is loaded from these files completely: for the first time, or again.
-    Raises DataError."""
+    """Return the schema of a table into which all these files are loaded, either for the first time or
+    again. Raises DataError."""
     return (loading.first_schema(plan.load) if loading.expect_types else None) or loading.schema(plan.load)
 
 
@@ -427,7 +434,7 @@ def _nothing_left(plan: LoadPlan, noted: LoadRecord) -> DataError:
 
 
 def clear(folder: Path, context: JobContext) -> None:
-    """Delete the files that an attempt did not remove from the table's folder."""
+    """Delete files in the folder of the table that an earlier attempt left there."""
     rmtree(folder, ignore_errors=True)
     with suppress(OSError):  # the folder is not empty, or does not exist
         context.output.rmdir()

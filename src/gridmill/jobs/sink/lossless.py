@@ -1,4 +1,4 @@
-"""Detects the information that a conversion would lose: digits of numbers, leading zeros, parts of times."""
+"""Detects information that a conversion would lose: digits of numbers, leading zeros, parts of times."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 EXACT = 2**53
-"""Whole numbers up to this number are exact as floats. Only some of the larger whole numbers are exact."""
+"""All whole numbers up to this number can be stored exactly as floats. Only some larger whole numbers can be
+stored exactly."""
 _DIGITS = 15
-"""A float keeps at least this number of digits of any number, and at most 17."""
+"""A float stores at least this number of digits of any number, and at most 17 digits."""
 _WHOLE = r"^[+-]?[0-9]+$"
 _KEY = r"^([+-]?0([0-9]+|[xX][0-9a-fA-F]+)|\+[0-9]{7,})$"
 _NANOSECONDS = r"\.\d{6}\d*[1-9]"
@@ -19,30 +20,31 @@ _DAY_MICROSECONDS = 24 * 3600 * 10**6
 
 
 def has_keys(texts: pa.ChunkedArray) -> bool:
-    """Return whether one of the texts is a whole number that looks like a key.
+    """Return whether any text is a whole number that looks like a key.
 
-    Such numbers begin with a zero, as ZIP codes can, or have `+` before at least seven digits, as telephone
-    numbers do.
+    Numbers that look like a key begin with a zero, as ZIP codes can, or have `+` before at least seven
+    digits, as telephone numbers have.
     """
     return bool(pc.any(is_key(texts)).as_py())
 
 
 def is_key(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return for each text whether it looks like a key (see `has_keys`), or is a number like `0x1f`, which
-    Arrow reads."""
+    """Return for each text whether it looks like a key (see `has_keys`), or is a number such as `0x1f`,
+    which Arrow reads."""
     return pc.match_substring_regex(texts, _KEY)
 
 
 def inexact_rows(column: pa.ChunkedArray) -> Iterator[int]:
-    """The rows of whole numbers that a float cannot represent exactly, in order. The texts are trimmed
-    numbers."""
+    """Yield the rows with whole numbers that a float cannot represent exactly, in order. The texts in the
+    column are trimmed numbers."""
     for row, number in _large(column):
         if int(float(number)) != number:
             yield row
 
 
 def _large(column: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
-    """Return rows and values of whole numbers larger than 2^53. Some other numbers are included."""
+    """Yield the rows and values of whole numbers that are larger than 2^53. The function also yields some
+    other numbers."""
     kind = column.type
     if pa.types.is_integer(kind):
         ends = pc.min_max(column)
@@ -68,15 +70,15 @@ def _picked(column: pa.ChunkedArray, mask: pa.ChunkedArray) -> Iterator[tuple[in
 
 
 def is_beyond(column: pa.ChunkedArray) -> bool:
-    """Return whether a float is so large that it may have lost digits of a whole number."""
+    """Return whether any float is so large that it may have lost digits of a whole number."""
     ends = pc.min_max(pc.abs(column))
     most = ends["max"].as_py()
     return most is not None and most >= EXACT
 
 
 def count_rounded(column: pa.ChunkedArray) -> int:
-    """The number of values that lose digits as floats: whole numbers and decimals. The texts are trimmed
-    numbers."""
+    """Return the number of values (whole numbers and decimals) that lose digits if they are stored as
+    floats. The texts in the column are trimmed numbers."""
     if pa.types.is_decimal(column.type) and column.type.scale > 0:
         return 0 if column.type.precision <= _DIGITS else sum(map(_is_rounded, column.to_pylist()))
     return sum(1 for _ in inexact_rows(column))
@@ -87,7 +89,7 @@ def _is_rounded(value: Decimal | None) -> bool:
 
 
 def count_cut(column: pa.ChunkedArray) -> int:
-    """The number of times with fractions of a microsecond."""
+    """Return the number of times that have fractions of a microsecond."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         if kind.unit != "ns":

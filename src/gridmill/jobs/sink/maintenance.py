@@ -1,9 +1,10 @@
-"""Maintenance of a sink's table: compacts small data files and removes rows that are too old.
+"""Maintenance of the table of a sink: combines small data files, and removes rows that are too old.
 
-If a data file holds rows of several source files, its own metadata records them, in the order of its rows. So
-the record of the loaded source files stays with the data. A source file whose rows are all too old keeps an
-empty data file, so that it is not loaded again. Files of earlier versions are kept. `check_times` checks the
-time columns that a sink's outages and retention use.
+If a data file contains rows of several source files, the metadata of the data file lists the source files in
+the order of the rows. Therefore the data files themselves record which source files are loaded. If all rows
+of a source file are too old, the source file keeps an empty data file, so that it is not loaded again. Data
+files of earlier versions are not deleted. The function `check_times` checks the time columns that the
+outages and the retention of a sink use.
 """
 
 from collections import deque
@@ -36,27 +37,27 @@ from gridmill.jobs.sink.table import (
 
 SMALL_BYTES = 16 * 2**20
 MOST_SMALL = 32
-"""Small files are compacted in groups of this number. So a row is written again only when its file grows
-32-fold."""
+"""Small files are combined in groups of this number of files. With this number, a row is written again only
+when its file becomes 32 times as large."""
 YOUNG_SECONDS = 24 * 3600.0
-"""Unused data files younger than this number of seconds are kept, because another attempt may be about to
-commit them."""
+"""Unused data files that are younger than this number of seconds are kept, because another attempt may be
+about to commit them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionGroup:
-    """Parts of data files that become one file."""
+    """Parts of data files that are combined into a single file."""
 
     pieces: tuple[LoadedFile, ...]
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The files that the new file replaces."""
+        """Return the files that the new file replaces."""
         return tuple(dict.fromkeys(piece.path for piece in self.pieces))
 
 
 def by_path(loaded: Sequence[LoadedFile]) -> dict[str, list[LoadedFile]]:
-    """The pieces of each data file, in the order of its rows."""
+    """Return the pieces of each data file, in the order of the rows of the file."""
     loaded_files: dict[str, list[LoadedFile]] = {}
     for entry in loaded:
         loaded_files.setdefault(entry.path, []).append(entry)
@@ -64,7 +65,8 @@ def by_path(loaded: Sequence[LoadedFile]) -> dict[str, list[LoadedFile]]:
 
 
 def small_groups(loaded: Sequence[LoadedFile]) -> list[CompactionGroup]:
-    """Return the small files to combine; nothing while they are few. This function has no side effects."""
+    """Return the groups of small files to combine. The result is empty while there are only few small files.
+    This function has no side effects."""
     files = by_path([entry for entry in loaded if not entry.foreign])
     small = {
         path: pieces
@@ -83,11 +85,11 @@ def small_groups(loaded: Sequence[LoadedFile]) -> list[CompactionGroup]:
 
 
 def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> int | None:
-    """Compact the table and remove old rows in one commit; return the new version, or None if there is
-    nothing to do.
+    """Compact the table and remove old rows in a single commit. Return the new version, or None if nothing
+    was changed.
 
-    If another attempt changes the table at the same time, its change is kept and the next load repeats the
-    maintenance.
+    If another attempt changes the table at the same time, the change of the other attempt is kept, and the
+    next load repeats the maintenance.
     """
     loaded = table.loaded
     groups = small_groups(loaded)
@@ -109,20 +111,20 @@ def tidy(table: SinkTable, retain: Retain | None, now: float, folder: Path) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionCutoff:
-    """The rule of retention: rows whose `column` is before `cutoff` are removed; rows without a time are
+    """The rule of retention: rows whose `column` is before `cutoff` are removed, and rows without a time are
     kept."""
 
     column: str
     cutoff: datetime
 
     def keep_mask(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return for each row whether it is kept."""
+        """Return for each row whether the rule keeps it."""
         times = table[self.column].cast(pa.timestamp("us", "UTC"))
         young = pc.greater_equal(times, pa.scalar(self.cutoff, pa.timestamp("us", "UTC")))
         return pc.fill_null(young, True)
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """The rows that are kept."""
+        """Return the rows of the table that the rule keeps."""
         return table.filter(self.keep_mask(table))
 
 
@@ -144,7 +146,7 @@ def write_group(
     folder: Path,
     trim: RetentionCutoff | None = None,
 ) -> ParquetPart:
-    """Write one data file with the rows of the pieces."""
+    """Write a single data file with the rows of the pieces."""
     files = by_path(group.pieces)
     counts = [count for path, pieces in files.items() for count in _counts(table.path / path, pieces, trim)]
     if len(group.pieces) == 1:
@@ -164,7 +166,7 @@ def write_group(
 
 
 def _counts(path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | None) -> list[int]:
-    """Return for each piece of one data file the number of rows that are kept."""
+    """Return for each piece of a data file the number of rows that retention keeps."""
     as_before = [piece.rows for piece in pieces]
     if trim is None:
         return as_before
@@ -182,9 +184,9 @@ def _counts(path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | No
 def _rows(
     path: Path, pieces: Sequence[LoadedFile], trim: RetentionCutoff | None, column: str | None = None
 ) -> Iterator[pa.Table]:
-    """Yield the rows of the pieces of one data file. The file is read once for all its pieces.
+    """Yield the rows of the pieces of a data file. The file is read only once for all pieces.
 
-    With `column`, only this column is read, if the file has it.
+    With `column`, only this column is read, if the file has such a column.
     """
     stretches, at = _stretches(pieces), 0
     with pq.ParquetFile(path) as file:
@@ -204,7 +206,8 @@ def _rows(
 
 
 def _stretches(pieces: Sequence[LoadedFile]) -> deque[tuple[int, int]]:
-    """Return the ranges of rows of these pieces of one data file. Adjacent pieces share one range."""
+    """Return the ranges of rows of these pieces of a data file. Adjacent pieces are merged into a single
+    range."""
     result: deque[tuple[int, int]] = deque()
     for piece in sorted((one for one in pieces if one.rows), key=lambda one: one.start):
         begins, ends = piece.start, piece.start + piece.rows
@@ -217,7 +220,7 @@ def _stretches(pieces: Sequence[LoadedFile]) -> deque[tuple[int, int]]:
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Convert the rows to the types of the schema.
 
-    Whole numbers that a float cannot represent have been excluded before.
+    The caller has already excluded whole numbers that a float cannot represent.
     """
     filled = {name for name in rows.column_names if rows[name].null_count < rows.num_rows}
     columns = [
@@ -236,10 +239,10 @@ def _empty(path: Path, schema: pa.Schema) -> ParquetPart:
 
 
 def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
-    """Delete data files that belong neither to one of these versions nor to the newest version; return their
-    number.
+    """Delete the data files that belong neither to these versions nor to the newest version. Return the
+    number of deleted files.
 
-    Recent files are kept, because another attempt may be about to commit them.
+    Recent files are not deleted, because another attempt may be about to commit them.
     """
     old = (path for path in folder.glob("*.parquet") if now - path.stat().st_mtime > YOUNG_SECONDS)
     unused = {path.name for path in old}
@@ -253,8 +256,8 @@ def remove_unused(folder: Path, versions: Iterable[int], now: float) -> int:
 
 
 def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[ParquetPart]:
-    """If the plan removes only a part of a data file, write the other rows to a new file. Return all new
-    files."""
+    """If the plan removes only some rows of a data file, write the other rows to a new file. Return all new
+    data files."""
     if plan.anew or not plan.remove:
         return []
     gone = set(plan.remove)
@@ -268,8 +271,8 @@ def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[ParquetPart]:
 
 
 def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
-    """Return a whole number of the column, in the kept rows, that a float cannot represent exactly; None if
-    there is none."""
+    """Return a whole number in the rows of the column that stay in the table, if a float cannot represent
+    the number exactly. Return None if there is no such number."""
     if table.schema.field(name).type != pa.int64():
         return None
     gone = set(plan.remove)
@@ -285,8 +288,8 @@ def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
 
 
 def rewrite(table: SinkTable, plan: LoadPlan, schema: pa.Schema, folder: Path) -> list[ParquetPart]:
-    """Write the kept rows of the table to files with wider types. Each file still records its source
-    files."""
+    """Write the rows that stay in the table to files with wider types. Each new file still records its
+    source files."""
     gone = set(plan.remove)
     kept = {
         path: tuple(piece for piece in pieces if piece not in gone)

@@ -1,11 +1,13 @@
-"""Metrics and drift of a load, measured by one query that runs beside the writer, and on a small sample.
+"""Metrics and drift of a load. A query that runs beside the writer and a small sample of the rows measure
+them.
 
-Drift measures how much the distribution of a column's values changed since the previous load: the population
-stability index (PSI). PSI is the sum of (p - q) ln(p / q) over bins, where p and q are the shares in both
-loads (N. Siddiqi, Credit Risk Scorecards, 2006, ch. 8; it is Jeffreys' divergence). A PSI below 0.1 is
-usually called stable, above 0.25 shifted. Without any drift, PSI / (1/n + 1/m) is approximately chi-square
-with one degree of freedom less than the number of bins (B. Yurdakul and J. Naranjo, Statistical properties of
-the population stability index, 2020). Small loads differ by chance, and there is no warning for them.
+Drift shows how much the distribution of the values in a column changed since the previous load. It is
+measured by the population stability index (PSI). PSI is the sum of (p - q) ln(p / q) over bins, where p and
+q are the fractions of the rows in a bin in both loads (N. Siddiqi, Credit Risk Scorecards, 2006, ch. 8; it
+is Jeffreys' divergence). Usually a PSI below 0.1 is called stable, and a PSI above 0.25 is called shifted.
+Without any drift, PSI / (1/n + 1/m) is approximately chi-square distributed. The degrees of freedom are the
+number of bins minus one (B. Yurdakul and J. Naranjo, Statistical properties of the population stability
+index, 2020). Small loads differ by chance, and Gridmill prints no warning for such differences.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,14 +35,15 @@ from gridmill.jobs.sink.column_stats import ColumnTally, Facts, extremes
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4
-"""The number of batches between the writer and the query: the faster of them may be ahead by this number."""
+"""The number of batches between the writer and the query. The faster of them may be ahead by at most this
+number of batches."""
 _PATIENCE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
 class RowSample:
-    """A sample of every n-th row, at most twice SAMPLE_ROWS. Only the order of the rows decides which rows
-    are in the sample."""
+    """A sample of every n-th row, of at most twice SAMPLE_ROWS rows. The sample depends only on the order of
+    the rows."""
 
     step: int = 1
     _next: int = 0
@@ -48,7 +51,7 @@ class RowSample:
     _rows: int = 0
 
     def see(self, rows: pa.RecordBatch) -> None:
-        """Add the rows at the sampling steps."""
+        """Add every n-th of these rows to the sample."""
         picked = range(self._next, rows.num_rows, self.step)
         self._next = (picked[-1] + self.step if picked else self._next) - rows.num_rows
         if not picked:
@@ -74,8 +77,8 @@ class RowSample:
 def _texts(rows: pa.RecordBatch, *, once: bool = False) -> pa.RecordBatch:
     """Return dictionary-encoded texts as plain texts.
 
-    With `once`, each distinct text occurs only once, and the other values are missing, because such a column
-    is faster to count.
+    With `once`, each distinct text occurs only once and the other values are missing, because the distinct
+    values of such a column are counted faster.
     """
     for at, item in enumerate(rows.schema):
         if pa.types.is_dictionary(item.type):
@@ -99,9 +102,10 @@ def _set() -> Event:
 
 @dataclass(slots=True)
 class LoadMetrics:
-    """Measures the rows of one load while they are written.
+    """Measures the rows of a load while they are written.
 
-    `own` are the sink's own metrics, SQL over all rows. Their `values` are available after the last row.
+    `own` are the metrics that the sink declares, as SQL over all rows. The `values` of these metrics are
+    available after the last row.
     """
 
     context: JobContext
@@ -116,7 +120,7 @@ class LoadMetrics:
     _error: BaseException | None = None
 
     def passing(self, batches: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """Yield the same batches, and measure their rows."""
+        """Yield the batches unchanged, and measure their rows."""
         for batch in batches:
             if batch.num_rows:
                 self._put(batch)
@@ -153,7 +157,8 @@ class LoadMetrics:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """A context in which `passing` measures rows. The results are available after the context."""
+        """Return a context in which `passing` measures rows. The results are available after the end of the
+        context."""
         self._done.clear()
         thread = Thread(target=self._work, name="measure", daemon=True)
         thread.start()
@@ -177,13 +182,13 @@ class LoadMetrics:
             return
 
     def again(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Measure other rows instead of the rows that were measured before."""
+        """Measure these rows instead of the rows that were measured before."""
         self.sample, self.tally = RowSample(), ColumnTally()
         self._measure(batches)
 
     def columns(self, paths: Iterable[Path]) -> Facts:
-        """Return the statistics of each column except nested columns, for the measured rows, which are in
-        these files.
+        """Return the statistics of each column that is not nested, for the measured rows, which are stored
+        in these files.
 
         The statistics are JSON values: nulls and distinct; min and max except for bytes; mean and std for
         numbers.
@@ -201,9 +206,10 @@ class LoadMetrics:
 def measure(
     context: JobContext, rows: pa.RecordBatchReader, own: Mapping[str, str]
 ) -> tuple[Mapping[str, int], Mapping[str, Any]]:
-    """Return the number of distinct values per column (approximate: HyperLogLog), and the sink's own metrics.
+    """Return the approximate number of distinct values in each column (HyperLogLog), and the values of the
+    metrics that the sink declares.
 
-    Raises InputError for an own metric that is not an SQL aggregate.
+    Raises InputError for a declared metric that is not an SQL aggregate.
     """
     plain = [item.name for item in rows.schema if not pa.types.is_nested(item.type)]
     selections = [f"approx_count_distinct({quoted(name)})" for name in plain]
@@ -234,7 +240,8 @@ def _no_metric(own: Mapping[str, str], error: duckdb.Error) -> InputError:
 
 
 def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]) -> None:
-    """Compute the sink's own metrics on no rows. Raises InputError with the name of the metric that fails."""
+    """Compute the metrics that the sink declares on a table without rows. Raises InputError with the name of
+    the metric that causes an error."""
     for name, sql in own.items():
         with open_engine(context, {"loaded": schema.empty_table()}) as engine:
             check_syntax(engine, sql, f"sink.metrics.{name}")
@@ -248,19 +255,21 @@ def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]
 
 BINS = 10
 VALUES = 20
-"""The number of bins of a text column: its most frequent values. All other values share one bin."""
+"""The number of bins of a text column. Each of the most frequent values has a bin. All other values are
+counted in a common bin."""
 _KEY_SHARE = 0.5
-"""If a column of texts or whole numbers has more distinct values than this share of the rows, it counts as a
-key: its values are new in every load."""
+"""The limit for keys: if the number of distinct texts or whole numbers in a column divided by the number of
+rows is larger, the column counts as a key. A key has new values in every load."""
 _SIGMAS = 3.0
 
 Histogram = Mapping[str, Any]
-"""`edges` (for numbers) or `values` (for text), and `counts`: one count per bin, and as the last count the
-number of missing values."""
+"""A histogram of a column: `edges` (for numbers) or `values` (for texts), and `counts`. `counts` contains
+the number of values in each bin, and as its last number the number of missing values."""
 
 
 def histograms(sample: pa.Table) -> dict[str, Histogram]:
-    """Return the histogram of every column that can drift. Times, keys and nested columns cannot."""
+    """Return the histogram of every column for which drift is measured. Drift is not measured for times,
+    keys and nested columns."""
     by_column = {name: _histogram(sample[name]) for name in sample.column_names}
     return {name: histogram for name, histogram in by_column.items() if histogram is not None}
 
@@ -280,7 +289,8 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _counted(column: pa.ChunkedArray) -> dict[Any, int]:
-    """The frequency of each value, in order of first occurrence; None is the missing value."""
+    """Return the frequency of each value, in the order of first occurrence. The key None is the missing
+    value."""
     counted = pc.value_counts(column)
     values, counts = counted.field("values").to_pylist(), counted.field("counts").to_pylist()
     return dict(zip(values, counts, strict=True))
@@ -312,8 +322,8 @@ def _of_numbers(column: pa.ChunkedArray) -> Histogram | None:
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Return the numbers of a column. NaN and infinity count as missing, because JSON cannot represent them
-    as edges of bins."""
+    """Return the numbers of a column. NaN and infinity count as missing values, because JSON cannot
+    represent them as edges of bins."""
     values: npt.NDArray[Any] = column.drop_null().to_numpy()
     result: npt.NDArray[Any] = values[np.isfinite(values)]
     return result
@@ -327,7 +337,8 @@ def _by_edge(column: pa.ChunkedArray, edges: Sequence[Any]) -> list[int]:
 
 
 def drifts(before: Mapping[str, Histogram], sample: pa.Table) -> dict[str, float]:
-    """Return the PSI of every column of the previous load against a sample of this load.
+    """Return the PSI between the previous load and a sample of this load, for every column of the previous
+    load.
 
     If chance can explain the difference of a column, its PSI is 0.
     """
@@ -359,6 +370,7 @@ def _psi(before: Sequence[int], now: Sequence[int]) -> float:
 
 
 def _shares(counts: Sequence[int]) -> list[float]:
-    """Return the share of each bin. Half a row is added to each bin, so that no bin is empty."""
+    """Return the fraction of the values in each bin. Half a row is added to each bin, so that no bin is
+    empty."""
     total = sum(counts) + len(counts) / 2
     return [(count + 0.5) / total for count in counts]

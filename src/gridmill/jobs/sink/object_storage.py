@@ -1,4 +1,4 @@
-"""Object storage (S3, Google) as a source: lists objects by prefix, compares their ETags, and downloads new
+"""Reads from object storage (S3, Google): lists objects by prefix, compares their ETags, and downloads new
 objects."""
 
 import hashlib
@@ -26,14 +26,15 @@ from gridmill.jobs.sink.source import SourceFiles, SourceRequest
 _WILD = re.compile(r"[*?\[]")
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
-"""Timeouts for the time without any byte. The download of a large object may take longer."""
+"""The timeouts for the time in which no byte is received. The download of a large object may take longer
+than these timeouts."""
 _CHUNK_BYTES = 2**20
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """Return the objects that match the paths now, each once.
+    """Return the objects that currently match the paths of the source, each object once.
 
-    Raises DataError if there is none, InputError if access is denied, UnavailableError.
+    Raises DataError if no object matches, InputError if access is denied, UnavailableError.
     """
     source_files: dict[str, SourceFile] = {}
     now = time.time()
@@ -53,7 +54,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """One object, as the listing describes it."""
+    """An object in object storage, as the listing describes it."""
 
     store: S3Store | GCSStore
     beginning: str
@@ -64,11 +65,11 @@ class StoredObject:
 
     @property
     def name(self) -> str:
-        """The object's URL in the form that a pipeline uses."""
+        """Return the URL of the object in the form that a pipeline file uses."""
         return f"{self.beginning}{self.path}"
 
     def described(self, request: SourceRequest) -> SourceFile:
-        """The object as a source file."""
+        """Return the object as a source file."""
         key = key_of(self.name)
         file = described(
             request.source,
@@ -81,8 +82,8 @@ class StoredObject:
         return replace(file, changed_ns=self.changed_ns)
 
     def fetch(self, path: Path, most_bytes: int | None = None) -> None:
-        """Download the listed version of the object. Raises UnavailableError if the object was changed since
-        it was listed."""
+        """Download the version of the object that was listed. Raises UnavailableError if the object was
+        changed after it was listed."""
         download(self._open_at, path, self.name, most_bytes)
 
     def _open_at(self, start: int) -> HttpBody:
@@ -137,7 +138,8 @@ def _tag(meta: Any) -> str:  # noqa: ANN401  obstore's ObjectMeta
 
 
 def _s3(source: Source, bucket: str) -> S3Store:
-    """Credentials and region come from the environment (AWS_ACCESS_KEY_ID, ...)."""
+    """Open a bucket of S3. The credentials and the region come from environment variables
+    (AWS_ACCESS_KEY_ID, ...)."""
     if source.endpoint is None:
         return S3Store(bucket, retry_config=_RETRIES, client_options=_client())
     return S3Store(
@@ -150,7 +152,8 @@ def _s3(source: Source, bucket: str) -> S3Store:
 
 
 def _gcs(source: Source, bucket: str) -> GCSStore:
-    """Credentials come from the environment (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
+    """Open a bucket of Google Cloud Storage. The credentials come from the environment
+    (GOOGLE_APPLICATION_CREDENTIALS, ...)."""
     if source.endpoint is None:
         return GCSStore(bucket, retry_config=_RETRIES, client_options=_client())
     return GCSStore(
@@ -173,8 +176,8 @@ _KEYS = {
 
 
 def _expression(pattern: str) -> str:
-    """A glob pattern as a regular expression: `*` and `?` match within a folder, `**/` matches
-    any folders."""
+    """Return a glob pattern as a regular expression, in which `*` and `?` match within a folder, and `**/`
+    matches any folders."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
     wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(

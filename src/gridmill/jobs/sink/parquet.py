@@ -1,4 +1,4 @@
-"""The Parquet reader, which reads the file's own types, batch by batch."""
+"""The Parquet reader returns the types that the file defines, batch by batch."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,31 +16,31 @@ from gridmill.jobs.sink.formats import ExpectedTypes, Seen, Types, check_names
 
 BATCH_ROWS = 65_536
 _CODED_BYTES = 4
-"""If texts have fewer bytes than this on average, dictionary encoding saves no memory."""
+"""If texts have fewer bytes than this number on average, dictionary encoding saves no memory."""
 
 
 @dataclass(slots=True)
 class ParquetReader:
-    """A Parquet file."""
+    """Reads a Parquet file."""
 
     file: SourceFile
     source: Source
 
     def names(self) -> tuple[str, ...]:
-        """The columns. Raises DataError."""
+        """Return the names of the columns. Raises DataError."""
         with self._opened() as parquet:
             return tuple(parquet.schema_arrow.names)
 
     def schema(self) -> pa.Schema:
-        """The columns and their types. Raises DataError."""
+        """Return the columns and their types. Raises DataError."""
         with self._opened() as parquet:
             return parquet.schema_arrow
 
     def batches(
         self, columns: tuple[str, ...] | None, seen: Seen, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """Yield all rows. If the file stores texts dictionary-encoded, they stay so, even the texts in
-        `haste`."""
+        """Yield all rows of the file. If the file stores texts dictionary-encoded, the texts stay
+        dictionary-encoded, even if `haste` contains their columns."""
         done = 0
         with self._opened(haste.types if haste else None) as parquet:
             total = max(1, parquet.metadata.num_rows)
@@ -51,7 +51,7 @@ class ParquetReader:
                 yield pa.Table.from_batches([batch])
 
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
-        """Return None for each row: Parquet files have no lines."""
+        """Yield None for each row, because Parquet files have no lines."""
         return (None for _ in rows)
 
     @contextmanager
@@ -76,7 +76,8 @@ class ParquetReader:
 
 
 def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
-    """Return the text columns, also by `types`, that are dictionary-encoded in the whole file."""
+    """Return the numbers of the text columns (also of those that `types` expects as texts) that are
+    dictionary-encoded in the complete file."""
     metadata = parquet.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return [

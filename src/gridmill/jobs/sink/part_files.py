@@ -1,8 +1,10 @@
-"""Data files that the parts of a sink job wrote from source files, for the attempt that commits.
+"""Data files that the parts of a sink job wrote from source files. The attempt that commits the load uses
+them.
 
-That attempt decides which files to load as if there were no parts. It uses a part's file only if the part
-read the same content, by the same rules, into the same columns. Otherwise it reads the source file itself. So
-it does not matter if the source changes between the part and the attempt.
+The attempt that commits the load plans which files to load as if the job had no parts. The attempt uses the
+data files of a part only if the part read the same content, by the same rules, into the same columns.
+Otherwise the attempt reads the source file itself. Therefore the result is correct even if the source
+changes between the part and the attempt.
 """
 
 import json
@@ -29,12 +31,12 @@ TOLD_FILE = ".told.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
-    """A source file (`key`, `content`, its size, its modification time and its last change) that a part has
-    read.
+    """A source file (`key`, `content`, its size, its modification time and its last change) that a part of
+    the job has read.
 
-    It has the data files of the good rows and of the rejected rows, as paths below the part's folder. `rows`
-    is the number of rows that were read. `reasons` counts the reasons of `rejected` rows, `lost` the values
-    that were not kept completely.
+    The record contains the data files of the valid rows and of the rejected rows, as paths below the folder
+    of the part. `rows` is the number of rows that were read. `reasons` counts the reasons of `rejected`
+    rows. `lost` counts the values that lost information.
     """
 
     key: str
@@ -53,11 +55,11 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartResult:
-    """The output of one part.
+    """The output of a part of a sink job.
 
-    It records the `rules` and the columns that the part used, and the versions of the sinks that foreign keys
-    reference. `inferred` means that the part itself inferred the columns: a table of only the part's files
-    would have them.
+    It records the `rules` and the columns that the part used, and the versions of the sinks that foreign
+    keys reference. `inferred` means that the part itself inferred the columns. A table that contains only
+    the files of this part would have these columns.
     """
 
     rules: int
