@@ -1,11 +1,13 @@
-"""Draws the diagrams of the documentation as SVG.
+"""Draws the diagrams of the documentation, and what a terminal shows, as SVG.
 
 They are 400 units wide, so that a phone shows their text at its size, and have colours for light and dark
 screens.
 """
 
+import re
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 WIDTH = 400
 _LINE = 17
@@ -13,9 +15,11 @@ _LINE = 17
 _CHARACTER, _MONO = 6.25, 7.3
 """The widest average of a character of a line in the fonts below, at 12.5 units."""
 _STYLE = """
-svg { --paper: #ffffff; --ink: #1f2933; --soft: #52606d; --box: #e6f4f1; --edge: #00897b; --loud: #b4540a }
+svg { --paper: #ffffff; --ink: #1f2933; --soft: #52606d; --box: #e6f4f1; --edge: #00897b; --loud: #b4540a;
+  --good: #1f7a48 }
 @media (prefers-color-scheme: dark) {
-  svg { --paper: #1e2129; --ink: #e4e7eb; --soft: #a3aebb; --box: #21423f; --edge: #4db6ac; --loud: #f0a35e }
+  svg { --paper: #1e2129; --ink: #e4e7eb; --soft: #a3aebb; --box: #21423f; --edge: #4db6ac; --loud: #f0a35e;
+    --good: #6cc794 }
 }
 .paper { fill: var(--paper) }
 .box { fill: var(--box); stroke: var(--edge); stroke-width: 1.2 }
@@ -31,6 +35,8 @@ text { font: 12.5px system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fi
 .title { font-weight: 600 }
 .soft { fill: var(--soft) }
 .loud { fill: var(--loud) }
+.good { fill: var(--good) }
+.edge { fill: var(--edge) }
 .code { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: 12px }
 """
 
@@ -295,7 +301,45 @@ def grid_picture() -> str:
     return picture.svg
 
 
+_SHADES = {"1": "title", "32": "good", "36": "edge"}
+"""The classes of the codes with which a terminal is told to write bold, green and cyan."""
+_SHADED = re.compile(r"\x1b\[(\d+)m(.*?)\x1b\[0m")
+_CELL = re.compile(r"\S+(?: \S+)*")
+
+
+def terminal_picture() -> str:
+    """The end of `gridmill run` in a terminal, from its recording in docs/terminal.txt."""
+    picture = Picture(
+        "gridmill run in a terminal",
+        "A table with the state, the time and the metrics of five jobs, which all succeeded. Below it: why "
+        "the jobs were executed, the time of the run, the rows that were dropped with the reasons, the best "
+        "model, and the file of the report.",
+    )
+    x, y = 14, 26
+    picture.text(x, y, "$ gridmill run examples/shops/short.yaml", "code soft")
+    for line in (Path(__file__).parent / "terminal.txt").read_text("utf-8").splitlines():
+        y += _LINE
+        for column, words, kind in _cells(line):
+            picture.text(x + column * _MONO, y, words, f"code {kind}".strip())
+    return picture.svg
+
+
+def _cells(line: str) -> list[tuple[int, str, str]]:
+    """The column, the text and the class of each cell of a line. Two spaces end a cell, so that columns stay
+    below each other in every font."""
+    cells, column, place = [], 0, 0
+    for shaded in [*_SHADED.finditer(line), None]:
+        plain = line[place : shaded.start() if shaded else len(line)]
+        pieces = [(plain, "")] + ([(shaded[2], _SHADES.get(shaded[1], ""))] if shaded else [])
+        for text, kind in pieces:
+            cells += [(column + cell.start(), cell[0], kind) for cell in _CELL.finditer(text)]
+            column += len(text)
+        place = shaded.end() if shaded else place
+    return cells
+
+
 PICTURES = {
+    "docs/img/terminal.svg": terminal_picture,
     "docs/img/grid.svg": grid_picture,
     "docs/img/run.svg": run_picture,
     "docs/img/farm.svg": farm_picture,
