@@ -1,5 +1,5 @@
-"""Records of the advice on workers: the bottleneck of a job, the gain of more workers, and the best
-number."""
+"""This module has the records of the advice on workers: the bottleneck of a job, the gain of more workers,
+and the best number of workers."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,7 +8,7 @@ from gridmill.domain.frozen import dataclass
 
 
 class Bottleneck(StrEnum):
-    """The resource or the wait that takes most of the time of a job's workers."""
+    """The resource or the kind of waiting that takes most of the time of a job's workers."""
 
     CPU = "cpu"
     DISK = "disk"
@@ -16,7 +16,7 @@ class Bottleneck(StrEnum):
 
 
 class ScalingLawKind(StrEnum):
-    """The law that the measured times follow."""
+    """The law that the measured times of a job follow when its number of workers grows."""
 
     AMDAHL = "amdahl"
     USL = "usl"
@@ -25,10 +25,11 @@ class ScalingLawKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingLaw:
-    """The fitted law, as shares of the time with one worker. `serial` is the part that more workers do not
-    shorten (Amdahl's serial share, the contention of the USL, or the part of a queue that one worker does at
-    a time). `coherence` is the cost of each pair of workers (the second cost of the USL; 0 for other laws).
-    `noise` is the standard deviation of single attempts from the law, as a share."""
+    """A law that was fitted to measured times; its values are fractions of the time with one worker.
+    `serial` is the fraction of the time that more workers do not shorten (Amdahl's serial fraction, the
+    contention of the USL, or the part of a queue that only one worker can process at a time). `coherence` is
+    the cost of each pair of workers (the second cost of the USL; 0 for all other laws). `noise` is the
+    standard deviation of single attempts from the law, as a fraction of their time."""
 
     kind: ScalingLawKind
     serial: float
@@ -38,8 +39,10 @@ class ScalingLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingMeasurement:
-    """A measured attempt. `seconds` is the time for all of the data. If the attempt had only a `share` of the
-    data, as a `probe` has, the measured time is scaled. `speedup` is the speed-up over one worker by the law.
+    """The measured time of one attempt with its number of workers. `seconds` is the time that the attempt
+    needs for all of the data. If the attempt processed only the fraction `share` of the data, as a `probe`
+    does, the measured time is scaled to all of the data. `speedup` is the speed-up over one worker that the
+    law gives.
     """
 
     attempt_id: str
@@ -52,8 +55,8 @@ class ScalingMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerForecast:
-    """The forecast for a number of workers: wall seconds, speed-up over one worker with its 90 %
-    prediction interval, and `cost`, worker-seconds relative to those of one worker."""
+    """The forecast for a number of workers: wall seconds, speed-up over one worker with its 90 % prediction
+    interval, and `cost`, which is the number of worker-seconds relative to one worker."""
 
     workers: int
     seconds: float
@@ -65,8 +68,8 @@ class WorkerForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A run that would add a measurement, with `workers` workers on a share of the data. The results of the
-    run are not kept."""
+    """A proposed run that would add a measurement, with `workers` workers on the fraction `share` of the
+    data. Gridmill does not store the results of such a run."""
 
     workers: int
     share: float
@@ -75,12 +78,13 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice on one job, `pipeline/job`. `shares` are the parts of the workers' time and add up to 1: on a
-    CPU (`cpu`), ready without a CPU (`delay`), waiting for the disk (`disk`) and other waiting (`waiting`).
-    `why` explains the shares in sentences. `unknown` lists the facts that are not known yet, and `probes` the
-    smallest runs that would measure these facts. `worth` is the recommended number of workers, by `rule`.
-    `serial_seconds`, `opening_seconds` and `work_seconds` are the times of one worker for all `rows`: before
-    and after the shards, for loading inputs such as the model, and for the shards."""
+    """The advice on the number of workers of one job, `pipeline/job`. `shares` are the fractions of the
+    workers' time, and add up to 1: on a CPU (`cpu`), ready without a CPU (`delay`), waiting for the disk
+    (`disk`) and other waiting (`waiting`). `why` explains these fractions in sentences. `unknown` lists the
+    facts that are not known yet, and `probes` lists the smallest runs that would measure these facts.
+    `worth` is the recommended number of workers, and `rule` is the rule that recommends it.
+    `serial_seconds`, `opening_seconds` and `work_seconds` are times of one worker for all `rows`: the time
+    before and after the shards, the time to load inputs such as the model, and the time for the shards."""
 
     job: str
     work: str
@@ -102,5 +106,5 @@ class Advice:
     probes: tuple[Probe, ...] = ()
 
     def forecast(self, workers: int) -> WorkerForecast | None:
-        """The forecast for that number of workers, or None if there is none."""
+        """Return the forecast for that number of workers, or None if the advice has no such forecast."""
         return next((line for line in self.forecasts if line.workers == workers), None)

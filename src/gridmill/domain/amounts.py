@@ -1,7 +1,8 @@
-"""Amounts of CPUs, memory and GPUs, and the parsing and printing of sizes, durations, counts and numbers.
+"""This module has the amounts of CPUs, memory and GPUs, and functions that parse and print sizes, durations,
+counts and numbers.
 
-This module also numbers the shares of shared GPUs: each GPU counts as several shares, numbered consecutively
-(shares 0 to 3 belong to the first GPU).
+This module also numbers the shares of GPUs that jobs share: each GPU has several shares, which are numbered
+consecutively (shares 0 to 3 belong to the first GPU).
 """
 
 import re
@@ -35,7 +36,8 @@ _NOT_SECONDS = {
     "Ms": "Ms can mean milliseconds or months; write ms for milliseconds",
     "MS": "MS can mean milliseconds or months; write ms for milliseconds",
 }
-"""Ambiguous or unsupported units, and the message with which `parse_seconds` rejects each of them."""
+"""Units of time that are ambiguous or unsupported, each with the message with which `parse_seconds` rejects
+it."""
 _NOT_PERIODS = {
     "M": "M can mean minutes or months; write m for minutes, mo for months",
     "Ms": "Ms can mean milliseconds or months; write ms or mo",
@@ -52,7 +54,7 @@ _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """CPUs (cores, may be fractional), memory in bytes, whole GPUs."""
+    """A number of CPUs (cores, may be fractional), a memory size in bytes, and a number of whole GPUs."""
 
     cpus: float = 0.0
     memory_bytes: int = 0
@@ -73,7 +75,7 @@ class Amounts:
         )
 
     def fits_in(self, other: "Amounts") -> bool:
-        """Whether every amount is at most the same amount of `other`."""
+        """Return whether each amount is at most as large as the same amount of `other`."""
         return (
             self.cpus <= other.cpus + 1e-9
             and self.memory_bytes <= other.memory_bytes
@@ -82,7 +84,7 @@ class Amounts:
 
 
 class Months(float):
-    """A period of whole calendar months. As a number it is the count of months."""
+    """A period of a whole number of calendar months. As a number, the period is its count of months."""
 
 
 def _parse(
@@ -101,7 +103,8 @@ def _parse(
 
 
 def parse_bytes(text: str | int) -> int:
-    """Parse a size, as `512MiB`, `2GB`, `2G` (binary, as in Slurm and Kubernetes) or a number of bytes.
+    """Parse a size, written as `512MiB`, `2GB`, `2G` (binary, as in Slurm and Kubernetes) or a number of
+    bytes.
 
     Raises InputError.
     """
@@ -109,8 +112,8 @@ def parse_bytes(text: str | int) -> int:
 
 
 def check_memory(memory_bytes: int | None, place: str = "") -> None:
-    """Raise InputError for less than 1 MiB: a number without a unit means bytes, and so few bytes are
-    probably a number whose unit was forgotten."""
+    """Raise InputError if the memory is less than 1 MiB: a number without a unit means bytes, so the user
+    probably forgot the unit of such a small number."""
     if memory_bytes is not None and memory_bytes < MIB:
         raise InputError(
             f"{memory_bytes:,} bytes of memory are too few for any job",
@@ -120,7 +123,7 @@ def check_memory(memory_bytes: int | None, place: str = "") -> None:
 
 
 def parse_seconds(text: str | float) -> float:
-    """Parse a duration, as `250ms`, `30s`, `5m`, `2h`, `1d`, `2w` or a number of seconds. Raises
+    """Parse a duration, written as `250ms`, `30s`, `5m`, `2h`, `1d`, `2w` or a number of seconds. Raises
     InputError."""
     match = _NUMBER.fullmatch(str(text))
     if match is not None and match[2] in _MONTHS:
@@ -132,7 +135,7 @@ def parse_seconds(text: str | float) -> float:
 
 
 def parse_period(text: str | float) -> float | Months:
-    """Parse a period: seconds, written as for `parse_seconds`, or months, as `6mo` or `1y`. Raises
+    """Parse a period: either a duration as for `parse_seconds`, or months, written as `6mo` or `1y`. Raises
     InputError."""
     match = _NUMBER.fullmatch(str(text))
     if match is None or match[2] not in _MONTHS:
@@ -149,17 +152,17 @@ def parse_number(text: str) -> float:
 
 
 def parse_count(text: str | int) -> int:
-    """Parse a count, as `250k`, `1M`, `2B` or a number. Raises InputError."""
+    """Parse a count, written as `250k`, `1M`, `2B` or a number. Raises InputError."""
     return int(_parse(str(text), _COUNTS, "a count", "250k, 1M or 42"))
 
 
 def show_count(count: int, thing: str) -> str:
-    """`1 job`, `2 jobs`, `1,000 jobs`."""
+    """Format a count with its noun, for example `1 job`, `2 jobs`, `1,000 jobs`."""
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def show_bytes(count: float) -> str:
-    """`1.5 GiB`: the size in the largest binary unit in which it is at least 1."""
+    """Format a size in the largest binary unit in which it is at least 1, for example `1.5 GiB`."""
     for unit, size in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if count >= size:
             return f"{count / size:.1f} {unit}".replace(".0 ", " ")
@@ -167,7 +170,7 @@ def show_bytes(count: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """`350 ms`, `4.2 s`, `3 m 05 s`, `2 h 10 m`."""
+    """Format a duration, for example `350 ms`, `4.2 s`, `3 m 05 s`, `2 h 10 m`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -179,8 +182,8 @@ def show_seconds(seconds: float) -> str:
 
 
 def show_period(seconds: float | None, months: int | None = None) -> str:
-    """`6mo`, `1y`, `7d`, `90m`, `45s`: the period as in a declaration, in the largest unit that divides
-    it."""
+    """Format a period as in a declaration, in the largest unit that divides the period, for example `6mo`,
+    `1y`, `7d`, `90m`, `45s`."""
     if months:
         return f"{months // 12}y" if months % 12 == 0 else f"{months}mo"
     for unit, size in (("d", 86_400.0), ("h", 3600.0), ("m", 60.0)):
@@ -190,18 +193,20 @@ def show_period(seconds: float | None, months: int | None = None) -> str:
 
 
 def show_factor(value: float) -> str:
-    """`1.6`, `30`, `120`: two significant digits below 10, and whole numbers from 10 on."""
+    """Format a factor with two significant digits below 10, and as a whole number from 10 upwards, for
+    example `1.6`, `30`, `120`."""
     return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 
 def show_number(value: float) -> str:
-    """`26,115` for whole numbers, `0.1234` (four significant digits) for others. Negative zero is `0`."""
+    """Format a whole number as `26,115`, and any other number with four significant digits as `0.1234`.
+    Negative zero is formatted as `0`."""
     value += 0.0
     return f"{value:,.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 
 def about(seconds: float) -> str:
-    """`40 min`: a duration rounded to two digits, because a forecast is not more precise."""
+    """Format a duration as `40 min`, rounded to two digits, because a forecast is not more precise."""
     if seconds < 1:
         return "< 1 s"
     if seconds < 90:
@@ -210,21 +215,23 @@ def about(seconds: float) -> str:
 
 
 def roughly(seconds: float) -> str:
-    """`about 12 min`: a duration rounded to minutes, because the text is printed again at each change."""
+    """Format a duration as `about 12 min`, rounded to minutes, because the text is printed again at each
+    change."""
     return f"about {about(seconds)}" if seconds >= 60.0 else "less than a minute"
 
 
 GPU_SHARES = "gpu_shares"
-"""A setting of the local site: the number of shares of each of its GPUs."""
+"""The name of a setting of the local site: the number of shares of each of its GPUs."""
 POD_GPUS, POD_GPU_SHARES = "GRIDMILL_GPUS", "GRIDMILL_POD_GPU_SHARES"
-"""Environment variables of a pod: the GPUs of the machine that its site assigned to it, as in
+"""Environment variables of a pod: the GPUs of the machine that the site assigned to the pod, as in
 CUDA_VISIBLE_DEVICES, and the number of shares of each GPU."""
 
 
 def pick(free: Iterable[int], count: int, shares: int = 1) -> tuple[int, ...] | None:
-    """Choose `count` of the free GPU shares. Less than a whole GPU comes from a single GPU: from the GPU with
-    the fewest free shares, so that other GPUs stay whole. More than that consists of whole GPUs. The result
-    is None if there are not enough."""
+    """Choose `count` of the free GPU shares, and return their numbers. If `count` is less than a whole GPU,
+    all shares come from the GPU with the fewest free shares, so that other GPUs stay whole. If `count` is a
+    whole GPU or more, the shares are those of whole GPUs. The result is None if there are not enough free
+    shares."""
     if not count:
         return ()
     left: dict[int, list[int]] = {}
@@ -239,10 +246,11 @@ def pick(free: Iterable[int], count: int, shares: int = 1) -> tuple[int, ...] | 
 
 
 def devices_of(numbers: Sequence[int], shares: int = 1) -> tuple[int, ...]:
-    """The numbers of the GPUs to which these shares belong, each once."""
+    """Return the numbers of the GPUs to which these shares belong, each number once."""
     return tuple(dict.fromkeys(number // shares for number in numbers))
 
 
 def share_of(numbers: Sequence[int], shares: int = 1) -> float:
-    """The share of each GPU that the owner of these numbers has: 1 for whole GPUs."""
+    """Return the fraction of each GPU that the owner of these share numbers has; the fraction is 1 for whole
+    GPUs."""
     return min(1.0, len(numbers) / shares) if numbers else 1.0

@@ -1,4 +1,5 @@
-"""Records of a project's export to another grid: the records of its pipelines and the places of its files."""
+"""This module has the records of a project's export to another grid: the records of its pipelines, and the
+paths of its files."""
 
 from gridmill.domain.artifact import Alias, Artifact, Latest
 from gridmill.domain.frozen import dataclass
@@ -11,9 +12,10 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveContents:
-    """Stored declarations, versions with the runs that made them, and aliases. `uris` are the folders of the
-    existing versions, below the storage root. `bundles` are the hashes of the runs' code. `latest` has the
-    latest version of each name, `provenances` the inputs of the versions, `code` the files of their code."""
+    """The content of an archive: stored declarations, versions with the runs that made them, and aliases.
+    `uris` are the folders of the versions in the archive, as paths below the storage root. `bundles` are the
+    hashes of the code bundles of the runs. `latest` has the latest version of each name, `provenances` has
+    the inputs of the versions, and `code` has the files of their code."""
 
     format: int
     gridmill: str
@@ -31,8 +33,8 @@ class ArchiveContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveResult:
-    """The result of a backup or a restore, with versions by id. Versions in `already_present` existed in this
-    grid with the same content."""
+    """The result of a backup or of a restore, which lists versions by id. The versions in `already_present`
+    existed in this grid with the same content before the restore."""
 
     path: str
     versions: tuple[str, ...]

@@ -1,7 +1,8 @@
-"""Artifacts (versions of the results of jobs: sink, dataset, model, prediction, files) and their aliases.
+"""This module has artifacts (versions of the results of jobs: sink, dataset, model, prediction, files) and
+their aliases.
 
-`latest` and `best` are aliases that always exist. Users set other aliases. `latest` is the version that the
-last run of its pipeline made or found unchanged.
+The aliases `latest` and `best` always exist. All other aliases are set by users. The alias `latest` names
+the version that the last run of its pipeline made or found unchanged.
 """
 
 import re
@@ -18,7 +19,7 @@ from gridmill.errors import InputError
 
 
 class ArtifactKind(StrEnum):
-    """The kind of a version."""
+    """The kind of a version, such as a table or a model."""
 
     SINK = "sink"
     DATASET = "dataset"
@@ -29,7 +30,7 @@ class ArtifactKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column and its type, named as in Arrow (`double`, `timestamp[us]`, ...)."""
+    """A column of a table and its type, named as in Arrow (`double`, `timestamp[us]`, ...)."""
 
     name: str
     type: str
@@ -37,9 +38,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The result that an attempt reports. Other jobs and users see it only after the control node has
-    committed it. `uri` is relative to the storage root. For a table, `table_version` is the Delta version.
-    `details` is JSON: lineage facts, column statistics, samples and curves for the report."""
+    """The result that an attempt reports to the control node. Other jobs and users see the result only after
+    the control node has committed it. `uri` is the path of the result relative to the storage root. For a
+    table, `table_version` is the version number of the Delta table. `details` is JSON with facts for the
+    lineage, column statistics, samples, and curves for the report."""
 
     kind: ArtifactKind
     uri: str
@@ -53,13 +55,14 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A committed, immutable version `number` (from 1) of `name` (`pipeline/job`).
+    """A committed, immutable version with the number `number` (from 1) of `name` (`pipeline/job`).
 
     `fingerprint` is the hash of everything that the version was made from (declaration, code, input
-    versions): versions with the same fingerprint have the same content. `made_from` are the ids of the input
-    versions. `source` is the source of a sink's rows. `bundle` is the hash of the code that made the version
-    (empty: no code). `parameters` are the parameters of its run; the version keeps a copy because the records
-    of the run may be deleted before the version.
+    versions): versions with the same fingerprint have the same content. `made_from` has the ids of the input
+    versions. `source` is the source from which a sink loaded its rows. `bundle` is the hash of the code that
+    made the version (empty: Gridmill stored no code for it). `parameters` are the parameters of the run that
+    made the version; the version has a copy because the records of the run may be deleted before the
+    version.
     """
 
     id: str  # pipeline/job@number
@@ -78,13 +81,13 @@ class Artifact:
 
     @property
     def kind(self) -> ArtifactKind:
-        """The kind of the version."""
+        """The kind of this version."""
         return self.output.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """An artifact as a job reads it, under the name in the job's declaration."""
+    """A version that a job reads, with the name that the version has in the declaration of the job."""
 
     name: str
     artifact: Artifact
@@ -96,11 +99,12 @@ _ALIAS = re.compile("[a-z][a-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """A name for a version of `name` (`pipeline/job`), set by a user. Its id is `pipeline/job@alias`.
+    """A name that a user has set for a version of `name` (`pipeline/job`). The id of an alias is
+    `pipeline/job@alias`.
 
-    It means the version `number`. Without a number it means the version that is currently the best by
-    `metric` (a name as in the version's metrics, or `max:NAME`, `min:NAME`). `changed` is when the alias was
-    set (Unix seconds).
+    The alias means the version `number`. Without a number, the alias means the version that is currently the
+    best by `metric` (a name from the metrics of the versions, or `max:NAME`, `min:NAME`). `changed` is the
+    time when the alias was set (Unix seconds).
     """
 
     id: str
@@ -112,13 +116,15 @@ class Alias:
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """The parts of a reference: `pipeline/job`, and the text after the `@` (a number, an alias, or empty)."""
+    """Return the two parts of a reference to a version. The parts are `pipeline/job` and the text after the
+    `@` (a number, an alias, or empty)."""
     name, _, version = reference.partition("@")
     return name, version
 
 
 def check_alias(alias: Alias) -> None:
-    """Raise InputError for an invalid name of an alias, or an alias without a version and a metric."""
+    """Raise InputError if the name of the alias is invalid, or if the alias has neither a version nor a
+    metric."""
     if not _ALIAS.fullmatch(alias.alias):
         raise InputError(
             f"{alias.alias!r} cannot be the name of an alias",
@@ -133,12 +139,12 @@ def check_alias(alias: Alias) -> None:
 
 
 def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
-    """The best of the versions by a metric. The versions are given newest first. Of equally good versions the
-    newest is returned.
+    """Return the best of these versions by a metric. The caller passes the versions newest first. If several
+    versions are equally good, the function returns the newest of them.
 
     Without `metric`, the versions are compared by the metric that the newest model declares (`best_by`), on
-    the validation split. Versions whose prediction differs from that of the newest version are left out. The
-    result is None if no version has a value.
+    the validation split. Versions that predict something else than the newest version are left out. The
+    result is None if no version has a value of the metric.
     """
     existing = [one for one in versions if not one.removed]
     existing = [one for one in existing if predicts(one) == predicts(existing[0])]
@@ -152,14 +158,15 @@ def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
 
 
 def predicts(version: Artifact) -> tuple[str, ...]:
-    """A description of the values that a model predicts, and its classes; empty for other versions and old
-    records."""
+    """Return a description of the values that a model predicts, and its classes; the result is empty for
+    other versions and old records."""
     details = version.output.details
     return (str(details.get("predicts") or ""), *sorted(map(str, details.get("classes") or ())))
 
 
 def own_metric(version: Artifact) -> str:
-    """The metric by which a model declares to be compared; empty for other versions."""
+    """Return the metric by which a model declares that it is compared; empty if the version is not a
+    model."""
     best_by = version.output.details.get("best_by")
     if version.kind != ArtifactKind.MODEL or not best_by:
         return ""
@@ -168,10 +175,10 @@ def own_metric(version: Artifact) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """The latest version of `name` (`pipeline/job`). `artifact` is the id of this version.
+    """The latest version of `name` (`pipeline/job`). `artifact` is the id of the latest version.
 
-    `run` is the last submitted run in which the job succeeded or was unchanged, and `order` is the order of
-    that run: an earlier run that ends later does not replace it.
+    `run` is the last submitted run in which the job succeeded or was unchanged, and `order` is the order
+    number of that run: an earlier run that ends later does not replace it.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""Backfills, which run a pipeline over a time range in chunks: records, bounds and state of each chunk."""
+"""This module has backfills, which run a pipeline over a range of time in chunks: the records, the bounds
+and the state of each chunk."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
@@ -15,16 +16,16 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import InputError, PipelineError
 
 MOST_CHUNKS = 1000
-"""The most chunks of a backfill. Each chunk is a run with a record of its own."""
+"""The largest number of chunks of a backfill. Each chunk is a run with its own record."""
 
 BOUNDS = ("from", "to")
-"""The parameters whose values a chunk sets."""
+"""The parameters of the pipeline whose values a chunk of a backfill sets."""
 
 _DAY_SECONDS = 86_400.0
 
 
 class ChunkState(StrEnum):
-    """The state of a chunk."""
+    """The state of a chunk of a backfill."""
 
     DONE = "done"
     LEFT = "left"
@@ -36,13 +37,14 @@ class ChunkState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfill:
-    """The backfill of a pipeline, under the pipeline's name. It covers the time from `begins` up to `ends`
-    (ISO 8601; without an offset in the time zone `zone`) in chunks of `every_seconds` or `every_months`, or
-    in one chunk. The last chunk can be shorter. Chunks of whole days and of months follow the calendar of
-    `zone`.
+    """The backfill of a pipeline, which has the name of the pipeline. The backfill covers the time from
+    `begins` up to `ends` (ISO 8601; a time without an offset is in the time zone `zone`) in chunks of
+    `every_seconds` or `every_months`, or in one chunk. The last chunk can be shorter than the other chunks.
+    Chunks of whole days and of months follow the calendar of the time zone `zone`.
 
-    At most `parallel` of its runs are active. `force` also runs unchanged jobs, and chunks that have
-    succeeded. `stopped` means that no further run starts until a user starts the backfill again.
+    At most `parallel` runs of the backfill are active at the same time. `force` also runs unchanged jobs,
+    and chunks that have already succeeded. `stopped` means that no further run starts until a user starts
+    the backfill again.
     """
 
     name: str
@@ -73,9 +75,10 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A time range of a backfill: the pipeline gets the start of the range (included) as parameter `from` and
-    its end (excluded) as `to`. `run` is the run that was started for the chunk. `skipped` is the reason why
-    no run was started, and `failed` the reason why no run could be started."""
+    """A range of time of a backfill: the pipeline receives the start of the range (included) as parameter
+    `from` and its end (excluded) as `to`. `run` is the id of the run that was started for the chunk.
+    `skipped` is the reason why no run was started, and `failed` is the reason why its run could not be
+    started."""
 
     pipeline: Pipeline
     begins: str
@@ -86,23 +89,24 @@ class Chunk:
 
     @property
     def id(self) -> str:
-        """The id of the chunk, as `weather/2013-01-01..2013-01-08`."""
+        """The id of the chunk, for example `weather/2013-01-01..2013-01-08`."""
         return chunk_id(self.pipeline.name, self.begins, self.ends)
 
     @property
     def left(self) -> bool:
-        """Whether the chunk has neither a run nor a reason why it has none."""
+        """Whether the chunk still has neither a run nor a reason why it has no run."""
         return not (self.run or self.skipped or self.failed)
 
 
 def chunk_id(name: str, begins: str, ends: str) -> str:
-    """The id of a chunk of the pipeline of that name."""
+    """Return the id of a chunk of the pipeline with this name."""
     return f"{name}/{begins}..{ends}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkView:
-    """The current state of a chunk. `run` is empty if no run was started. `message` has details."""
+    """The current state of a chunk, for display. `run` is empty if no run was started for the chunk.
+    `message` has details about the state of the chunk."""
 
     begins: str
     ends: str
@@ -113,7 +117,7 @@ class ChunkView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillView:
-    """A backfill and its chunks, oldest first; `counts` has the number of chunks in each state."""
+    """A backfill and its chunks, oldest chunk first. `counts` has the number of chunks in each state."""
 
     backfill: Backfill
     chunks: tuple[ChunkView, ...] = ()
@@ -121,20 +125,21 @@ class BackfillView:
 
     @property
     def name(self) -> str:
-        """The pipeline's name."""
+        """The name of the pipeline."""
         return self.backfill.name
 
     @property
     def over(self) -> bool:
-        """Whether every chunk has ended or was skipped."""
+        """Whether every chunk of the backfill has ended or was skipped."""
         return not any(self.counts.get(state) for state in (ChunkState.LEFT, ChunkState.RUNNING))
 
 
 def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
-    """The start and the end of each chunk, oldest first.
+    """Return the start and the end of each chunk, oldest chunk first.
 
-    In UTC the bounds are dates if all of them are midnights, and times otherwise. In another zone they are
-    times with an offset. Raises InputError for an invalid or empty range, and for too many chunks.
+    In UTC, the bounds are dates if all of them are at midnight, and times otherwise. In another time zone,
+    the bounds are times with an offset. Raises InputError for an invalid or empty range, and for too many
+    chunks.
     """
     backfill.check()
     zone = zone_named(backfill.zone)
@@ -150,7 +155,8 @@ def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
 
 
 def _beginnings(backfill: Backfill, begins: float, ends: float, zone: tzinfo) -> Iterator[float]:
-    """The start of each chunk, in Unix seconds. A day that the zone skips makes no chunk."""
+    """Return the start of each chunk, in Unix seconds. If the time zone skips a day, the day has no
+    chunk."""
     step, local, latest = _step(backfill), local_time(begins, zone), -inf
     for number in count():
         begin = begins if number == 0 else step(begins, local, number, zone)
@@ -165,8 +171,8 @@ _Step: TypeAlias = Callable[[float, datetime, int, tzinfo], float]
 
 
 def _step(backfill: Backfill) -> _Step:
-    """A function that gives the start of the chunk with a number, from the start of the first chunk as a Unix
-    time and as a local time."""
+    """Return a function from the number of a chunk to its start, computed from the start of the first chunk
+    as a Unix time and as a local time."""
     months, seconds = backfill.every_months, inf if backfill.every_seconds is None else backfill.every_seconds
     if months is not None:
         return lambda _begins, local, number, zone: moment_of(plus_months(local, number * months), zone)
@@ -197,7 +203,8 @@ def check_bounds(pipeline: Pipeline, place: str) -> None:
 
 
 def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
-    """The parameters of a chunk's run: the bounds of the chunk, and as due times its end and its start."""
+    """Return the parameters of the run of a chunk: the bounds of the chunk, and its end and its start as due
+    times."""
     bounds = {name: one for name, one in zip(BOUNDS, span, strict=True) if name in pipeline.parameters}
     begins, ends = map(_with_offset, span)
     times = {"due_before": begins, "due": ends}
@@ -205,7 +212,7 @@ def chunk_values(pipeline: Pipeline, span: tuple[str, str]) -> dict[str, str]:
 
 
 def _with_offset(bound: str) -> str:
-    """A bound as a due time. In the zone of the backfill it is the bound itself; without an offset it is in
-    UTC."""
+    """Return a bound of a chunk as a due time. In the time zone of the backfill, the due time is the bound
+    itself; a bound without an offset is in UTC."""
     local = datetime.fromisoformat(bound)
     return (local if local.tzinfo is not None else local.replace(tzinfo=UTC)).isoformat()

@@ -1,6 +1,7 @@
-"""Local times and calendar months in time zones, and the times at which the clock of a zone changes.
+"""This module computes local times and calendar months in time zones, and the times at which the clock of a
+time zone changes.
 
-The time zone database is read only when a zone is used.
+The database of time zones is read only when a zone is used.
 """
 
 from calendar import monthrange
@@ -13,7 +14,8 @@ _DAY_SECONDS = 86_400
 
 
 def zone_named(name: str, place: str = "") -> tzinfo:
-    """The time zone of that name in the tz database. The InputError for an unknown zone names `place`."""
+    """Return the time zone with that name from the tz database. The InputError for an unknown time zone
+    contains `place`, the place of the name in the declaration."""
     if name == "UTC":
         return UTC
     try:
@@ -28,15 +30,16 @@ def zone_named(name: str, place: str = "") -> tzinfo:
 
 
 def local_time(time: float, zone: tzinfo) -> datetime:
-    """The local time at a Unix time, without its zone; `fold` is 1 in the second pass of a repeated hour."""
+    """Return the local time at a Unix time, without its time zone. The field `fold` is 1 in the second pass
+    of a repeated hour."""
     return datetime.fromtimestamp(time, zone).replace(tzinfo=None)
 
 
 def moment_of(local: datetime, zone: tzinfo) -> float:
-    """The Unix time of a local time (without a zone).
+    """Return the Unix time of a local time (without a time zone).
 
-    A local time that occurs twice means its first occurrence. A local time that the zone skips means the
-    moment of the clock change.
+    If a local time occurs twice, the function uses its first occurrence. If the time zone skips a local
+    time, the function returns the moment of the clock change.
     """
     first = local.replace(tzinfo=zone, fold=0)
     moment = first.timestamp()
@@ -49,14 +52,14 @@ def moment_of(local: datetime, zone: tzinfo) -> float:
 
 
 def offset_seconds(time: float, zone: tzinfo) -> float:
-    """The seconds by which local time is ahead of UTC at a Unix time."""
+    """Return the number of seconds by which local time is ahead of UTC at a Unix time."""
     offset = datetime.fromtimestamp(time, zone).utcoffset()
     return 0.0 if offset is None else offset.total_seconds()
 
 
 def next_change(time: float, until: float, zone: tzinfo) -> float | None:
-    """The first Unix time after `time` and at most `until` at which the offset changes; None if it does
-    not."""
+    """Return the first Unix time after `time` and at most `until` at which the offset from UTC changes. The
+    result is None if the offset does not change."""
     offset = offset_seconds(time, zone)
     low = time
     while low < until:
@@ -68,7 +71,8 @@ def next_change(time: float, until: float, zone: tzinfo) -> float | None:
 
 
 def last_change(time: float, since: float, zone: tzinfo) -> float | None:
-    """The last Unix time at most `time` and after `since` at which the offset changed; None if it did not."""
+    """Return the last Unix time at most `time` and after `since` at which the offset from UTC changed. The
+    result is None if the offset did not change."""
     offset = offset_seconds(time, zone)
     high = time
     while high > since:
@@ -80,8 +84,8 @@ def last_change(time: float, since: float, zone: tzinfo) -> float | None:
 
 
 def _change_between(low: float, high: float, zone: tzinfo) -> float:
-    """The whole second in (low, high] at which the offset changes to that at `high`. The offset at `low` must
-    differ."""
+    """Return the whole second in (low, high] at which the offset from UTC changes to the offset at `high`.
+    The offset from UTC at `low` must differ from the offset at `high`."""
     offset = offset_seconds(high, zone)
     before, after = int(low // 1), int(-(-high // 1))
     while after - before > 1:
@@ -91,19 +95,19 @@ def _change_between(low: float, high: float, zone: tzinfo) -> float:
 
 
 def plus_months(local: datetime, months: int) -> datetime:
-    """The local time `months` months later (or earlier, if negative), on the same day of the month, or on the
-    last day of a shorter month."""
+    """Return the local time `months` months later (or earlier, if `months` is negative), on the same day of
+    the month, or on the last day of a shorter month."""
     years, month = divmod(local.month - 1 + months, 12)
     year = local.year + years
     return local.replace(year=year, month=month + 1, day=min(local.day, monthrange(year, month + 1)[1]))
 
 
 def months_later(time: float, months: int, zone: tzinfo) -> float:
-    """The Unix time whose local time is `months` months later than the local time of `time`."""
+    """Return the Unix time whose local time is `months` months later than the local time of `time`."""
     return moment_of(plus_months(local_time(time, zone), months), zone)
 
 
 def show_moment(moment: datetime) -> str:
-    """Format a moment as `1 January 2024 12:00:00`, so that nobody confuses day and month."""
+    """Format a moment as `1 January 2024 12:00:00`, so that readers cannot confuse day and month."""
     day = f"{moment.day} {moment:%B} {moment.year}"
     return day if moment.time() == datetime.min.time() else f"{day} {moment:%H:%M:%S}"

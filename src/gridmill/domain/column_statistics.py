@@ -1,4 +1,5 @@
-"""The statistics of a dataset's columns as text: histogram, quantiles, correlation with the label."""
+"""This module formats the statistics of a dataset's columns as text: histogram, quantiles, correlation with
+the label."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,9 +13,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStatistics:
-    """The statistics of one column. `shares` are the heights of a histogram from 0 to 1. `values` are the 5
-    %, 50 % and 95 % quantiles, or the most frequent texts. `with_label` is the correlation with the label, if
-    both are numbers. `problem` is the reason why statistics are missing."""
+    """The statistics of one column. `shares` are the heights of the bars of a histogram, from 0 to 1.
+    `values` are the 5 %, 50 % and 95 % quantiles of the column, or its most frequent texts. `with_label` is
+    the correlation of the column with the label, if both are numbers. `problem` is the reason why the
+    statistics of the column are missing."""
 
     name: str
     missing: float
@@ -25,12 +27,13 @@ class ColumnStatistics:
 
     @property
     def bars(self) -> str:
-        """The histogram as text."""
+        """Return the histogram as text."""
         return "".join(_BARS[min(7, int(share * 8))] for share in self.shares)
 
 
 def column_lines(artifact: Artifact) -> list[ColumnStatistics]:
-    """The statistics of the first columns of a dataset version; empty for a version without statistics."""
+    """Return the statistics of the first columns of a dataset version as lines of text; empty for a version
+    without statistics."""
     statistics = artifact.output.details.get("statistics")
     if not isinstance(statistics, Mapping):
         return []
@@ -40,7 +43,7 @@ def column_lines(artifact: Artifact) -> list[ColumnStatistics]:
 
 
 def columns_left_out(artifact: Artifact) -> int:
-    """Return how many columns of a dataset version `column_lines` does not show."""
+    """Return the number of columns of a dataset version that `column_lines` does not show."""
     statistics = artifact.output.details.get("statistics")
     columns = (
         int(statistics.get("of") or len(statistics["columns"])) if isinstance(statistics, Mapping) else 0

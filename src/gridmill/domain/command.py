@@ -1,6 +1,6 @@
-"""Declaration of a command job: a program of the user, run as one process, as a gang or once per node.
+"""This module declares a command job: a program of the user, run as one process, as a gang or once per node.
 
-`Each` selects the nodes of its site on which a command runs once.
+`Each` selects the nodes of a site on which a command runs once.
 """
 
 import shlex
@@ -19,8 +19,8 @@ from gridmill.errors import InputError, UnsafePathError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Each:
-    """A selection of nodes: they have one of these names (`*` and `?` stand for any letters; without names,
-    all nodes) and at least these amounts in total."""
+    """A selection of nodes: a node is selected if it has one of these names (`*` and `?` stand for any
+    letters; if there are no names, all nodes match) and has at least these amounts in total."""
 
     nodes: tuple[str, ...] = ()
     cpus: float | None = None
@@ -28,20 +28,20 @@ class Each:
     gpus: int = 0
 
     def matches(self, node: Node) -> bool:
-        """Whether the node is selected."""
+        """Return whether the selection contains the node."""
         named = not self.nodes or any(fnmatchcase(node.name, name) for name in self.nodes)
         least = Amounts(cpus=self.cpus or 0.0, memory_bytes=self.memory_bytes or 0, gpus=self.gpus)
         return named and least.fits_in(node.capacity)
 
 
 SHELL = "/bin/sh -e"
-"""The shell that runs a `run` that is a string."""
+"""The shell that executes a `run` that is a string."""
 _SHELLS = ("sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox")
-"""Shells that understand the quoting of a POSIX shell in parameter values."""
+"""Shells that understand the quoting of a POSIX shell, which is used for parameter values."""
 
 
 def check_shell(shell: str | None, run: str | tuple[str, ...]) -> None:
-    """Raise InputError for a `shell` that is not a known shell, or for a `shell` of a command that is a
+    """Raise InputError if `shell` is not a known shell, or if `shell` is set for a command that is a
     list."""
     if shell is None:
         return
@@ -72,17 +72,19 @@ OWN_VARIABLES = frozenset(
         *("OUTPUT", "CHECKPOINTS", "GPU_SHARE"),
     )
 )
-"""Variables that only Gridmill sets, in addition to the variables of inputs."""
+"""Environment variables that only Gridmill sets, in addition to the variables of inputs."""
 
 
 def input_variable(job: str) -> str:
-    """The name of the variable whose value is the folder of a needed job: `GRIDMILL_INPUT_MY_JOB` for
-    `my-job`, and `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result `other/job@prod` of another pipeline."""
+    """Return the name of the environment variable whose value is the folder of a needed job.
+    The variable is `GRIDMILL_INPUT_MY_JOB` for `my-job`, and `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result
+    `other/job@prod` of another pipeline."""
     return INPUT + "".join(letter if letter.isalnum() else "_" for letter in job).upper()
 
 
 def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
-    """Raise InputError for variable names that are invalid, or that only Gridmill sets."""
+    """Raise InputError if the name of an environment variable is invalid, or if only Gridmill sets this
+    variable."""
     for name, value in env.items():
         if not name or "=" in name or "\0" in name + value:
             raise InputError(
@@ -103,7 +105,7 @@ def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
 
 
 def check_outputs(outputs: tuple[str, ...]) -> None:
-    """Raise InputError for outputs that are not below GRIDMILL_OUTPUT."""
+    """Raise InputError if an output is not below GRIDMILL_OUTPUT."""
     for name in outputs:
         try:
             below("GRIDMILL_OUTPUT", name)
@@ -116,7 +118,7 @@ def check_outputs(outputs: tuple[str, ...]) -> None:
 
 
 def check_inputs(inputs: tuple[str, ...], place: str) -> None:
-    """Raise InputError for inputs that are not below the pipeline's folder."""
+    """Raise InputError if an input is not below the folder of the pipeline."""
     for name in inputs:
         try:
             below("folder", name)
@@ -129,7 +131,8 @@ def check_inputs(inputs: tuple[str, ...], place: str) -> None:
 
 
 def has_output(name: str, files: Collection[str]) -> bool:
-    """Whether one of the files has that name, matches that pattern, or is in a folder of that name."""
+    """Return whether a file in the list has that name, matches that pattern, or is in a folder of that
+    name."""
     wanted = PurePosixPath(name).as_posix()
     if any(letter in wanted for letter in "*?["):
         return any(_matches(PurePosixPath(file).parts, PurePosixPath(wanted).parts) for file in files)
@@ -137,35 +140,38 @@ def has_output(name: str, files: Collection[str]) -> bool:
 
 
 def _matches(file: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """Compare a file with a pattern, name by name, so that `*` does not match a slash."""
+    """Compare the path of a file with a pattern, one path component at a time, so that `*` does not match a
+    slash."""
     return len(file) >= len(pattern) and all(map(fnmatchcase, file, pattern))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec:
-    """The declaration of a command. A list is executed without a shell. A string runs in a POSIX shell: in
-    `/bin/sh -e`, which ends the command at the first line that fails, or in the shell that `shell` names
-    (`bash -eo pipefail`; `sh` for a command that continues after a failure).
+    """The declaration of a command job. A `run` that is a list is executed without a shell. A `run` that is
+    a string is executed by a POSIX shell: by `/bin/sh -e`, which ends the command at the first line that
+    fails, or by the shell that `shell` names (`bash -eo pipefail`; `sh` for a command that continues after a
+    failure).
 
     The command starts in a private copy of the project's code bundle, or in `folder`: a relative folder is
     below the bundle, an absolute folder is on the machine itself. `GRIDMILL_OUTPUT` names a folder whose
-    content is kept as the job's artifact. `GRIDMILL_INPUT_<JOB>` names the output folder of each job in
-    `needs` (`GRIDMILL_INPUT_OTHER_MODEL_PROD` for `other/model@prod`), or an empty folder if that job wrote
-    no files. `environment` is a requirements file of the project. The environment is built once per content
-    of the file.
+    content is stored as the version of the job. `GRIDMILL_INPUT_<JOB>` names the output folder of each job
+    in `needs` (`GRIDMILL_INPUT_OTHER_MODEL_PROD` for `other/model@prod`), or an empty folder if that job
+    wrote no files. `environment` is a requirements file of the project. Gridmill builds the environment once
+    for each content of the file.
 
-    `workers` makes the job a gang: that many ranks start together, or none does, and the environment of each
-    rank has the variables that torchrun, TensorFlow and JAX read. `roles` has the number of ranks of each
-    role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that distinguish ranks. The next attempt of a
-    gang gets the files that the gang wrote to `GRIDMILL_CHECKPOINTS`. With `each` the command runs once on
-    every matching node of its site, and again in every run; it keeps no files.
+    `workers` makes the job a gang: all of its ranks start together or none starts, and the environment of
+    each rank has the variables that torchrun, TensorFlow and JAX read. `roles` has the number of ranks of
+    each role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that distinguish ranks. The next attempt
+    of a gang receives the files that the gang wrote to `GRIDMILL_CHECKPOINTS`. With `each`, the command runs
+    once on every matching node of its site, and again in every run; its files are not stored.
 
-    `outputs` are the files (or folders, or patterns as `parts/*.csv`) that the command must write to
-    `GRIDMILL_OUTPUT`: if one is missing, the job fails. Other files are kept too. For a link, its target is
-    kept. `inputs` are the files of the project that the command reads (or folders, or patterns as
-    `src/**/*.py`), relative to the pipeline's folder: the command runs again when one of them changes.
-    Without `inputs` these are all files of the code bundle except pipeline files and files that sinks of the
-    pipeline load. A change of `environment` always makes the command run again.
+    `outputs` are the files (or folders, or patterns such as `parts/*.csv`) that the command must write to
+    `GRIDMILL_OUTPUT`: if an output is missing, the job fails. Files in `GRIDMILL_OUTPUT` that are not in
+    `outputs` are stored too. If an output is a link, the target of the link is stored. `inputs` are the
+    files of the project that the command reads (or folders, or patterns such as `src/**/*.py`), relative to
+    the folder of the pipeline: the command runs again when an input changes. Without `inputs`, all files of
+    the code bundle are inputs, except pipeline files and files that sinks of the pipeline load. A change of
+    `environment` always makes the command run again.
     """
 
     run: str | tuple[str, ...]
@@ -180,19 +186,19 @@ class CommandSpec:
     inputs: tuple[str, ...] = ()
 
     def references(self) -> tuple[str, ...]:
-        """The results that the declaration names: none, because a command names its inputs in `needs`."""
+        """The declaration refers to no results, because a command names its inputs in `needs`."""
         return ()
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The program that is executed, with its arguments."""
+        """Return the program that is executed, with its arguments."""
         if isinstance(self.run, str):
             return (*shlex.split(self.shell or SHELL), "-c", self.run)
         return self.run
 
     def check(self) -> None:
         """Raise InputError for a shell that cannot run the command, for variables that the command must not
-        set, for workers or roles that make no gang, and for a gang with `each`."""
+        set, for workers or roles that do not make a gang, and for a gang with `each`."""
         check_shell(self.shell, self.run)
         check_env(self.env, in_gang=bool(self.workers or self.roles))
         check_outputs(self.outputs)

@@ -1,7 +1,7 @@
-"""Comparison of models and of any two versions, and the preview of a version's first rows.
+"""This module compares models and any two versions, and previews the first rows of a version.
 
-All functions are pure and compare the records of versions. They also decide which models of a run are
-comparable and which of their metrics and settings are shown.
+All functions of this module are pure and compare the records of versions. The functions also decide which
+models of a run are comparable, and which of their metrics and settings are shown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,9 +18,10 @@ from gridmill.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedModel:
-    """A version of a model with its aliases, its inputs, its settings and its use. `dataset` is the version
-    that it was trained on. `bundle` is the hash of its code (empty: the code is Gridmill's own, of version
-    `gridmill`). `seconds` is the duration of its attempt, None if no record of it exists. `created` is in
+    """A version of a model with its aliases, its inputs, its settings and its resource use. `dataset` is the
+    version of the dataset that the model was trained on. `bundle` is the hash of the code of the model
+    (empty: the code is Gridmill's own, of version `gridmill`). `seconds` is the duration of the attempt that
+    trained the model; None if the attempt has no record. `created` is the time when the version was made, in
     Unix seconds."""
 
     id: str
@@ -37,8 +38,9 @@ class ComparedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedMetric:
-    """A metric of the versions (`validation_rmse`), in the order of the models; None if it was not measured
-    for a model. `best` are the ids of the versions with the best value; empty if all are equal."""
+    """The values of a metric (such as `validation_rmse`), in the order of the models. A value is None if the
+    metric was not measured for a model. `best` has the ids of the versions with the best value; empty if all
+    values are equal."""
 
     name: str
     values: tuple[float | None, ...]
@@ -47,8 +49,8 @@ class ComparedMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSetting:
-    """A setting that differs between the models, in the order of the models; None for a model that does not
-    have the setting."""
+    """The values of a setting that differs between the models, in the order of the models. A value is None
+    for a model that does not have the setting."""
 
     name: str
     values: tuple[Any, ...]
@@ -56,8 +58,8 @@ class ComparedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelComparison:
-    """Versions of models side by side. `same` are the settings that are equal in all models. `warnings` are
-    the reasons why their metrics may not be comparable."""
+    """A comparison of versions of models, with one column for each version. `same` has the settings that are
+    equal in all models. `warnings` are the reasons why the metrics of the models may not be comparable."""
 
     models: tuple[ComparedModel, ...]
     metrics: tuple[ComparedMetric, ...] = ()
@@ -68,9 +70,9 @@ class ModelComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactQuery:
-    """A question about `artifact` below the storage root `root`. It asks for the first `rows` rows (or, of a
-    sink, of its `rejects`), for the `files` of the artifact, or with `other` for the number of rows that
-    differ, with `key` as the columns that identify a row."""
+    """A query about the version `artifact` below the storage root `root`. The query requests the first
+    `rows` rows (or the `rejects` of a sink), or the `files` of the artifact, or with `other` the number of
+    rows that differ, where `key` has the columns that identify a row."""
 
     root: str
     artifact: Artifact
@@ -83,7 +85,8 @@ class ArtifactQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """The first of `total` rows. Cells are JSON values: times as ISO 8601, long texts cut."""
+    """The first rows of a table that has `total` rows. The cells are JSON values: times are in ISO 8601, and
+    long texts are shortened."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -92,8 +95,8 @@ class Preview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChanges:
-    """The numbers of rows, identified by `key`: rows only in the second version, rows only in the first, and
-    rows that are in both with different values."""
+    """The numbers of rows, identified by `key`: rows only in the second version, rows only in the first
+    version, and rows in both versions with different values."""
 
     key: tuple[str, ...]
     added: int
@@ -103,9 +106,9 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactAnswer:
-    """The answer to an ArtifactQuery; one of the fields is set. `files` are paths below the folder of the
-    artifact; for a table, the data files come before the files of the log. `error` has the form of
-    `errors.to_body`."""
+    """The answer to an ArtifactQuery, in which one of the fields is set. `files` are paths below the folder
+    of the artifact; for a table, the data files come before the files of the log. `error` has the same form
+    as the result of `errors.to_body`."""
 
     preview: Preview | None = None
     changes: RowChanges | None = None
@@ -115,8 +118,9 @@ class ArtifactAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A difference between two versions; None for a version that does not have the value. `part` is its kind:
-    `facts`, `columns` (types), `statistics` (`COLUMN.FACT`), `metrics`, `settings`."""
+    """A difference between two versions, with the value in each version. The value is None for a version
+    that does not have it. `part` is the kind of the difference. The kinds are `facts`, `columns` (types),
+    `statistics` (`COLUMN.FACT`), `metrics` and `settings`."""
 
     part: str
     name: str
@@ -127,7 +131,7 @@ class Difference:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDiff:
     """The differences between two versions. `rows` is None if rows were not compared, and `rows_why` is the
-    reason."""
+    reason why they were not."""
 
     before: str
     after: str
@@ -144,7 +148,8 @@ _SETTINGS = (
 
 
 def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
-    """All differences: facts, columns, statistics, metrics, settings; in that order."""
+    """Return all differences between two versions: facts, columns, statistics, metrics, settings; in this
+    order."""
     for part, of in _PARTS.items():
         old, new = of(before), of(after)
         for name in dict.fromkeys((*old, *new)):
@@ -153,7 +158,7 @@ def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
 
 
 def key_of_rows(version: Artifact) -> tuple[str, ...]:
-    """The columns that identify a row, if the record of the version has them."""
+    """Return the columns that identify a row, if the record of the version contains them."""
     details = version.output.details
     if version.kind == ArtifactKind.PREDICTION:
         names = [column.name for column in version.output.columns]
@@ -163,8 +168,9 @@ def key_of_rows(version: Artifact) -> tuple[str, ...]:
 
 
 def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
-    """A text that is equal for models that were measured on the same rows with the same labels. Only such
-    models can be ranked by the metric. If the metric is of the test split, the text describes the test rows.
+    """Return a text that is equal for models that were measured on the same rows with the same labels. Only
+    models with the same text can be ranked by the metric. If the metric is from the test split, the text
+    describes the test rows.
     """
     details = model.output.details
     rows_by_split = _mapping(details.get("measured_on")).get(
@@ -181,8 +187,8 @@ def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
 
 
 def shared_metric(models: Sequence[Artifact]) -> str:
-    """The validation metric by which all models can be ranked: the metric that they declare, else the first
-    common metric; empty if there is none."""
+    """Return the validation metric by which all models can be ranked: the metric that they declare,
+    otherwise the first metric that all of them have; empty if they share no metric."""
     shared = [
         name for name in models[0].output.metrics if all(name in model.output.metrics for model in models)
     ]
@@ -191,9 +197,9 @@ def shared_metric(models: Sequence[Artifact]) -> str:
 
 
 def best_models(artifacts: Iterable[Artifact]) -> Iterator[tuple[Artifact, str, str]]:
-    """The best of several models that were measured on the same rows with the same labels. Each such set
-    gives one model, with the metric and, if there are several sets, with a description of the label and the
-    dataset."""
+    """Return the best of several models that were measured on the same rows with the same labels. Each set
+    of comparable models gives one best model, with the metric and, if there are several sets, with a
+    description of the label and the dataset."""
     models = [one for one in artifacts if one.kind == ArtifactKind.MODEL and one.output.metrics]
     groups: dict[str, list[Artifact]] = {}
     for one in models:
@@ -243,18 +249,18 @@ _FORMER: Mapping[str, Mapping[str, str]] = {
     "gbdt": {"max_iter": "trees", "max_leaf_nodes": "max_leaves", "n_iter_no_change": "patience"},
     "mlp": {"changes": "residual"},
 }
-"""By model kind: former names of options, and their present names in the pipeline file."""
+"""Former names of options and their present names in the pipeline file, by kind of model."""
 
 
 def options_of(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The options in the details of a model, by their names in the pipeline file, and results of training
-    such as the number of epochs used."""
+    """Return the options in the details of a model, by their names in the pipeline file, and results of
+    training such as the number of epochs used."""
     former = _FORMER.get(str(details.get("model")), {})
     return {former.get(name, name): value for name, value in _mapping(details.get("options")).items()}
 
 
 def settings_of(version: Artifact) -> Mapping[str, Any]:
-    """The declared options of a version, and the packages that it was made with, by name."""
+    """Return the declared options of a version, and the packages that it was made with, by name."""
     details = version.output.details
     settings = {name: details[name] for name in _SETTINGS if details.get(name) is not None}
     settings |= {"options": options_of(details)} if "options" in settings else {}
@@ -279,14 +285,14 @@ _PARTS = {
 
 
 LAST = 5
-"""The number of versions that are compared if none is named."""
+"""The number of versions that are compared if the user names no version."""
 
 
 def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:
-    """The references that the arguments of `compare NAME V ...` mean: a number or an alias is a version of
-    `name`; `pipeline/job` is another model.
+    """Return the references that the arguments of `compare NAME V ...` mean: a number or an alias is a
+    version of `name`. `pipeline/job` is a reference to another model.
 
-    `name` itself is compared too if it contains a version, or if no V is a version of it.
+    `name` itself is compared too if it contains a version, or if no argument V is a version of `name`.
     """
     base = name.partition("@")[0]
     full = tuple(version if "/" in version else f"{base}@{version.removeprefix('@')}" for version in versions)
@@ -295,8 +301,8 @@ def references_of(name: str, versions: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...]:
-    """The distinct versions, in the given order. Raises InputError for a version that is not a model, and for
-    fewer than two models."""
+    """Return the distinct versions, in the order in which they were passed. Raises InputError if a version
+    is not a model, and if there are fewer than two models."""
     for version in versions:
         if version.kind != ArtifactKind.MODEL:
             raise InputError(
@@ -316,8 +322,8 @@ def check_models(versions: Sequence[Artifact], name: str) -> tuple[Artifact, ...
 def side_by_side(
     views: Sequence[VersionView], seconds: Mapping[str, float], best_by: str = ""
 ) -> ModelComparison:
-    """The comparison of these versions, in their order. `seconds` has the duration of attempts by version id.
-    `best_by` is a metric with its direction (`max:score`)."""
+    """Return the comparison of these versions, in their order. `seconds` has the duration of each attempt by
+    the id of its version. `best_by` is a metric with its direction (`max:score`)."""
     versions = [view.artifact for view in views]
     settings = [settings_of(one) for one in versions]
     names = dict.fromkeys(name for one in settings for name in one)

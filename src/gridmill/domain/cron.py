@@ -1,9 +1,11 @@
-"""Computes the due times of a cron expression in a time zone. Loaded only when a schedule has an expression.
+"""This module computes the due times of a cron expression in a time zone. The module is imported only when a
+schedule has a cron expression.
 
-The library finds matching local times. This module converts them to moments by two rules. An expression for
-certain hours is due once for each local time: a time that a clock change skips is due right after the change,
-and a time that occurs twice is due at its first occurrence. An expression for every hour is due whenever the
-local time matches: a skipped time is left out, a repeated time is due twice.
+The cron library finds the local times that match an expression. This module converts matching local times to
+moments by two rules. An expression that names hours is due once for each local time: a time that a clock
+change skips is due right after the change, and a time that occurs twice is due at its first occurrence. An
+expression for every hour is due whenever the local time matches: a skipped time is left out, and a repeated
+time is due twice.
 """
 
 import re
@@ -34,8 +36,8 @@ _FIELDS: tuple[tuple[str, int, int, tuple[str, ...]], ...] = (
     ("month", 1, 12, _MONTHS),
     ("weekday", 0, 6, _DAYS),  # 7 also means Sunday
 )
-"""Name, smallest value and largest value of a field, and the names of its values, starting with the
-smallest."""
+"""The name, the smallest value and the largest value of a cron field, and the names of its values, starting
+with the smallest value."""
 _ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -51,7 +53,8 @@ _MINUTE = timedelta(minutes=1)
 
 
 def check_cron(expression: str, zone: str) -> None:
-    """Raise InputError for an invalid expression or time zone, and for an expression that no time matches."""
+    """Raise InputError for an invalid cron expression or time zone, and for an expression that no time
+    matches."""
     zone_named(zone, "schedule.zone")
     try:
         next(_local_times(expression, datetime(2000, 1, 1)))
@@ -64,7 +67,7 @@ def check_cron(expression: str, zone: str) -> None:
 
 
 def next_after(expression: str, zone: str, time: float) -> float:
-    """The first due time after `time`; both in Unix seconds."""
+    """Return the first due time after `time`; both are in Unix seconds."""
     tz = zone_named(zone)
     return (
         _next_of_every_hour(expression, tz, time) if _every_hour(expression) else _next(expression, tz, time)
@@ -72,7 +75,7 @@ def next_after(expression: str, zone: str, time: float) -> float:
 
 
 def latest_until(expression: str, zone: str, time: float) -> float:
-    """The last due time that is at most `time`; both in Unix seconds."""
+    """Return the last due time that is at most `time`; both are in Unix seconds."""
     tz = zone_named(zone)
     return (
         _last_of_every_hour(expression, tz, time) if _every_hour(expression) else _last(expression, tz, time)
@@ -141,7 +144,8 @@ def _seconds(local: datetime) -> float:
 
 
 def _local_times(expression: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
-    """Matching local times after `start`, or with `back` before it. Raises CronSimError."""
+    """Return the matching local times after `start`, or before `start` if `back` is true. Raises
+    CronSimError."""
     return CronSim(_plain(expression), start, reverse=back)
 
 
@@ -152,7 +156,8 @@ def _every_hour(expression: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _plain(expression: str) -> str:
-    """The expression with its ranges and steps written out as lists, which the library reads correctly."""
+    """Return the cron expression with its ranges and steps written out as lists, which the library reads
+    correctly."""
     fields = _ALIASES.get(expression.strip().lower(), expression).upper().split()
     if len(fields) != len(_FIELDS):
         raise CronSimError("Wrong number of fields")

@@ -1,4 +1,4 @@
-"""Declaration of a dataset: basis, joins, windows, lags, label, splits and encoders.
+"""This module declares a dataset: basis, joins, windows, lags, label, splits and encoders.
 
 Encoders are fitted on the training rows and then applied to all rows.
 """
@@ -16,11 +16,12 @@ from gridmill.errors import InputError
 
 
 class Method(StrEnum):
-    """The method of an encoder.
+    """The method of an encoder, such as scaling or one-hot encoding.
 
-    Scalers: `standard` (mean 0, standard deviation 1), `minmax` (0 to 1), `robust` (median 0, interquartile
-    range 1). For missing values: `mean`, `median`, `most_frequent`, `constant`. For categories: `onehot`,
-    `ordinal`, `frequency` (the category's share of the training rows), `target` (the mean label of the
+    The methods that scale numbers are `standard` (mean 0, standard deviation 1), `minmax` (0 to 1),
+    `robust` (median 0, interquartile range 1). The methods that replace missing values are `mean`,
+    `median`, `most_frequent`, `constant`. The methods that encode categories are `onehot`, `ordinal`,
+    `frequency` (the fraction of the training rows that have the category), `target` (the mean label of the
     category).
     """
 
@@ -43,18 +44,20 @@ CATEGORICAL = (Method.ONEHOT, Method.ORDINAL, Method.FREQUENCY, Method.TARGET)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """An encoding of `columns` by `method`. Its numbers are fitted on the training rows and stored.
+    """An encoding of `columns` by `method`. The numbers of the encoding are fitted on the training rows and
+    stored.
 
-    Encoders are applied in the declared order. Scalers and encoders of missing values replace the column. If
-    a label is a later value of a scaled column, the label is scaled with it. Encoders of categories add
-    `carrier_target`, `carrier_ordinal`, `carrier_frequency`, or one column per category (`carrier_UA`: true
-    or false) for the `most` most frequent categories. They remove the column itself unless `keep` is true. A
-    category that is not in the training rows becomes the mean label (`target`), -1 (`ordinal`), 0
-    (`frequency`), or false in all columns (`onehot`).
+    Encoders are applied in the order in which they are declared. Scalers and encoders of missing values
+    replace the column that they encode. If a label is a later value of a scaled column, the label is scaled
+    with the column. Encoders of categories add `carrier_target`, `carrier_ordinal`, `carrier_frequency`, or
+    one column per category (`carrier_UA`: true or false) for the `most` most frequent categories. Encoders
+    of categories remove the encoded column unless `keep` is true. A category that is not in the training
+    rows becomes the mean label (`target`), -1 (`ordinal`), 0 (`frequency`), or false in all columns
+    (`onehot`).
 
     `target` uses only labels of training rows that were known before the time of the encoded row, so that no
-    row uses its own label. `smoothing` is the weight of the mean of all rows, as a number of rows. `constant`
-    replaces missing values by `value`.
+    row uses its own label. `smoothing` is the weight of the mean label of all rows, as a number of rows. The
+    method `constant` replaces missing values by `value`.
     """
 
     columns: tuple[str, ...]
@@ -65,8 +68,8 @@ class Encoder:
     value: float | None = None
 
     def check(self) -> None:
-        """Raise InputError if there are no columns, if `value` is missing for `constant` or set for another
-        method, or if `smoothing` or `most` is too small."""
+        """Raise InputError if the encoder has no columns, if `value` is missing for `constant` or set for
+        another method, or if `smoothing` or `most` is too small."""
         if not self.columns:
             raise InputError("names no columns", place="encoders.columns")
         if (self.value is None) == (self.method == Method.CONSTANT):
@@ -79,10 +82,10 @@ class Encoder:
 
 
 NUMBER_FORMATS = (*UNIX_UNITS, *DATE_DIGITS)
-"""The formats of numbers that a dataset can use as times."""
+"""The formats of numbers that a dataset can interpret as times."""
 
 BUCKET_ROWS = 5_000_000
-"""The number of rows per bucket of a dataset if `buckets` is not set."""
+"""The number of rows in each bucket of a dataset if `buckets` is not set."""
 
 
 class Aggregate(StrEnum):
@@ -99,7 +102,7 @@ class Aggregate(StrEnum):
 
 
 class LabelRule(StrEnum):
-    """The aggregate of later events that makes a label."""
+    """The aggregate of later events that the label of a row is made from."""
 
     ANY = "any"
     COUNT = "count"
@@ -111,12 +114,12 @@ class LabelRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """The rows of the dataset: one for each row of `table`. `time` is the column with the time of the row,
-    and `entity` are the columns that identify its entity.
+    """The rows of the dataset: the dataset has one row for each row of `table`. `time` is the column with
+    the time of the row, and `entity` are the columns that identify its entity.
 
     `columns` are the columns that become features (default: all columns). Windows and lags of other rows use
-    a row only after its `known_at`, a column or an SQL expression over the row (default: `time`). Rows
-    without a time or an entity are dropped and counted.
+    a row only after the time `known_at`, which is a column or an SQL expression over the row (default:
+    `time`). Rows without a time or an entity are dropped and counted.
     """
 
     table: str
@@ -128,14 +131,14 @@ class Basis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A left join on the columns `on`, whose values must be unique in the table.
+    """A left join with a table on the columns `on`, whose values must be unique in the table.
 
-    If the table has a column with times, the join needs `known_at` or `exempt`. `known_at` (a column or an
-    SQL expression over the table) is the time when a row became known: a row that was not known before the
-    basis time counts as missing. With `exempt`, all rows count as known at any time, and the dataset shows
-    the exemption. `columns` are the columns that the join adds (default: all except `on`), with `prefix`
-    before each name. Rows of a prediction are known at their own time, and the column `truth` of a prediction
-    is added only if `columns` names it.
+    If the table has a column with times, the join needs either `known_at` or `exempt`. `known_at` (a column
+    or an SQL expression over the table) is the time when a row became known: if a row was not known before
+    the basis time, its values are missing. With `exempt`, all rows of the joined table are treated as known
+    at any time, and the dataset shows the exemption. `columns` are the columns that the join adds (default:
+    all columns except `on`), with `prefix` before each name. Rows of a prediction are known at their own
+    time, and the column `truth` of a prediction is added only if `columns` contains it.
     """
 
     table: str
@@ -155,13 +158,15 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfJoin:
-    """The newest row of `table` that has the same values of `on` and was known before the basis time.
+    """The join adds the newest row of `table` that has the same values of `on` and was known before the
+    basis time.
 
-    `known_at` is the column (or SQL expression over the table) with the time when a row became known; this
-    time must be strictly before the basis time. `within_seconds` is the largest age of a row. `columns` are
-    the columns that the join adds (default: all except `on` and the column `known_at`), with `prefix` before
-    each name. If the table contains values of the label, they are known only when the label is known, if that
-    is later than `known_at`. `exempt`, a reason, turns this rule off, and the dataset shows the reason.
+    `known_at` is the column (or SQL expression over the table) with the time when a row became known, which
+    must be strictly before the basis time. `within_seconds` is the largest age that the joined row may have.
+    `columns` are the columns that the join adds (default: all except `on` and the column `known_at`), with
+    `prefix` before each name. If the table contains values of the label, its rows are known only when the
+    label is known, if that is later than `known_at`. `exempt` contains a reason and turns this rule about
+    the label off; the dataset shows the reason.
     """
 
     table: str
@@ -175,17 +180,18 @@ class AsOfJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Aggregates of `column` over the rows with the same `on` that were known strictly before the basis time.
+    """Aggregates of `column` over rows with the same `on` that were known strictly before the basis time.
 
     The rows are those of the basis table with the same entity, or the rows of `table`, whose `known_at` (a
     column or an SQL expression over the table) is the time when a row became known. The window covers
-    `span_seconds` before the basis time, or the last `span_rows` rows. Missing values are skipped. If there
-    is no value, `count` and `distinct` are 0 and the other aggregates are missing. `std` is the standard
-    deviation of a sample; for a single value it is missing. `column` can also be the name of the label: then
-    the window uses only labels that were known before the basis time. The features are named `temp_mean_1d`
-    or `temp_mean_24rows`, with `prefix` before the name. If the window uses the column or the events from
-    which the label is made, they are known only when the label is known, if that is later than `known_at`.
-    `exempt`, a reason, turns this rule off, and the dataset shows the reason.
+    `span_seconds` before the basis time, or the last `span_rows` rows. The aggregates of a window skip
+    missing values. If a window has no value, `count` and `distinct` are 0 and all other aggregates are
+    missing. `std` is the standard deviation of a sample; if there is only one value, `std` is missing.
+    `column` can also be the name of the label: then the window uses only labels that were known before the
+    basis time. The features of a window are named `temp_mean_1d` or `temp_mean_24rows`, with `prefix` before
+    the name. If the window uses the column or the events from which the label is made, their values are
+    known only when the label is known, if that is later than `known_at`. `exempt` contains a reason and
+    turns this rule about the label off; the dataset shows the reason.
     """
 
     column: str
@@ -199,7 +205,7 @@ class Window:
     exempt: str = ""
 
     def check(self) -> None:
-        """Raise InputError if there are no aggregates, or if `exempt` is set without `known_at`."""
+        """Raise InputError if the window has no aggregates, or if `exempt` is set without `known_at`."""
         if not self.aggregates:
             raise InputError("names no aggregates", place="windows.aggregates")
         _check_exempt(self, "windows")
@@ -209,9 +215,10 @@ class Window:
 class Lag:
     """Earlier values of `column` of the same entity, as features `temp_lag_1`, `temp_lag_7d` and so on.
 
-    `steps` are numbers of rows back, counted among the rows strictly before the basis time (1: the row
-    before). `back_seconds` are durations: the feature is the value of the newest row that was known this long
-    before the basis time. `table`, `on`, `known_at`, `prefix` and `exempt` mean the same as in `Window`.
+    `steps` are numbers of rows back, among the rows that are strictly before the basis time (1: the row
+    directly before). `back_seconds` are durations: the feature is the value of the newest row that was known
+    this long before the basis time. `table`, `on`, `known_at`, `prefix` and `exempt` mean the same as in
+    `Window`.
     """
 
     column: str
@@ -245,31 +252,33 @@ def _check_exempt(part: Window | Lag, place: str) -> None:
 
 
 UNTIL_BASIS = "basis"
-"""The `known_until` of a label whose events are complete until the newest row of the basis."""
+"""The value of `known_until` for a label whose events are complete until the newest row of the basis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """The value to predict: `column` of the same entity, exactly `horizon_seconds` after the basis time.
+    """The value that a model trained on the dataset predicts. With `horizon_seconds`, the label is the value
+    of `column` of the same entity, exactly `horizon_seconds` after the basis time.
 
-    With `steps`, the label is the value that many rows ahead. If `horizon_seconds`, `steps` and `next_rows`
-    are not set, the label is the value of the row itself, and the column is not a feature. `next_rows` gives
-    one label for each of that many rows ahead, of `column` or of several `columns`: `temp_label_1`,
-    `temp_label_2` and so on. A label is known when the row from which it is taken is known (see `Basis`).
-    `known_at` (a column or an SQL expression over that row) replaces this time, and `delay_seconds` is added
-    to it. Expressions in `features` must not name the label. Windows, lags and joins of the basis table use
-    the label only after it is known, whatever their `known_at` is. The same rule applies to a copy of the
-    basis table: a table with the same columns, or a table made from the basis table. If the label is a later
-    value of a column, the column as a feature of the row itself is known with the row.
+    With `steps`, the label is the value `steps` rows after the row. If `horizon_seconds`, `steps` and
+    `next_rows` are not set, the label is the value of the row itself, and the column of the label is not a
+    feature. `next_rows` gives one label for each of the next `next_rows` rows, of `column` or of several
+    `columns`. The names of these labels are `temp_label_1`, `temp_label_2` and so on. A label is known when
+    the row from which it is taken is known (see `Basis`). `known_at` (a column or an SQL expression over
+    that row) replaces the time when the label is known, and `delay_seconds` is added to it. Expressions in
+    `features` must not name the label. Windows, lags and joins of the basis table use the label only after
+    it is known, whatever value their own `known_at` has. The rule also applies to a copy of the basis table:
+    a table with the same columns, or a table made from the basis table. If the label is a later value of a
+    column, the value of this column in the row itself is a feature and is known with the row.
 
     If `table` is set, the label is the `outcome` of the events in `table` that have the same `on` and become
-    known (`known_at`) within `horizon_seconds` after the basis time. The outcome is whether there is any
-    event, the number of events, or an aggregate of `column`. No part of the dataset uses an event before the
-    label's `known_at` plus `delay_seconds`. By default, the table is complete until its newest event: a row
-    whose `horizon_seconds` ends later has no label yet. `known_until` declares that the table is complete for
-    longer: until a time (ISO 8601) or, with `basis`, until the newest row of the basis.
+    known (`known_at`) within `horizon_seconds` after the basis time. The outcome is either whether there is
+    any such event, the number of events, or an aggregate of `column`. No part of the dataset uses an event
+    before the label's `known_at` plus `delay_seconds`. By default, the table is complete until its newest
+    event: a row whose `horizon_seconds` ends later has no label yet. `known_until` declares that the table
+    is complete for longer: until a time (ISO 8601) or, with `basis`, until the newest row of the basis.
 
-    `name` is the column's name in the dataset. Rows without a label are dropped and counted.
+    `name` is the name of the label's column in the dataset. Rows that have no label are dropped and counted.
     """
 
     column: str | None = None
@@ -287,12 +296,12 @@ class Label:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The columns from which the label is taken."""
+        """The columns from which the values of the label are taken."""
         return (self.column,) if self.column is not None else self.columns
 
     @property
     def is_own(self) -> bool:
-        """Whether the label is the value of the row itself."""
+        """Whether the label is the value of the row itself, without a horizon."""
         return (
             self.table is None
             and self.horizon_seconds is None
@@ -302,14 +311,13 @@ class Label:
 
     @property
     def complete_until(self) -> datetime | None:
-        """`known_until` in UTC, without a time zone; None if it is not set or is `basis`. Raises
-        InputError."""
+        """Return `known_until` in UTC, or None if it is not set or is `basis`. Raises InputError."""
         if self.known_until == UNTIL_BASIS:
             return None
         return _moment(self.known_until, "label.known_until")
 
     def check(self) -> None:
-        """Raise InputError if several ways to look ahead are set, or if the fields do not fit together."""
+        """Raise InputError if the fields of the label do not fit together."""
         ways = ("horizon_seconds", "steps", "next_rows")
         given = [name.removesuffix("_seconds") for name in ways if getattr(self, name) is not None]
         if len(given) > 1:
@@ -355,19 +363,20 @@ class SplitBy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The rows for training, for validation and for test.
+    """The rules that select the rows for training, for validation and for test.
 
-    By time: training rows are before `validation_from`, validation rows are before `test_from`, and test rows
-    follow. Times are ISO 8601 (UTC unless they contain a time zone). Shares of the time span can replace them
-    (`validation: 0.15`, `test: 0.15`). If the label of a row is known only in a later split, the row is
-    dropped and counted: training must not use information from the time of the test. Rows at or after `until`
-    are dropped too. `gap_seconds` drops and counts the rows in that time before validation and before test:
-    for example 7 days of training, 7 days of gap and 7 days of test.
+    By time: rows before `validation_from` are for training, rows before `test_from` are for validation, and
+    all later rows are for test. Times of the splits are in ISO 8601 (UTC unless they contain a time zone).
+    Fractions of the time span can replace the times (`validation: 0.15`, `test: 0.15`). If the label of a
+    row is known only during a later split, the row is dropped and counted, because training must not use
+    information from the time of the test. Rows at or after the time `until` are dropped too. `gap_seconds`
+    drops and counts the rows within that time before validation and before test: for example 7 days of
+    training, 7 days of gap and 7 days of test.
 
-    With `by: random` the splits are shares of the rows, chosen by a hash of the columns `on` (default: entity
-    and time) and of `seed`. Later rows do not change the splits of existing rows. With `by: entity` the
-    splits are shares of the entities, so that no entity has rows in two splits. If times are set as well, a
-    row is dropped if its time and its hash give different splits.
+    With `by: random`, the splits are fractions of the rows, chosen by a hash of the columns `on` (default:
+    entity and time) and of `seed`. Later rows do not change the split of an existing row. With `by: entity`,
+    the splits are fractions of the entities, so that no entity has rows in two splits. If times are also
+    set, a row is dropped if its time and its hash select different splits.
     """
 
     validation_from: str | None = None
@@ -382,20 +391,19 @@ class Split:
 
     @property
     def times(self) -> tuple[datetime | None, datetime | None]:
-        """`validation_from` and `test_from` in UTC, without a time zone. Raises InputError for an invalid
-        time."""
+        """Return `validation_from` and `test_from` in UTC, without a zone. Raises InputError."""
         begins = {name: getattr(self, name) for name in ("validation_from", "test_from")}
         validation, test = (_moment(text, f"split.{name}") for name, text in begins.items())
         return validation, test
 
     @property
     def gap(self) -> timedelta:
-        """The time before validation and before test in which rows are dropped."""
+        """The seconds before validation and before test in which rows are dropped."""
         return timedelta(seconds=self.gap_seconds or 0.0)
 
     @property
     def end(self) -> datetime | None:
-        """`until` in UTC, without a time zone. Raises InputError for an invalid time."""
+        """Return `until` in UTC, without a time zone. Raises InputError."""
         return _moment(self.until, "split.until")
 
     def check(self) -> None:
@@ -446,25 +454,28 @@ def _moment(text: str | None, place: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """Features and labels that are correct at each row's time, or plain SQL over the tables in `tables`.
+    """The declaration of a dataset: features and labels that are correct at the time of each row, or plain
+    SQL over the tables in `tables`.
 
     `features` are SQL expressions over the columns and features of the row. With plain `sql`, `time` and
     `entity` name the columns that labels, splits, windows, lags and as-of joins use. Gridmill does not check
-    which rows the SQL itself uses, and the dataset shows this. The SQL may call `pixels(bytes, width,
-    height)`: the grey values of an image, 0 to 1. A column of arrays of a fixed length becomes one column for
-    each value: `pixel FLOAT[64]` gives `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows
-    only. A row is dropped and counted if one of the columns or features in `required` is missing.
+    which rows the SQL itself uses, and the dataset shows a note about it. The SQL may call `pixels(bytes,
+    width, height)`: the grey values of an image, 0 to 1. If a column has arrays of a fixed length, each
+    value of the array becomes one column. For example, `pixel FLOAT[64]` gives the columns `pixel_1` to
+    `pixel_64`. `encoders` are fitted on the training rows only. A row is dropped and counted if one of the
+    columns or features in `required` is missing.
 
-    `buckets` divides the work into that many parts of whole entities (default: one part for each five million
-    rows), so that several machines share the work and each part needs less memory. `incremental`: if the
-    tables have only gained later rows since the previous version, its files and encoders are kept. Only the
-    new rows are computed, and they are written into new files.
+    `buckets` divides the work into that many parts, each with all rows of its entities (default: one part
+    for each five million rows), so that several machines share the work and each part needs less memory.
+    With `incremental`, if the tables have only gained later rows since the previous version, the files and
+    the encoders of that version are used again. With `incremental`, Gridmill computes only the new rows, and
+    writes them into new files.
 
-    A column of numbers that is used as a time (`time`, `known_at`) is converted. `timestamp_format` declares
-    the unit for the column's name (`at`, or `events.at` for one table). Without a declaration, the only unit
-    that fits all numbers is used, and the dataset shows it. Units are `unix_s`, `unix_ms`, `unix_us` and
-    `unix_ns` since 1970. For numbers whose digits are a date, the unit is `%Y%m%d`, which `%H`, `%M` and `%S`
-    can follow.
+    If a column that is used as a time (`time`, `known_at`) contains numbers, it is converted.
+    `timestamp_format` declares the unit of these numbers by the name of the column (`at`, or `events.at` for
+    one table). If the unit is not declared, Gridmill uses the only unit that fits all numbers, and the
+    dataset shows this unit. The units are `unix_s`, `unix_ms`, `unix_us` and `unix_ns` since 1970. For
+    numbers whose digits are a date, the unit is `%Y%m%d`, which `%H`, `%M` and `%S` can follow.
     """
 
     basis: Basis | None = None
@@ -487,7 +498,7 @@ class DatasetSpec:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns that identify a row: entity and time, of the basis or of plain SQL."""
+        """The columns that identify a row: entity and time, of the basis or of the plain SQL."""
         time = self.basis.time if self.basis else self.time
         return (*(self.basis.entity if self.basis else self.entity), *([time] if time else []))
 
@@ -498,15 +509,14 @@ class DatasetSpec:
         return tuple(dict.fromkeys((*named, *self.tables)))
 
     def parts(self) -> Iterator[tuple[str, "Join | AsOfJoin | Window | Lag | Label"]]:
-        """Joins, as-of joins, windows, lags and the label, each with the name of the field that declares
-        it."""
+        """The joins, as-of joins, windows, lags and label, each with the name of its field."""
         for place in ("joins", "asof_joins", "windows", "lags"):
             yield from ((place, part) for part in getattr(self, place))
         if self.label is not None:
             yield "label", self.label
 
     def _check_incremental(self) -> None:
-        """Raise InputError if added rows could change the features or labels of earlier rows."""
+        """Raise InputError if new rows could change the features or labels of earlier rows."""
         drawn = self.split is not None and self.split.by != SplitBy.TIME
         shares = self.split is not None and (self.split.validation, self.split.test) != (None, None)
         parts: tuple[Window | Lag, ...] = (*self.windows, *self.lags)
@@ -525,8 +535,8 @@ class DatasetSpec:
                 raise InputError(f"an incremental dataset {problem}", place="dataset.incremental")
 
     def _check_label_use(self) -> None:
-        """Raise InputError if the label of a row decides which other rows the row uses, or if a window or lag
-        over the label sets its own `known_at`."""
+        """Raise InputError if the label of a row decides which other rows the row uses, or if a window or
+        lag over the label sets its own `known_at`."""
         label = self.label
         if label is None:
             return
@@ -555,8 +565,7 @@ class DatasetSpec:
                 )
 
     def check(self) -> None:
-        """Raise InputError for a field that is invalid or does not fit the others, such as a window over SQL
-        without `time`."""
+        """Raise InputError for a field that is invalid or does not fit the other fields."""
         self._check_label_use()
         for name, unit in self.timestamp_format.items():
             if unit not in NUMBER_FORMATS:

@@ -1,4 +1,4 @@
-"""A deployment: a running resource with one pod per worker."""
+"""This module has the deployment: a running resource with one pod for each worker."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -12,10 +12,10 @@ from gridmill.domain.states import DeploymentState, PodState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod, which is one worker. `acknowledged` is the number of the last journal entry that is committed to
-    the store. If the site limits the pod's time, `began` and `ends` are the Unix times of its beginning and
-    end. `address` is the host name or address by which other hosts of its site reach the pod, if the pod has
-    reported it."""
+    """A pod of a deployment; each pod is one worker. `acknowledged` is the number of the last journal entry
+    of the pod that is committed to the store. If the site limits the time of the pod, `began` and `ends` are
+    the Unix times of the start and the end of that time. `address` is the host name or address by which
+    other hosts of the site reach the pod, if the pod has reported it."""
 
     id: str
     node: str
@@ -30,9 +30,10 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A deployment. Its id is `RESOURCE-N`, and the ids of its pods are `RESOURCE-N.K`. `idle_since` is None
-    while the deployment has live attempts. `settings` are the resource's settings for its site. `pinned`
-    means that the pods must run on the planned nodes, and that the site may not choose other nodes."""
+    """A running resource: its pods, its state and its settings. The id of a deployment is `RESOURCE-N`, and
+    the ids of its pods are `RESOURCE-N.K`. `idle_since` is None while the deployment has live attempts.
+    `settings` are the settings of the resource for its site. `pinned` means that the pods must run on the
+    planned nodes, so that the site may not choose other nodes."""
 
     id: str
     resource: str

@@ -1,8 +1,8 @@
-"""Decides the next run that a schedule or a backfill starts, and computes due times: pure functions of the
-time.
+"""This module decides which run a schedule or a backfill starts next, and computes due times; all its
+functions are pure functions of the time.
 
-This module also formats the two times that a schedule passes to a run: the due time of the run, and the due
-time before.
+This module also formats the two times that a schedule passes to a run: the due time of the run, and the
+previous due time.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,17 +22,19 @@ from gridmill.domain.states import FINISHED_JOBS, RunState
 from gridmill.errors import PipelineError
 
 CLOCK_SET_BACK_SECONDS = 86_400.0
-"""If the time of a record is further in the future than this, the record was written before the clock was
-corrected, and is ignored."""
+"""If the time of a record is further in the future than this number of seconds, the record was written
+before the clock was corrected, and its time is ignored."""
 GRACE_SECONDS = 60.0
-"""If a due time is at most this long before the start of the control node, it counts as due now."""
+"""If a due time is at most this number of seconds before the start of the control node, the run is due
+now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueDecision:
-    """The decision about a schedule. `start` is the due time to start a run for. `done` is set if due times
-    were processed without a run. `look_at` is the time at which to decide again (infinite: only events change
-    the decision). `message` has the result or the obstacle."""
+    """The decision about the next run of a schedule. `start` is the due time for which a run is started.
+    `done` is set if due times were processed without starting a run. `look_at` is the time at which the
+    schedule must be decided again (infinite: only events change the decision). `message` has the result of
+    the decision, or the reason why no run can start."""
 
     start: float | None = None
     done: float | None = None
@@ -41,7 +43,7 @@ class DueDecision:
 
 
 def check_spec(spec: ScheduleSpec) -> None:
-    """Raise InputError for an invalid expression or time zone."""
+    """Raise InputError for an invalid cron expression or time zone."""
     zone_named(spec.zone, "schedule.zone")
     if spec.cron is not None:
         _cron().check_cron(spec.cron, spec.zone)
@@ -54,7 +56,7 @@ def _cron() -> Any:  # noqa: ANN401  gridmill.domain.cron; most runs do not need
 
 
 def next_after(spec: ScheduleSpec, since: float, time: float) -> float:
-    """The first due time after `time`, in Unix seconds; infinite for a continuous schedule."""
+    """Return the first due time after `time`, in Unix seconds; infinite for a continuous schedule."""
     if spec.every_seconds is not None:
         return since + (floor((time - since) / spec.every_seconds) + 1) * spec.every_seconds
     if spec.every_months is not None:
@@ -63,7 +65,7 @@ def next_after(spec: ScheduleSpec, since: float, time: float) -> float:
 
 
 def latest_until(spec: ScheduleSpec, since: float, time: float) -> float:
-    """The last due time that is at most `time`, in Unix seconds."""
+    """Return the last due time that is at most `time`, in Unix seconds."""
     if spec.every_seconds is not None:
         return since + floor((time - since) / spec.every_seconds) * spec.every_seconds
     if spec.every_months is not None:
@@ -72,7 +74,7 @@ def latest_until(spec: ScheduleSpec, since: float, time: float) -> float:
 
 
 def _months_due(spec: ScheduleSpec, months: int, since: float, time: float) -> tuple[float, float]:
-    """The last due time that is at most `time`, and the first due time after `time`."""
+    """Return the last due time that is at most `time`, and the first due time after `time`."""
     zone = zone_named(spec.zone)
     first, here = local_time(since, zone), local_time(time, zone)
     number = ((here.year - first.year) * 12 + here.month - first.month) // months - 1
@@ -89,7 +91,7 @@ def _month_due(since: float, months: int, zone: tzinfo) -> float:
 
 
 def _base(schedule: Schedule, now: float) -> float:
-    """The time up to which all due times are processed."""
+    """Return the time until which all due times have been processed."""
     return now if _is_of_a_wrong_clock(schedule, now) else _dealt_with_until(schedule)
 
 
@@ -103,7 +105,7 @@ def _dealt_with_until(schedule: Schedule) -> float:
 
 
 def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
-    """The next due times, without missed due times."""
+    """Return the next due times of a schedule, without due times that were missed."""
     if schedule.paused or schedule.spec.continuous is not None:
         return ()
     times: list[float] = []
@@ -115,9 +117,9 @@ def upcoming(schedule: Schedule, now: float, count: int) -> tuple[float, ...]:
 
 
 def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = "") -> DueDecision:
-    """Decide about the due times up to now. `awake_since` is when the control node started: earlier due times
-    were missed. `active` names an active run of the pipeline. Due times up to `done` are never considered
-    again."""
+    """Decide whether a run is started for the due times up to now. `awake_since` is the time when the
+    control node started: due times before it were missed. `active` is the name of an active run of the
+    pipeline. Due times up to `done` are not considered again."""
     spec = schedule.spec
     if schedule.paused or spec.continuous is not None:
         return DueDecision()
@@ -139,8 +141,8 @@ def decide(schedule: Schedule, now: float, *, awake_since: float, active: str = 
 
 
 def room_for_block(continuous: Continuous, active: Sequence[Run], job_runs: Iterable[JobRun]) -> str:
-    """The reason why no block can be loaded now, from the pipeline's active runs and their jobs; empty if a
-    block can be loaded."""
+    """Return the reason why no block can be loaded now, given the active runs of the pipeline and their
+    jobs; empty if a block can be loaded."""
     for job_run in job_runs:
         if job_run.job.kind is JobKind.SINK and job_run.state not in FINISHED_JOBS:
             return f"{job_run.run_id} loads the block before"
@@ -150,7 +152,8 @@ def room_for_block(continuous: Continuous, active: Sequence[Run], job_runs: Iter
 
 
 def closes_in(continuous: Continuous, files: int, size_bytes: int, waited_seconds: float) -> float:
-    """Seconds until a block with that many new files is closed; 0 means now."""
+    """Return the number of seconds until a block with that many new files is closed; 0 if it is closed
+    now."""
     if continuous.max_files is not None and files >= continuous.max_files:
         return 0.0
     if continuous.max_bytes is not None and size_bytes >= continuous.max_bytes:
@@ -166,12 +169,13 @@ _STATES = {
 
 
 def chunk_ids(backfill: Backfill) -> tuple[str, ...]:
-    """The ids of the backfill's chunks, oldest first."""
+    """Return the ids of the chunks of the backfill, oldest chunk first."""
     return tuple(chunk_id(backfill.name, *span) for span in spans(backfill))
 
 
 def next_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk | None:
-    """The chunk to process now, out of the chunks `left`, while `active` runs of the backfill are active."""
+    """Return the chunk to process now, out of the chunks `left`, while `active` runs of the backfill are
+    active."""
     if backfill.stopped or active >= backfill.parallel:
         return None
     ordered = sorted(left, key=lambda chunk: read_moment(chunk.begins))
@@ -181,7 +185,8 @@ def next_chunk(backfill: Backfill, left: Iterable[Chunk], active: int) -> Chunk 
 
 
 def outage_over(pipeline: Pipeline, begins: str, ends: str) -> str:
-    """A description of the outage of a sink that covers the whole time range; empty if there is none."""
+    """Return a description of the outage of a sink that covers the whole range of time; empty if there is no
+    such outage."""
     for job in pipeline.jobs:
         for outage in job.sink.outages if job.sink is not None else ():
             if outage.covers(read_moment(begins), read_moment(ends)):
@@ -191,7 +196,7 @@ def outage_over(pipeline: Pipeline, begins: str, ends: str) -> str:
 
 
 def state_of(chunk: Chunk, run: Run | None) -> ChunkState:
-    """The state of a chunk, given the run that was started for it."""
+    """Return the state of a chunk, given the run that was started for the chunk."""
     if chunk.skipped:
         return ChunkState.SKIPPED
     if chunk.failed or (chunk.run and run is None):
@@ -200,17 +205,19 @@ def state_of(chunk: Chunk, run: Run | None) -> ChunkState:
 
 
 def is_chunk_kept(chunk: Chunk, run: Run | None, *, force: bool) -> bool:
-    """Whether a chunk is kept when its backfill is started again: it is running, or it has succeeded."""
+    """Return whether a chunk stays unchanged when its backfill is started again, because the chunk is
+    running or has succeeded."""
     state = state_of(chunk, run)
     return state == ChunkState.RUNNING or (state == ChunkState.DONE and not force)
 
 
 _EARLIER_SECONDS = 0.5
-"""Half of the shortest time between two due times, which is a second."""
+"""Half of the shortest possible time between two due times, which is one second."""
 
 
 def due_times(spec: ScheduleSpec, since: float, due: float) -> Mapping[str, str]:
-    """The parameters `due` and `due_before` of a run: ISO 8601 in whole seconds, in the schedule's zone."""
+    """Return the parameters `due` and `due_before` of a run. Both times are in ISO 8601 with whole seconds,
+    in the time zone of the schedule."""
     before = latest_until(spec, since, due - _EARLIER_SECONDS)
     return {"due": _text(spec, due), "due_before": _text(spec, before)}
 
@@ -220,7 +227,7 @@ def _text(spec: ScheduleSpec, time: float) -> str:
 
 
 def check_times(pipeline: Pipeline) -> None:
-    """Raise PipelineError for a pipeline that uses times of a schedule but has not received them."""
+    """Raise PipelineError if a pipeline uses the times of a schedule but has not received them."""
     if not pipeline.awaits:
         return
     names = " and ".join(f"`${{{name}}}`" for name in pipeline.awaits)

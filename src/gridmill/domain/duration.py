@@ -1,9 +1,10 @@
-"""Models of how the time of a job grows with its data, by the subject of its measurements.
+"""This module models how the time of a job grows with its data, for each kind of job that is measured.
 
-If a job was measured on other data, its expected time is the measured time, scaled by the model: a constant
-start time, and seconds for each million cells or for each megabyte of a sink's sources. The figures are CPU
-seconds that `bench/growth.py` measured. Only their ratio counts, so they apply to faster and slower machines.
-For a program, nothing is known about its growth: half of its time counts as constant.
+If a job was measured with other data, its expected time is the measured time, scaled by the model: a
+constant start time, plus seconds for each million cells or for each megabyte of a sink's sources. The
+figures of the model are CPU seconds that `bench/growth.py` measured. Only the ratio of these figures
+matters, so they apply to faster and slower machines too. The growth of a program is not known, so the model
+treats half of its time as constant.
 """
 
 from gridmill.domain.footprint import cells_of
@@ -16,8 +17,8 @@ _UNKNOWN_START = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duration:
-    """Seconds to start, seconds per million cells, and seconds per megabyte of sources (0: the cells
-    count)."""
+    """The seconds that a job needs to start, the seconds per million cells, and the seconds per megabyte of
+    sources (0: the model uses the cells)."""
 
     start_seconds: float
     cells_seconds: float
@@ -43,8 +44,8 @@ DURATIONS = {
 
 
 def time_ratio(subject: str, now: JobSize, then: JobSize) -> float:
-    """The ratio of the job's time with size `now` to its time with size `then`; 1 if either size is
-    unknown."""
+    """Return the ratio of the job's time with the size `now` to its time with the size `then`; 1 if either
+    size is unknown."""
     model = DURATIONS.get(subject)
     bytes_ = (now.input_bytes, then.input_bytes)
     if model is not None and model.megabyte_seconds and all(bytes_):

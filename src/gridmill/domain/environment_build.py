@@ -1,4 +1,5 @@
-"""State and duration of the build of a job's Python environment, from its progress and its log lines.
+"""This module finds the state and the duration of the build of a job's Python environment, from the job's
+progress and its log lines.
 
 The environment is built before the job's code runs.
 """
@@ -10,31 +11,33 @@ from gridmill.domain.states import JobState
 from gridmill.domain.views import JobView
 
 ENVIRONMENT = "environment"
-"""The `phase` in the body of a progress event during the build of the environment, and the type of the stored
+"""The `phase` in the body of progress events during the build of the environment, and the type of the stored
 events of its start and its end."""
 BUILDING = "building"
-"""The state that is shown instead of `running` during the build."""
+"""The state of a job that is shown instead of `running` while its environment is built."""
 BEGUN, ENDED = "building the environment", "the environment is ready:"
-"""Prefixes of lines in the job's log, of stream `pod`."""
+"""Prefixes of the lines in the job's log, of stream `pod`, that report the start and the end of the
+build."""
 
 
 def is_building(view: JobView) -> bool:
-    """Whether the job's environment is being built."""
+    """Return whether the environment of the job is being built."""
     return view.job.state == JobState.RUNNING and view.progress.get("phase") == ENVIRONMENT
 
 
 def state_of(view: JobView) -> str:
-    """The job's state for display: `building` for a running job that waits for its environment."""
+    """Return the state of the job for display. The result is `building` for a running job that waits for its
+    environment."""
     return BUILDING if is_building(view) else view.job.state.value
 
 
 def is_about_building(log: Mapping[str, object]) -> bool:
-    """Whether the body of a LOG event reports the start or the end of building the environment."""
+    """Return whether the body of a LOG event reports the start or the end of the build of an environment."""
     return log.get("stream") == "pod" and str(log.get("text", "")).startswith((BEGUN, ENDED))
 
 
 def build_seconds(events: Iterable[Event]) -> Mapping[str, float]:
-    """The build time of each job's environments, by the job's name."""
+    """Return the time that the environments of each job took to build, by the name of the job."""
     begun: dict[str, float] = {}
     result: dict[str, float] = {}
     for event in events:

@@ -1,4 +1,5 @@
-"""Messages between a tenant (the Gridmill that sends jobs) and a farm (a light Gridmill that runs them)."""
+"""This module has the messages between a tenant (the Gridmill that sends jobs) and a farm (a light Gridmill
+that runs them)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,9 @@ _Minor: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A request to join a farm, sent once with the one-time secret of the join line. `request` is a
-    certificate signing request (PEM). The farm signs the certificate, and later identifies the tenant by it.
+    """A request to join a farm, which is sent once with the one-time secret of the join line. `request` is a
+    certificate signing request of the tenant (PEM). The farm signs the certificate, and later identifies the
+    tenant by this certificate.
     """
 
     tenant: str
@@ -30,8 +32,8 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResponse:
-    """The answer to a JoinRequest. `certificate` (PEM) and `token` are the tenant's; the token is sent only
-    in this answer."""
+    """The answer to a JoinRequest. `certificate` (PEM) and `token` belong to the tenant; only this answer
+    contains the token."""
 
     certificate: str
     token: str
@@ -41,8 +43,9 @@ class JoinResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedDeployment:
-    """A waiting deployment of the tenant. `position` counts the deployments of all tenants before it;
-    `seconds` is the expected remaining wait, if the farm can estimate it."""
+    """A deployment of the tenant that waits for machines of the farm. `position` is the number of
+    deployments of all tenants before this deployment. `seconds` is the expected remaining wait of the
+    deployment, if the farm can estimate it."""
 
     deployment: str
     position: int
@@ -51,7 +54,7 @@ class QueuedDeployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureCapacity:
-    """An expectation of the farm: in `seconds` it has room for one more deployment with that many GPUs, after
+    """An expectation of the farm: after `seconds`, one more deployment with that many GPUs can start, after
     all waiting deployments."""
 
     seconds: float
@@ -60,8 +63,9 @@ class FutureCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePosition:
-    """The place that another deployment would have in the queue of a farm. `position` counts the deployments
-    before it. `seconds` is its expected wait, if the farm can estimate it."""
+    """The position that another deployment would have in the queue of a farm. `position` is the number of
+    deployments before that deployment. `seconds` is the expected wait of that deployment, if the farm can
+    estimate it."""
 
     position: int
     seconds: float | None = None
@@ -69,12 +73,13 @@ class QueuePosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmStatus:
-    """A farm as one tenant sees it. `root` is the storage root at the farm for the tenant's jobs. `waiting`
-    is the number of deployments of all tenants that wait for room, and `queue` has those of this tenant.
-    `staged_bytes` is the size of the files that were transferred to the farm, at most `quota_bytes`.
-    `disk_free_bytes` is the free space of the farm's disk. The tenant's files use `disk_use_bytes` of the
-    disk, at most `disk_limit_bytes`. `future_capacity` is when more room is expected, in order of time, as
-    far as the farm can estimate it."""
+    """The status of a farm, as the farm reports it to one tenant. `root` is the storage root at the farm for
+    the tenant's jobs. `waiting` is the number of deployments of all tenants that wait for machines, and
+    `queue` has the waiting deployments of this tenant. `staged_bytes` is the size of the files that were
+    transferred to the farm, which is at most `quota_bytes`. `disk_free_bytes` is the free space of the disk
+    of the farm. The files of the tenant use `disk_use_bytes` of the disk, which is at most
+    `disk_limit_bytes`. `future_capacity` has the times at which the farm expects more free machines, in
+    order of time, as far as the farm can estimate them."""
 
     version: str
     protocol: int
@@ -93,8 +98,8 @@ class FarmStatus:
 
 
 def line_at(look: FarmStatus, gpus: int) -> QueuePosition | None:
-    """The place in the queue that another deployment with that many GPUs would have; None if it gets room at
-    once."""
+    """Return the queue position of another deployment with that many GPUs. The result is None if the
+    deployment can start immediately."""
     seats = [one.seats for one in look.utilization.values() if one.seats]
     has_room = any(_holds(some, gpus) for some in seats) or not seats
     if has_room and not look.waiting:
@@ -104,15 +109,16 @@ def line_at(look: FarmStatus, gpus: int) -> QueuePosition | None:
 
 
 def _holds(seats: Sequence[GpuSlot], gpus: int) -> bool:
-    """Whether that many GPUs of a node are free, or that many shares of one GPU."""
+    """Return whether that many GPUs of a node are free, or that many shares of one GPU."""
     shares = max(Counter(seat.gpu for seat in seats).values())
     return pick((number for number, seat in enumerate(seats) if not seat.taken), gpus, shares) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployRequest:
-    """A request to start all pods of one deployment, or none of them. The farm ends the pods by itself when
-    the tenant sends nothing for `lease_seconds`. The farm sets `home` and `link` of the orders."""
+    """A request to start all pods of one deployment, or none of them if one cannot start. If the tenant
+    sends nothing for `lease_seconds`, the farm ends the pods. The farm sets the fields `home` and `link` of
+    the orders."""
 
     orders: tuple[PodOrder, ...]
     lease_seconds: float
@@ -120,15 +126,15 @@ class DeployRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodNames:
-    """The names of the pods to query or to end."""
+    """The names of the pods that a tenant queries or ends."""
 
     pods: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """A file: its path in the tree (with `/`), and the BLAKE3 hashes (hex) of the chunks of its content, in
-    order."""
+    """A file of a tree: its path in the tree (with `/`), and the BLAKE3 hashes (hex) of the chunks of its
+    content, in order."""
 
     path: str
     size_bytes: int
@@ -137,23 +143,24 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of a folder or of a single file. `chunk_bytes` is the size of every chunk except the last
-    chunk of a file."""
+    """The content of a folder or of a single file, as a list of files. `chunk_bytes` is the size of every
+    chunk, except the last chunk of each file."""
 
     files: tuple[FileEntry, ...]
     chunk_bytes: int
 
     @property
     def size_bytes(self) -> int:
-        """The total size of all files."""
+        """The total size of all files in the manifest."""
         return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceTree:
-    """A request to make a tree of files from stored chunks, at `uri` below the tenant's root, for an attempt.
-    If chunks are missing, the answer lists them and nothing is made. Files that already exist with the same
-    content are used. `writable` means that the files are separate copies, not links to shared files."""
+    """A request to write a tree of files from stored chunks, at `uri` below the tenant's root, for an
+    attempt. If chunks are missing, the answer lists the missing chunks and the farm writes no files. Files
+    that already exist with the same content are used again. `writable` means that the files are separate
+    copies, and not links to shared files."""
 
     uri: str
     manifest: Manifest
@@ -163,21 +170,22 @@ class PlaceTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingChunks:
-    """The hashes of missing chunks; empty if the request was completed."""
+    """The hashes of the chunks that the farm does not have; empty if the farm has completed the request."""
 
     chunks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkHashes:
-    """The hashes of requested chunks."""
+    """The hashes of the chunks that the sender requests."""
 
     chunks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkSlice:
-    """The place of a chunk in an object of a bucket: `size_bytes` bytes, starting at byte `begin`."""
+    """The place of a chunk in an object of a bucket. The chunk has `size_bytes` bytes, starting at byte
+    `begin` of the object."""
 
     chunk: str
     begin: int
@@ -186,8 +194,9 @@ class ChunkSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketObject:
-    """An object of a bucket that both sides can access, and the chunks in it. `url` is signed: for a short
-    time it allows either to read or to write this object alone. It is a secret, and is never stored."""
+    """An object of a bucket that both sides can access, and the chunks that the object contains. `url` is a
+    signed URL: for a short time it allows its owner either to read or to write this one object. The signed
+    URL is a secret, and Gridmill never stores it."""
 
     url: str
     slices: tuple[ChunkSlice, ...]
@@ -195,13 +204,14 @@ class BucketObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketObjects:
-    """The objects to download from a bucket."""
+    """The objects that the receiver must download from a bucket."""
 
     parcels: tuple[BucketObject, ...]
 
 
 def check_versions(*, tenant: str, farm: str, protocol: int = FARM_PROTOCOL) -> None:
-    """Raise InputError unless the farm has the tenant's minor version or the minor version before."""
+    """Raise InputError if the farm has neither the minor version of the tenant nor the minor version before
+    it."""
     ours, theirs = _minor(farm), _minor(tenant)
     fits = ours and theirs and theirs[0] == ours[0] and theirs[1] in (ours[1], ours[1] + 1)
     if protocol != FARM_PROTOCOL or not fits:
@@ -213,8 +223,8 @@ def check_versions(*, tenant: str, farm: str, protocol: int = FARM_PROTOCOL) -> 
 
 
 def _what_to_do(ours: _Minor | None, theirs: _Minor | None, farm: str, tenant: str) -> str:
-    """The hint for the user. `ours` is the farm's version, and `theirs` is the version of Gridmill at
-    home."""
+    """Return the hint for the user about versions that do not match. `ours` is the version of Gridmill at
+    the farm, and `theirs` is the version of Gridmill at home."""
     if ours and theirs and ours < theirs:
         return f"Install {tenant} at the farm: it may be one minor version older than home, not more."
     if ours and theirs and ours > theirs:

@@ -1,14 +1,16 @@
-"""Models of the memory that a job of each kind needs, used for sizing before anything was measured.
+"""This module estimates the memory that a job of each kind needs, which is used for sizing before the job
+was measured.
 
-Every estimate is `base + rows x columns x bytes per cell` (for a recurrent network also the activations of
-one batch). The base is the interpreter with the kind's libraries in memory. The bytes per cell include the
-columns as read, the copies that the kind makes of them, and the work space of its algorithm. They are the
-largest values that `bench/sizing.py` has measured, with 12 and with 300 columns. A long text takes more
-memory than a number. Therefore an estimate from the stored bytes is made too, and the larger estimate is
-used. A job that streams its data takes at most `most_bytes` for the data.
+Every estimate is `base + rows x columns x bytes per cell` (for a recurrent network, plus the activations of
+one batch). The base is the memory of the interpreter with the libraries of this kind of job. The bytes per
+cell include the columns as they are read, the copies that this kind of job makes of them, and the work space
+of its algorithm. The bytes per cell are the largest values that `bench/sizing.py` has measured, with 12 and
+with 300 columns. A long text takes more memory than a number. Therefore an estimate from the stored bytes is
+made too, and the larger of the two estimates is used. A job that streams its data holds at most `most_bytes`
+of the data in memory.
 
-This module also computes the number of shards of a swarm's rows, and the number of rounds in which its
-workers process them.
+This module also computes the number of shards into which a swarm divides its rows, and the number of rounds
+in which the workers process the shards.
 """
 
 from math import inf
@@ -22,42 +24,46 @@ from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.training import LARGEST_BATCH, ModelKind, TrainingSpec
 
 COLUMNS = 12
-"""The assumed number of columns if it is unknown."""
+"""The assumed number of columns of a table if the number is unknown."""
 INPUT_FACTOR = 4.0
-"""Bytes in memory per byte of input if the number of rows is unknown: compressed Parquet grows by about this
-factor."""
+"""Bytes in memory per byte of input if the number of rows is unknown, because compressed Parquet grows by
+about this factor."""
 STORED_FACTOR = 8.0
-"""Bytes in memory per byte of a stored table (compressed Parquet), for a kind that holds the whole table."""
+"""Bytes in memory per byte of a stored table (compressed Parquet), for a kind of job that holds the whole
+table in memory."""
 WORKER_BYTES, SHARD_CELLS, SHARD_CELL_BYTES = 64 * MIB, 4 * 2**20, 24
-"""Memory that one more swarm worker needs for itself (its model and inference runtime); the most values in a
-shard; bytes per value for the columns as read and as inputs."""
+"""The memory that each additional swarm worker needs for itself (its model and inference runtime); the
+largest number of values in a shard; the bytes per value for the columns as they are read and as model
+inputs."""
 RESULT_ROW_BYTES = 120
-"""Bytes of a row's prediction, true value and keys during the check of the result."""
+"""The bytes that the prediction, the true value and the keys of one row need while the result is checked."""
 ADDED_VALUES, ADDED_ROWS = 24_000_000, 262_144
-"""A dataset's windows, lags and as-of joins are computed in chunks of this many added values, or this many
-rows, whichever is more."""
+"""The windows, lags and as-of joins of a dataset are computed in chunks of this many added values, or of
+this many rows, whichever gives the larger chunk."""
 AHEAD_BYTES = 40
-"""Bytes of one label while it is computed, encoded and written, if a row has labels for many rows ahead."""
+"""The bytes of one label while it is computed, encoded and written, if each row has labels for many later
+rows."""
 JOINED_COLUMNS = 6
-"""The assumed number of columns that an as-of join adds if it names none."""
+"""The assumed number of columns that an as-of join adds if its declaration names no columns."""
 COMMAND_CELL_BYTES = 16
-"""Bytes per value for a command that declares the number of its rows: one copy as numbers, and another copy
-during its work."""
+"""The bytes per value for a command that declares its number of rows: one copy as numbers, and another copy
+while the command works."""
 PREDICTED_ROWS = 16_384
-"""Rows that a trained network predicts at a time, derived from a measurement (122 MiB more with 1,024
-units)."""
+"""The number of rows that a trained network predicts at a time, derived from a measurement (122 MiB more
+with 1,024 units)."""
 WEIGHT_BYTES = 24
-"""Bytes per weight of a network: the weight, its gradient, two moments of the optimizer, the best weight so
-far, and the copy that is written."""
+"""The bytes per weight of a network during training: the weight, its gradient, two moments of the optimizer,
+the best weight so far, and the copy that is written."""
 ROWS_PER_WORKER = 100_000
-"""Rows per swarm worker: with fewer, the start of another worker costs more than it saves."""
+"""The number of rows per swarm worker: with fewer rows, starting another worker costs more time than the
+worker saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """The memory model of a kind of job. `floor_bytes` is the least memory that a job of the kind ever gets.
-    `unknown_bytes` is the assumed memory for the data if its size is not known. A kind with `spills` uses
-    more memory if it gets more, and also works with less."""
+    """The memory model of a kind of job. `floor_bytes` is the least memory that a job of this kind receives.
+    `unknown_bytes` is the memory that is assumed for the data if the size of the data is not known. A kind
+    of job with `spills` uses more memory if it has more, and also works with less."""
 
     base_bytes: int
     cell_bytes: float
@@ -96,18 +102,19 @@ KINDS: dict[JobKind, Footprint] = {
 
 
 def footprint_of(job: Job) -> Footprint:
-    """The model for a job."""
+    """Return the memory model for a job."""
     spec = job.spec
     return TRAINING[spec.model] if isinstance(spec, TrainingSpec) else KINDS[job.kind]
 
 
 def cells_of(size: JobSize) -> int | None:
-    """Rows times columns; None if the number of rows is unknown."""
+    """Return the number of cells, which is rows times columns. The result is None if the number of rows is
+    unknown."""
     return None if size.rows is None else size.rows * (size.columns or COLUMNS)
 
 
 def memory_of(job: Job, size: JobSize, workers: int) -> int:
-    """The memory of a job in bytes by the model, without margin."""
+    """Return the memory of the job in bytes according to the model, without a margin."""
     footprint = footprint_of(job)
     spec = job.spec
     extra = activation_bytes(spec) + weight_bytes(spec, size) if isinstance(spec, TrainingSpec) else 0
@@ -125,8 +132,8 @@ def memory_of(job: Job, size: JobSize, workers: int) -> int:
 
 
 def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> int:
-    """The memory for the rows that are read and sorted, for the chunks that are computed, and for labels many
-    rows ahead, which are encoded as a whole."""
+    """Return the memory of a dataset job: for the rows that it reads and sorts, for the chunks that it
+    computes, and for labels of many later rows, which it encodes as a whole."""
     rows, added = size.rows or 0, _added_columns(spec)
     values = min(rows * added, max(ADDED_VALUES, added * ADDED_ROWS))
     ahead = len(spec.label.sources) * (spec.label.next_rows or 0) if spec.label else 0
@@ -135,8 +142,8 @@ def _dataset_bytes(spec: DatasetSpec, footprint: Footprint, size: JobSize) -> in
 
 
 def data_bytes(footprint: Footprint, size: JobSize) -> int:
-    """The memory for the data: from cells and stored bytes; otherwise from the input's bytes; otherwise an
-    assumed value."""
+    """Return the memory for the data of a job: from cells and stored bytes if they are known; otherwise from
+    the bytes of the input; otherwise an assumed value."""
     cells, stored = cells_of(size), size.input_bytes
     if not footprint.cell_bytes or (cells is None and stored is None):
         return footprint.unknown_bytes
@@ -147,14 +154,15 @@ def data_bytes(footprint: Footprint, size: JobSize) -> int:
 
 
 def swarm_bytes(size: JobSize, workers: int) -> int:
-    """The memory of the workers of a swarm, each with a shard, and of the complete result."""
+    """Return the memory of the workers of a swarm, each of which holds one shard, plus the memory of the
+    complete result."""
     cells = cells_of(size)
     shard = SHARD_CELLS if cells is None else min(cells, SHARD_CELLS)
     return workers * (WORKER_BYTES + shard * SHARD_CELL_BYTES) + (size.rows or 0) * RESULT_ROW_BYTES
 
 
 def _added_columns(spec: DatasetSpec) -> int:
-    """The number of columns that windows, lags, as-of joins and features add."""
+    """Return the number of columns that the windows, lags, as-of joins and features of a dataset add."""
     aggregates = sum(len(window.aggregates) for window in spec.windows)
     lags = sum(len(lag.steps) + len(lag.back_seconds) for lag in spec.lags)
     joined = sum(len(join.columns) or JOINED_COLUMNS for join in spec.asof_joins)
@@ -162,9 +170,9 @@ def _added_columns(spec: DatasetSpec) -> int:
 
 
 def activation_bytes(spec: TrainingSpec) -> int:
-    """The memory for the activations of a network. A recurrent network needs it during training: about 12
-    floats per step and unit of one batch. Other networks need the most memory when the trained network
-    predicts many rows: two floats per row and unit."""
+    """Return the memory for the activations of a network. A recurrent network needs this memory during
+    training: about 12 floats per step and unit of one batch. Other networks need the most memory when the
+    trained network predicts many rows: two floats per row and unit."""
     if spec.model is ModelKind.MLP:
         return PREDICTED_ROWS * spec.units * 2 * 4
     if spec.model is not ModelKind.LSTM:
@@ -173,7 +181,7 @@ def activation_bytes(spec: TrainingSpec) -> int:
 
 
 def weight_bytes(spec: TrainingSpec, size: JobSize) -> int:
-    """The memory of the weights of a network during training."""
+    """Return the memory of the weights of a network during training."""
     if spec.model not in (ModelKind.LSTM, ModelKind.MLP):
         return 0
     inputs, units = size.columns or COLUMNS, spec.units
@@ -185,8 +193,8 @@ def weight_bytes(spec: TrainingSpec, size: JobSize) -> int:
 
 
 def knows_settings(job: Job) -> bool:
-    """Whether the memory estimate depends on the job's settings. It cannot depend on the text of a
-    program or a query."""
+    """Return whether the memory estimate depends on the settings of the job. The estimate cannot depend on
+    the text of a program or a query."""
     spec = job.spec
     if isinstance(spec, DatasetSpec):
         return not spec.sql
@@ -194,8 +202,8 @@ def knows_settings(job: Job) -> bool:
 
 
 def workers_of(job: Job, size: JobSize, cpus: float) -> int:
-    """The number of workers of a swarm, or of parallel trials of a search: the declared number, else the
-    number that suits the rows or the CPUs."""
+    """Return the number of workers of a swarm, or of parallel trials of a search: the declared number,
+    otherwise the number that suits the rows or the CPUs."""
     spec = job.spec
     if isinstance(spec, TrainingSpec) and spec.search:
         return spec.search.parallel or max(1, min(spec.search.trials, int(cpus)))
@@ -208,18 +216,19 @@ def workers_of(job: Job, size: JobSize, cpus: float) -> int:
 
 
 def leaves_trials_open(job: Job) -> bool:
-    """Whether the job is a search that does not declare the number of its parallel trials."""
+    """Return whether the job is a search that does not declare its number of parallel trials."""
     search = job.training.search if job.training else None
     return search is not None and search.parallel is None
 
 
 def model_name(job: Job) -> str:
-    """The name of the job's model in sentences: `training/lstm`, `command`."""
+    """Return the name of the job's memory model, as messages show it. Examples of the name are
+    `training/lstm` and `command`."""
     return f"training/{job.training.model}" if job.training else str(job.kind)
 
 
 def is_plain(job: Job) -> bool:
-    """Whether only measurements can determine the job's memory."""
+    """Return whether only measurements can determine the memory of the job."""
     return isinstance(job.spec, CommandSpec)
 
 
@@ -228,8 +237,9 @@ PER_PROBE_WORKER = 2
 
 
 def count_shards(rows: int, workers: int, wanted: int | None, inputs: int = 1) -> int:
-    """The number of shards: several per worker, so that all workers end at about the same time. Shards are
-    neither tiny nor, with rows of `inputs` values, too large for the memory."""
+    """Return the number of shards of a swarm: each worker gets several shards, so that all workers end at
+    about the same time. The number is chosen so that shards are not tiny and, with rows of `inputs` values,
+    not too large for the memory."""
     if wanted is not None:
         return min(wanted, rows)
     bounded = min(workers * PER_WORKER, -(-rows // LEAST_ROWS))
@@ -238,13 +248,14 @@ def count_shards(rows: int, workers: int, wanted: int | None, inputs: int = 1) -
 
 
 def count_probe_shards(rows: int, workers: int) -> int:
-    """The smallest number of shards in which a worker's first shard can be distinguished from its others.
-    With more and smaller shards, a probe would mainly measure the constant cost of each shard."""
+    """Return the smallest number of shards with which a probe can distinguish the first shard of a worker
+    from its other shards. With more and smaller shards, a probe would mainly measure the constant cost of
+    each shard."""
     return max(1, min(rows, workers * PER_PROBE_WORKER))
 
 
 def stretch(rows: int, workers: int, wanted: int | None) -> float:
-    """The ratio of the time of the shards to their time if rows could be divided evenly. It is above 1 if the
-    last round has fewer shards than workers."""
+    """Return the ratio of the time of the shards to the time that they would need if rows could be divided
+    evenly. The ratio is above 1 if the last round has fewer shards than workers."""
     shards = count_shards(rows, workers, wanted)
     return -(-shards // workers) * workers / shards

@@ -1,9 +1,10 @@
-"""`dataclass` with the standard library's semantics, but a tenth of the time to define a class.
+"""This module has a `dataclass` decorator with the semantics of the standard library, which takes a tenth of
+the time to define a class.
 
-The standard library generates and compiles the text of up to seven methods for each class. This takes 1 ms,
-and there are about 500 classes, most of which a command imports but does not use. Here a method is generated
-when it is first called. `replace` behaves as `dataclasses.replace`; for a record it takes an eighth of the
-time.
+The standard library generates and compiles the text of up to seven methods for each class. This takes 1 ms
+for each class, and there are about 500 classes, most of which a command imports but does not use. The
+decorator of this module generates a method only when the method is first called. `replace` behaves as
+`dataclasses.replace`; for a record it takes an eighth of the time of `dataclasses.replace`.
 """
 
 import dataclasses
@@ -25,8 +26,8 @@ _FACTORY = object()  # the argument that means the result of a field's default_f
 def dataclass(
     *, frozen: bool = False, slots: bool = False, kw_only: bool = False
 ) -> Callable[[type[T]], type[T]]:
-    """A decorator that behaves as `dataclasses.dataclass`. CONTRIBUTING.md lists the arguments that a class
-    may have."""
+    """Decorate a class as `dataclasses.dataclass` does. CONTRIBUTING.md lists the arguments of the decorator
+    that a class may use."""
 
     def made(cls: type[T]) -> type[T]:
         return _made(cls, frozen=frozen, slots=slots, kw_only=kw_only)
@@ -170,11 +171,11 @@ _COPIES: dict[type, _Copy] = {}
 
 
 def _copy_of(made: type) -> _Copy:
-    """A function that copies an object of that class with changes.
+    """Return a function that copies an object of that class with changes.
 
-    The copy of a record starts as an object of a class with the same slots whose attributes can be set. It
-    gets its own class when it is complete. Python sets such attributes several times as fast as with
-    `object.__setattr__`.
+    The copy of a record first has a class with the same slots whose attributes can be set. The copy gets the
+    class of the record when it is complete. Python sets attributes of this class several times as fast as
+    with `object.__setattr__`.
     """
     if not _is_plain_record(made):
         return lambda noun, changes: dataclasses.replace(noun, **changes)
@@ -193,7 +194,7 @@ def _copy_of(made: type) -> _Copy:
 
 
 def _is_plain_record(made: type) -> bool:
-    """Whether `__init__` of the class only sets its slots, one for each argument."""
+    """Return whether `__init__` of the class only sets the slots of the class, one for each argument."""
     fields = dataclasses.fields(made)
     return (
         vars(made).get("__slots__") == tuple(field.name for field in fields)

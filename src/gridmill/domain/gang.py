@@ -1,4 +1,5 @@
-"""A gang: one program in several ranks that start together, know each other's addresses and end together."""
+"""This module describes a gang: one program in several ranks that start together, know each other's
+addresses and end together."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,7 +8,7 @@ from gridmill.errors import InputError
 
 CHIEF, WORKER, SERVER = "chief", "worker", "ps"
 ROLES = (CHIEF, WORKER, SERVER, "evaluator")
-"""Roles of a rank, for frameworks that distinguish ranks (TensorFlow's names)."""
+"""The roles that a rank can have, for frameworks that distinguish ranks (with the names of TensorFlow)."""
 MOST_RANKS = 10_000
 RANK_VARIABLES = frozenset(
     (
@@ -18,16 +19,18 @@ RANK_VARIABLES = frozenset(
         "TF_CONFIG",
     )
 )
-"""All variables that a rank may get. Gridmill removes them from the environment in which it was started: a
-single job with these variables would wait forever for other ranks."""
+"""All environment variables that a rank may receive from Gridmill. Gridmill removes these variables from the
+environment in which it was started, because a single job with these variables would wait forever for other
+ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangMember:
-    """One rank and its place. Ranks with the same `host` have local ranks 0, 1, ... on that host.
+    """One rank of a gang, and the host on which it runs. Ranks with the same `host` have the local ranks 0,
+    1, ... on that host.
 
-    `address` is the address by which other hosts reach the rank. `port` is a TCP port of the host that is
-    free for this attempt alone. `gpus` are the numbers, on the host, of the GPUs that the rank got.
+    `address` is the address by which other hosts connect to the rank. `port` is a TCP port of the host that
+    is reserved for this attempt. `gpus` are the numbers of the GPUs on the host that the rank has received.
     """
 
     rank: int
@@ -40,8 +43,8 @@ class GangMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """The whole gang as one of its ranks sees it. `members` are all ranks in order, `rank` is the rank
-    itself, and `restarts` is the number of earlier attempts."""
+    """All ranks of a gang, as one of these ranks sees them. `members` has all ranks in order, `rank` is the
+    number of this rank, and `restarts` is the number of earlier attempts."""
 
     id: str
     rank: int
@@ -50,17 +53,18 @@ class Gang:
 
     @property
     def me(self) -> GangMember:
-        """The member with this rank."""
+        """The member of the gang that has the number `rank`."""
         return self.members[self.rank]
 
     @property
     def local_members(self) -> tuple[GangMember, ...]:
-        """The members on this rank's host, including this rank, in the order of their local ranks."""
+        """The members on the host of this rank, including this rank, in the order of their local ranks."""
         return tuple(member for member in self.members if member.host == self.me.host)
 
 
 def roles_in_order(workers: int, roles: Mapping[str, int]) -> tuple[str, ...]:
-    """The role of each rank: for each role as many ranks as declared, in the order of the declaration."""
+    """Return the role of each rank: each role has as many ranks as declared, in the order of the
+    declaration."""
     return tuple(_each(roles)) if roles else (WORKER,) * workers
 
 
@@ -70,15 +74,15 @@ def _each(roles: Mapping[str, int]) -> Iterator[str]:
 
 
 def count_workers(workers: int | None, roles: Mapping[str, int]) -> int:
-    """The declared number of ranks; 0 if the job is not a gang."""
+    """Return the declared number of ranks; 0 if the job is not a gang."""
     if workers is not None:
         return workers
     return sum(roles.values()) if roles else 0
 
 
 def check_gang(workers: int | None, roles: Mapping[str, int], place: str) -> None:
-    """Raise InputError for counts out of range, for unknown roles, and for roles whose sum is not
-    `workers`."""
+    """Raise InputError for counts out of range, for unknown roles, and for roles whose counts do not add up
+    to `workers`."""
     if workers is not None and not 1 <= workers <= MOST_RANKS:
         raise InputError(f"workers is {workers}; it must be 1 to {MOST_RANKS:,}", place=f"{place}.workers")
     for role, count in roles.items():

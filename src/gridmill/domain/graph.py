@@ -1,4 +1,5 @@
-"""Topological order of a pipeline's jobs, and the critical path of a run with the slack of the other jobs."""
+"""This module computes the topological order of a pipeline's jobs, and the critical path of a run with the
+slack of all other jobs."""
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -16,9 +17,11 @@ NAMED_WHERE_READ = (
 
 
 def order(pipeline: Pipeline) -> tuple[str, ...]:
-    """Job names in an order in which each job follows its needs; otherwise in the declared order.
+    """Return the names of the jobs in an order in which each job follows the jobs that it needs; apart from
+    this, the declared order stays.
 
-    Raises PipelineError for a need that is not a job, and for a cycle, whose jobs it names (`a -> b -> a`).
+    Raises PipelineError if a needed name is not a job, and if jobs form a cycle, whose jobs the message
+    names (`a -> b -> a`).
     """
     places = {job.name: place for place, job in enumerate(pipeline.jobs)}
     needs = {job.name: _checked_needs(job, pipeline, places) for job in pipeline.jobs}
@@ -77,8 +80,8 @@ def _cycle_error(
 
 
 def critical_path(job_runs: Sequence[JobRun], now: float) -> CriticalPath:
-    """The critical path of the jobs of one run. Times are run times of the jobs and do not include the wait
-    for room."""
+    """Return the critical path of the jobs of one run. The times of the jobs are their run times, without
+    the wait for free resources."""
     by_id = {job_run.id: job_run for job_run in job_runs}
     needs = {key: [need for need in job.needs if need in by_id] for key, job in by_id.items()}
     seconds = {key: _seconds(job, now) for key, job in by_id.items()}
@@ -102,8 +105,8 @@ def critical_path(job_runs: Sequence[JobRun], now: float) -> CriticalPath:
 
 
 def _seconds(job_run: JobRun, now: float) -> float | None:
-    """The measured time of the job; for a running job at least the time so far; otherwise the expected
-    time."""
+    """Return the measured time of the job; for a running job the larger of its time so far and its expected
+    time; otherwise its expected time."""
     if job_run.state in FINISHED_JOBS and (job_run.started is None or job_run.ended is None):
         return 0.0
     if job_run.ended is not None and job_run.started is not None:
@@ -115,7 +118,7 @@ def _seconds(job_run: JobRun, now: float) -> float | None:
 
 
 def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Job names in an order in which each job follows its needs."""
+    """Return the names of the jobs in an order in which each job follows the jobs that it needs."""
     ordered: dict[str, None] = {}
     open_keys: list[str] = list(needs)[::-1]
     while open_keys:
@@ -129,7 +132,8 @@ def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _path(ends: dict[str, float], needs: Mapping[str, Sequence[str]], total: float) -> tuple[str, ...]:
-    """The critical path: from the job that ends last back to its need that ends last, and so on."""
+    """Return the critical path, which begins at the job that ends last and leads back through the needed job
+    that ends last, and so on."""
     last = next((key for key in reversed(ends) if ends[key] == total), None)
     path: list[str] = []
     while last is not None:

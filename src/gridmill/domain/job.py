@@ -1,7 +1,7 @@
-"""A job: one declared piece of work of exactly one kind.
+"""This module defines a job: one declared piece of work of exactly one kind.
 
-This module also defines when a job runs, given how the jobs that it needs have ended, and which kind of
-version a job reads under the name of another pipeline's result.
+This module also defines when a job runs, depending on how the jobs that it needs have ended, and which kinds
+of versions a job can read from another pipeline.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,9 +26,10 @@ from gridmill.errors import InputError
 
 
 class When(StrEnum):
-    """The condition under which a job runs. `success`: all jobs that it needs have succeeded. `failure`: all
-    jobs that it needs, directly or indirectly, have ended, and at least one of them has failed. `always`: all
-    of these jobs have ended, whether they succeeded or failed."""
+    """The condition under which a job runs, given how the jobs that it needs have ended. `success` means
+    that all jobs that the job needs have succeeded. `failure` means that all jobs that the job needs,
+    directly or indirectly, have ended, and that at least one of them has failed. `always` means that all of
+    these jobs have ended, whether they have succeeded or failed."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -40,11 +41,11 @@ REMARKS = {
     When.FAILURE: "runs only after a failure",
     When.ALWAYS: "runs after success or failure",
 }
-"""The remark on a job with this condition in a plan."""
+"""The remark that a plan shows for a job with this condition."""
 
 
 class JobKind(StrEnum):
-    """The kind of a job, and also the type of the resource that runs it."""
+    """The kind of a job, which is also the type of the resource that runs the job."""
 
     SINK = "sink"
     DATASET = "dataset"
@@ -55,7 +56,7 @@ class JobKind(StrEnum):
 
 _SPECS = attrgetter(*map(str, JobKind))
 _KIND_OF: dict[tuple[bool, ...], JobKind] = {tuple(one is kind for one in JobKind): kind for kind in JobKind}
-"""The kind of a job by its specs: exactly one spec is set."""
+"""The kind of a job for each field with a spec; exactly one of these fields is set."""
 _PLACE_OF = {kind: place for place, kind in enumerate(JobKind)}
 
 
@@ -64,15 +65,15 @@ Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | Comma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """The amount of data that a job processes. None means unknown: the value is read from the data if
-    possible."""
+    """The amount of data that a job processes. If a value is None, it is unknown, and Gridmill reads it from
+    the data if possible."""
 
     rows: int | None = None
     columns: int | None = None
     input_bytes: int | None = None
 
     def or_else(self, other: "JobSize") -> "JobSize":
-        """These values, with unknown values taken from `other`."""
+        """Return these values, in which unknown values are replaced by the values of `other`."""
         return JobSize(
             rows=other.rows if self.rows is None else self.rows,
             columns=other.columns if self.columns is None else self.columns,
@@ -82,38 +83,46 @@ class JobSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The declaration of a job. Exactly one of `sink`, `dataset`, `training`, `prediction`, `command` is set.
+    """The declaration of a job of a pipeline. Exactly one of `sink`, `dataset`, `training`, `prediction`,
+    `command` is set.
 
-    `needs` are the jobs that must end before this job starts. In `needs`, a command can also name a result of
-    another pipeline: `other/job`, `other/job@3`, `other/job@prod`. The command reads the version that the
-    name meant when the run began. `when` makes a command run after its needs have ended although one of them
-    failed: `failure` if one has failed, to report the failure; `always` in every case, to clean up.
-    `GRIDMILL_FAILED` then has the names of the failed jobs, separated by spaces. The run still fails.
+    `needs` names the jobs that must end before this job starts. In the `needs` of a command, a name can also
+    be a result of another pipeline. Such names are `other/job`, `other/job@3` and `other/job@prod`. The
+    command then reads the version that the name meant when the run began. `when` lets a command run after
+    its needed jobs have ended although one of them has failed. `failure` runs the command if one of the
+    needed jobs has failed, to report the failure. `always` runs the command in every case, to clean up. The
+    variable `GRIDMILL_FAILED` then has the names of the failed jobs, separated by spaces. The run still
+    fails, whatever the command does.
 
     `retries` is the number of further attempts after a failure of the job itself. Attempts that were lost
-    because their pod ended or the machine ran out of memory do not count. Larger attempts of a job whose size
-    is an estimate do not count either. `timeout_seconds` limits one attempt. At its end the attempt gets
-    SIGTERM, and SIGKILL after `GRIDMILL_GRACE` (5 s). `at` names the site on which the job runs; a `resource`
-    implies the site. If several `resources` are named, the job runs on the resource on which it is expected
-    to end first, including the transfer of its data. `at` restricts them to the resources of one site.
+    because their pod ended or the machine ran out of memory are not included in `retries`. Attempts with
+    more memory for a job whose size is an estimate are not included either. `timeout_seconds` limits the
+    time of one attempt. When this time is over, the attempt gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE`
+    (5 s). `at` names the site on which the job runs; if the job names a `resource`, the resource determines
+    the site. If the job names several `resources`, it runs on the resource on which it is expected to end
+    first, including the transfer of its data. `at` restricts several `resources` to the resources of one
+    site.
 
-    `memory_bytes` and `cpus` override the estimate for one attempt. `disk_bytes` and `disk_files` limit the
-    size and the number of its files on the disk while it runs; an attempt above its limit is ended.
+    `memory_bytes` and `cpus` replace the estimate for one attempt. `disk_bytes` and `disk_files` limit the
+    size and the number of the attempt's files on the disk while it runs; an attempt above its limit is
+    ended.
 
-    A job that was made before from the same declaration, inputs and code is restored from its earlier
-    version, and is not executed. `cache` changes this: `false` executes the job in every run; `true` restores
-    it in every run. Without `cache`, runs that a schedule starts execute commands and restore the other jobs,
-    and runs that a person starts restore all jobs. `--force` executes every job. `retain` selects which of
-    its versions are kept (default: all). `schedule` is the time at which this job runs by itself, with the
-    jobs that it needs and without the jobs that need it. It applies to a kept pipeline under `gridmill up`.
+    If an earlier version was made from the same declaration, inputs and code, the job is restored from that
+    version and is not executed. `cache` changes whether the job is restored. `false` means that the job is
+    executed in every run. `true` means that the job can be restored in every run. If `cache` is not set,
+    runs that a schedule starts execute commands and restore all other jobs, and runs that a person starts
+    restore all jobs. `--force` executes every job, even if it could be restored. `retain` selects which
+    versions of the job are kept (default: all). `schedule` is the schedule by which this job runs by itself,
+    with the jobs that it needs and without the jobs that need it. The schedule is active for an applied
+    pipeline while `gridmill up` runs.
 
-    `resumable` means that an attempt continues from the checkpoints of the attempt before, so the job may be
-    interrupted for much shorter jobs. Trainings of `lstm` and `mlp` are resumable unless it is false. A
-    resumable command gets `GRIDMILL_CHECKPOINTS`.
+    `resumable` means that an attempt continues from the checkpoints of the previous attempt, so the job may
+    be interrupted for much shorter jobs. Trainings of `lstm` and `mlp` are resumable unless `resumable` is
+    false. A resumable command receives the variable `GRIDMILL_CHECKPOINTS`.
 
-    With a `matrix`, the declaration becomes one job per combination of the values (at most 256): `matrix:
-    {region: [eu, us]}` on `train` makes `train-eu` and `train-us`, in which `${region}` is the value. Jobs
-    that need `train` need both.
+    With a `matrix`, the declaration becomes one job for each combination of the values (at most 256). For
+    example, `matrix: {region: [eu, us]}` on `train` makes `train-eu` and `train-us`, in which `${region}` is
+    the value. Jobs that need `train` then need both of these jobs.
     """
 
     name: str
@@ -141,10 +150,11 @@ class Job:
     command: CommandSpec | None = None
     matrix: Mapping[str, Given] = field(default_factory=dict)
     parameters: Mapping[str, Given] = field(default_factory=dict)
-    """The parameters of the pipeline that the job's declaration refers to, with their values in this run."""
+    """The parameters of the pipeline that the declaration of the job refers to, with their values in this
+    run."""
 
     def check(self) -> None:
-        """Raise InputError for an implausible memory size, and for a `when` that has no meaning."""
+        """Raise InputError for an implausible memory size, and for a `when` that has no effect."""
         check_memory(self.memory_bytes, "job.memory")
         if self.when != When.SUCCESS and (self.command is None or not self.needs):
             raise InputError(
@@ -155,7 +165,8 @@ class Job:
 
     @property
     def kind(self) -> JobKind:
-        """The one kind that is set. Raises InputError if none or several are set."""
+        """The kind of the job, which is the one kind whose spec is set. Raises InputError if the spec of no
+        kind or of several kinds is set."""
         sink, dataset, training, prediction, command = _SPECS(self)
         if command is not None and sink is dataset is training is prediction is None:  # most common kind
             return JobKind.COMMAND
@@ -177,7 +188,7 @@ class Job:
 
     @property
     def spec(self) -> Spec:
-        """The declaration of the one kind that is set."""
+        """The declaration of the one kind of job that is set."""
         sink, dataset, training, prediction, command = specs = _SPECS(self)
         if command is not None and sink is dataset is training is prediction is None:  # most common kind
             one: Spec = command
@@ -187,18 +198,20 @@ class Job:
 
     @property
     def named_resources(self) -> tuple[str, ...]:
-        """The resource that the job names, or the resources that it may use; empty if it uses the default of
-        its kind."""
+        """The resource that the job names, or the resources that it may use; empty if it uses the default
+        resource of its kind."""
         return self.resources if self.resource is None else (self.resource,)
 
     @property
     def each(self) -> Each | None:
-        """The nodes on each of which its command runs once; None if the command runs once in all."""
+        """The selection of the nodes on which the command of the job runs, once on each. None if the command
+        runs only once in total."""
         return self.command.each if self.command is not None else None
 
     def why_executed(self, *, scheduled: bool = False) -> str:
-        """The reason why a run never restores an earlier version of the job, whatever its inputs are; empty
-        if a run may restore one. `scheduled` means a run that a schedule starts."""
+        """Return the reason why a run never restores an earlier version of the job, whatever its inputs are;
+        empty if a run may restore an earlier version. `scheduled` is true for a run that a schedule
+        starts."""
         if self.each is not None:
             return "a command with `each` executes in every run"
         if self.when != When.SUCCESS:
@@ -211,49 +224,50 @@ class Job:
 
     @property
     def reads_files(self) -> tuple[str, ...]:
-        """The files or patterns of the project that the job's code reads, as declared; empty means its whole
-        folder."""
+        """The files or patterns of the project that the code of the job reads, as declared; empty if the
+        code reads its whole folder."""
         spec = self.command or self.training
         return () if spec is None else spec.inputs
 
     @property
     def environment(self) -> str | None:
-        """The requirements file of the job's code."""
+        """The requirements file of the code of the job."""
         spec = self.command or self.training
         return None if spec is None else spec.environment
 
     @property
     def can_resume(self) -> bool:
-        """Whether an attempt resumes from the checkpoint of the one before it."""
+        """Whether an attempt of the job resumes from the checkpoint of the previous attempt."""
         if self.resumable is not None or self.training is None:
             return bool(self.resumable)
         return self.training.model in CHECKPOINTED
 
     @property
     def runs_code(self) -> bool:
-        """Whether the job runs code of the project: a command, or a custom training."""
+        """Whether the job runs code of the project, because it is a command or a custom training."""
         return self.command is not None or (
             self.training is not None and self.training.model == ModelKind.CUSTOM
         )
 
     @property
     def gang(self) -> int:
-        """The number of ranks of the job; 0 if it is not a gang."""
+        """The number of ranks of the job; 0 if the job is not a gang."""
         spec = self.command or self.training
         return 0 if spec is None else count_workers(spec.workers, spec.roles)
 
     @property
     def all_needs(self) -> tuple[str, ...]:
-        """The declared needs and the needs that follow from names in the spec, each once, in order.
+        """The needed jobs that are declared and those that follow from names in the spec, each once, in
+        order.
 
-        A name with a slash (`pipeline/job`) is the name of another pipeline's result: see `external_names`.
+        A name with a slash (`pipeline/job`) is a result of another pipeline: see `external_names`.
         """
         return tuple([name for name in named if "/" not in name]) if (named := self._names_read()) else ()
 
     @property
     def external_names(self) -> tuple[str, ...]:
-        """Results of other pipelines that the job reads, each once, in order: `pipeline/job` for the latest
-        version, `pipeline/job@3`, `pipeline/job@prod`."""
+        """The results of other pipelines that the job reads, each once, in order. A result is named by
+        `pipeline/job` for the latest version, `pipeline/job@3`, or `pipeline/job@prod`."""
         return tuple([name for name in named if "/" in name]) if (named := self._names_read()) else ()
 
     def _names_read(self) -> Collection[str]:
@@ -262,8 +276,8 @@ class Job:
 
     @property
     def misplaced_need(self) -> str:
-        """A result of another pipeline in the `needs` of a job that cannot read it; empty if there is
-        none."""
+        """Return a result of another pipeline in the `needs` of a job that cannot read it; empty if there is
+        no such result."""
         return "" if self.command is not None else next((name for name in self.needs if "/" in name), "")
 
 
@@ -271,8 +285,8 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 
 def check_kind(job: Job, reference: str, artifact: Artifact) -> None:
-    """Raise InputError if the artifact has the wrong kind: for example a model instead of a table, or a sink
-    instead of a model."""
+    """Raise InputError if the artifact has the wrong kind: for example, it is a model instead of a table, or
+    a sink instead of a model."""
     wanted = _wanted(job, reference)
     if wanted and artifact.kind not in wanted:
         raise InputError(
@@ -282,7 +296,8 @@ def check_kind(job: Job, reference: str, artifact: Artifact) -> None:
 
 
 def _wanted(job: Job, reference: str) -> tuple[ArtifactKind, ...]:
-    """The kinds of artifact that the job can read under this name; empty means any kind."""
+    """Return the kinds of artifacts that the job can read under this name; an empty result means any
+    kind."""
     learned = job.training or job.prediction
     if learned is not None:
         return (ArtifactKind.MODEL,) if reference in learned.models else (ArtifactKind.DATASET,)

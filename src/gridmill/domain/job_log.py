@@ -1,6 +1,8 @@
-"""The log of a run: the output of its jobs, as texts in the order in which they arrived, and its limits.
+"""This module has the log of a run (the output of its jobs, as texts in the order in which they arrived) and
+the limits of logs.
 
-Every byte of text has an offset in its run's log. `lines_of` joins the texts of a stream to lines.
+Every byte of text has an offset in the log of its run. `lines_of` joins the texts of an output stream to
+lines.
 """
 
 import zlib
@@ -14,20 +16,21 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 JOB_LOG_BYTES = 256 * MIB
-"""The default limit of text that is kept for one job of a run: its first half and its last half."""
+"""The default limit of the log text of one job of a run: Gridmill stores its first half and its last
+half."""
 HOME_LOG_BYTES = 8 * GIB
-"""The default limit of the size on disk of all logs of a home."""
+"""The default limit of the disk space of all logs of a home."""
 
 
 MOST_TEXT_BYTES = 384 * KIB
-"""The most bytes of UTF-8 in a text: 128 KiB of a job's output have this size if every byte is replaced by
-U+FFFD."""
+"""The largest size of a text in bytes of UTF-8: 128 KiB of a job's output have this size if every byte is
+replaced by U+FFFD."""
 _MOST_OVERHEAD = KIB
 
 
 def unpacked(packed: bytes, size: int) -> bytes:
-    """Decompress a text that was compressed by zlib, to at most `size` bytes; empty if the text is
-    damaged."""
+    """Decompress a text that was compressed by zlib, to at most `size` bytes; the result is empty if the
+    text is damaged."""
     try:
         return zlib.decompressobj().decompress(packed, size) if packed else b""
     except zlib.error:
@@ -35,10 +38,11 @@ def unpacked(packed: bytes, size: int) -> bytes:
 
 
 def packed_of(body: Mapping[str, object]) -> tuple[bytes, int]:
-    """The compressed text in the body of a LOG event, and its uncompressed size. The text is empty and the
-    size 0 if the body has no compressed text, or if its size is implausible.
+    """Return the compressed text in the body of a LOG event, and its uncompressed size. The returned text is
+    empty and its size is 0 if the body has no compressed text, or if the size in it is implausible.
 
-    The limits of logs count the uncompressed size, so the compressed text must not be much larger.
+    The limits of logs are checked against the uncompressed size, so the compressed text must not be much
+    larger.
     """
     coded, size = body.get("packed"), body.get("size")
     if not isinstance(size, int) or not 0 < size <= MOST_TEXT_BYTES:
@@ -53,15 +57,15 @@ def packed_of(body: Mapping[str, object]) -> tuple[bytes, int]:
 
 
 def text_of(body: Mapping[str, object]) -> str:
-    """The text in the body of a LOG event."""
+    """Return the text in the body of a LOG event."""
     packed, size = packed_of(body)
     return unpacked(packed, size).decode("utf-8", "replace") if packed else str(body.get("text", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """The limits of logs. `job_bytes` is the text that is kept for one job in one run. `home_bytes` is the
-    size of all logs on the disk."""
+    """The limits of the log texts that Gridmill stores. `job_bytes` limits the text that is stored for one
+    job in one run. `home_bytes` limits the disk space of all logs of the home."""
 
     job_bytes: int = JOB_LOG_BYTES
     home_bytes: int = HOME_LOG_BYTES
@@ -69,9 +73,10 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
-    """A text as a pod reports it. `number` counts the events of its pod, so that a text is stored only once.
+    """A log text as a pod reports it. `number` is the number of the text among the events of its pod, so
+    that each text is stored only once.
 
-    If `packed` is set, `text` is empty: `packed` is the text compressed by zlib, and `packed_size` is the
+    If `packed` is set, `text` is empty. `packed` is the text compressed by zlib, and `packed_size` is the
     size of the uncompressed text in bytes of UTF-8.
     """
 
@@ -88,7 +93,7 @@ class LogRecord:
 
 
 def content_of(record: LogRecord) -> bytes:
-    """The text of a record as UTF-8."""
+    """Return the text of a log record as UTF-8."""
     if record.packed:
         return unpacked(record.packed, record.packed_size)
     return record.text.encode("utf-8", "replace")
@@ -96,14 +101,14 @@ def content_of(record: LogRecord) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """A text of the log. It ends with a newline unless its last line continues in the next text of the same
-    attempt and stream, or was never completed.
+    """One text in the log of a run. The text ends with a newline unless its last line continues in the next
+    text of the same attempt and stream, or was never completed.
 
     `offset` is the position of the text in the log of the run, in bytes of UTF-8. `id` is the position from
-    which to continue after it. `stream` is `out`, `err`, or `pod` for messages of Gridmill. Each line of a
-    gang, or of a command on every node, is shown with `mark` in front. If `dropped_bytes` is set, this many
-    bytes of the job's text are missing here (`text` is empty then), for the reason `dropped`: `limit` or
-    `damaged`.
+    which a reader continues after this text. `stream` is `out`, `err`, or `pod` for messages of Gridmill.
+    For a gang, or for a command on every node, each line is shown with `mark` as a prefix. If
+    `dropped_bytes` is set, this many bytes of the job's text are missing at this position (and `text` is
+    empty), for the reason `dropped`. The reason is `limit` or `damaged`.
     """
 
     id: str
@@ -120,7 +125,8 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line without its newline. `note` means that the line is from Gridmill, not from a job."""
+    """A line of a log without its newline. `note` is true if the line is from Gridmill, and not from a
+    job."""
 
     job: str
     text: str
@@ -130,7 +136,7 @@ class LogLine:
 
 
 def offset_of(after: str) -> int:
-    """The offset in the `id` of an entry; 0 for an empty id. Raises InputError."""
+    """Return the offset in the `id` of a log entry; 0 for an empty id. Raises InputError."""
     if after and not (after.isascii() and after.isdecimal() and len(after) <= 18):
         raise InputError(
             f"{after!r} is not an offset in a log",
@@ -142,7 +148,7 @@ def offset_of(after: str) -> int:
 
 
 def dropped_note(entry: LogEntry) -> str:
-    """A sentence about text that is missing."""
+    """Return a sentence about log text that is missing."""
     amount, of = show_bytes(entry.dropped_bytes), f" of {entry.job}" if entry.job else ""
     if entry.dropped == "damaged":
         return f"[{amount} of the log{of} are damaged on the disk and cannot be shown]"
@@ -151,14 +157,15 @@ def dropped_note(entry: LogEntry) -> str:
 
 @dataclass(slots=True)
 class LineAssembly:
-    """Joins texts to lines. An incomplete line is kept until it is complete."""
+    """An object that joins the texts of a log to lines. An incomplete line is held until it is complete."""
 
     longest: int | None = None
-    """The most characters of a line that are kept; None: all. The number of omitted characters is shown."""
+    """The largest number of characters of a line that are returned. None means that all characters are
+    returned. The line then shows the number of characters that were omitted."""
     partial: dict[tuple[str, str], "_Partial"] = field(default_factory=dict)
 
     def take(self, entry: LogEntry) -> Iterator[LogLine]:
-        """The lines that are complete with this entry. Only a newline ends a line."""
+        """Return the lines that are complete with this log entry. Only a newline character ends a line."""
         if entry.dropped_bytes:
             yield LogLine(job=entry.job, text=dropped_note(entry), note=True)
             return
@@ -178,14 +185,14 @@ class LineAssembly:
             self.partial[key].add(last, self.longest)
 
     def end(self) -> Iterator[LogLine]:
-        """The remaining lines, which no newline ended."""
+        """Return the remaining lines, which have no newline at their end."""
         yield from [begun.line() for begun in self.partial.values()]
         self.partial.clear()
 
 
 @dataclass(slots=True)
 class _Partial:
-    """An incomplete line."""
+    """A line of a log that is not complete yet."""
 
     entry: LogEntry
     texts: list[str] = field(default_factory=list)
@@ -193,14 +200,14 @@ class _Partial:
     left_out: int = 0
 
     def add(self, text: str, longest: int | None) -> None:
-        """Add the next text to the line."""
+        """Add the next text to the incomplete line."""
         room = len(text) if longest is None else max(0, longest - self.size)
         self.texts.append(text[:room])
         self.size += len(text[:room])
         self.left_out += len(text[room:])
 
     def line(self) -> LogLine:
-        """The line as it is so far."""
+        """Return the line with the text that has arrived so far."""
         more = f" … ({self.left_out:,} more characters)" if self.left_out else ""
         text = "".join(self.texts) + more
         entry = self.entry
@@ -216,7 +223,7 @@ def _whole(entry: LogEntry, text: str, longest: int | None) -> LogLine:
 
 
 def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
-    """The last `count` lines, and before them the notes of Gridmill on missing lines."""
+    """Return the last `count` lines of a log, and before them the notes of Gridmill about missing lines."""
     last, notes = deque[LogLine](maxlen=count), list[LogLine]()
     for line in lines:
         (notes if line.note else last).append(line)
@@ -224,8 +231,8 @@ def last_lines(lines: Iterable[LogLine], count: int) -> list[LogLine]:
 
 
 def lines_of(entries: Iterable[LogEntry], *, longest: int | None = None) -> Iterator[LogLine]:
-    """The lines of a log, each as soon as it is complete, and at the end the incomplete lines. A line with
-    more than `longest` characters is cut."""
+    """Return the lines of a log, each as soon as it is complete, and at the end the incomplete lines. If a
+    line has more than `longest` characters, it is shortened."""
     lines = LineAssembly(longest=longest)
     for entry in entries:
         yield from lines.take(entry)

@@ -1,4 +1,5 @@
-"""The detailed metrics of a model or prediction as tables, which `show` and the report print."""
+"""This module makes tables of the detailed metrics of a model or prediction, which `show` and the report
+print."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,17 +9,17 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.frozen import dataclass
 
 SHOWN = 24
-"""The most labels or classes that are listed; the record has all of them."""
+"""The largest number of labels or classes that are listed; the record has all of them."""
 MATRIX = 12
-"""The most classes for which a confusion matrix is printed."""
+"""The largest number of classes for which a confusion matrix is printed."""
 _OF_LABEL = ("rmse", "mae", "r2", "skill")
 _OF_CLASS = ("rows", "predicted", "precision", "recall", "f1", "average_precision", "auc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """A table: the first column is text, the others are numbers as text. `note` describes the rows that are
-    not listed."""
+    """A table of detailed metrics: its first column is text, and its other columns are numbers as text.
+    `note` describes the rows that the table does not list."""
 
     title: str
     head: tuple[str, ...]
@@ -27,7 +28,8 @@ class Breakdown:
 
 
 def breakdown_of(version: Artifact) -> tuple[Breakdown, ...]:
-    """The tables of a version: of the test split, else of the first measured split."""
+    """Return the tables of detailed metrics of a version: of the test split, or else of the first measured
+    split."""
     details: Mapping[str, Any] = version.output.details.get("breakdown") or {}
     measured = {split: table for split, table in details.items() if table}
     split = "test" if "test" in measured else next(iter(measured), None)

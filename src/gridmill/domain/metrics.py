@@ -1,7 +1,8 @@
-"""The metrics by name: which direction is better, which are shown first; and the calibration of
-probabilities.
+"""This module has the metrics by name (which direction is better, which are shown first) and the calibration
+of probabilities.
 
-Calibration compares the predicted probability with the observed frequency, by the calibration curve.
+The calibration compares predicted probabilities with observed frequencies, by means of the calibration
+curve.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,26 +13,27 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 OWN = "own_"
-"""Prefix of metrics that a model's own code reports and that Gridmill did not measure."""
+"""The prefix of metrics that the code of a model reports and that Gridmill did not measure."""
 HIGHER_IS_BETTER = frozenset(
     {"r2", "skill", "accuracy", "auc", "average_precision", "f1", "precision", "recall"}
 )
 
 
 def is_ranked(name: str) -> bool:
-    """Whether one value of the metric can be better than another. A coverage is not ranked: it is best at its
-    target."""
+    """Return whether a higher or a lower value of the metric is better. A coverage cannot be ranked, because
+    it is best at its target value."""
     return not name.endswith("coverage")
 
 
 def marked(name: str) -> str:
-    """The name of the metric, with its origin if Gridmill did not measure it."""
+    """Return the name of the metric, with its origin if Gridmill did not measure the metric."""
     return f"{name} (reported by the model's code)" if name.startswith(OWN) else name
 
 
 def read_metric(text: str) -> tuple[str, bool]:
-    """The name of the metric and whether higher is better: `validation_auc`, or `max:NAME` and `min:NAME`
-    if the name does not imply it. Raises InputError."""
+    """Return the name of the metric, and whether a higher value is better. A metric is written as
+    `validation_auc`, or as `max:NAME` or `min:NAME` if the name does not imply the direction. Raises
+    InputError."""
     way, colon, name = text.partition(":")
     if colon:
         if way not in ("max", "min") or not name:
@@ -46,14 +48,15 @@ def metrics(values: Mapping[str, float]) -> str:
 
 
 _TELLING = ("auc", "accuracy", "rmse", "skill", "log_loss", "r2")
-"""The most informative metrics of a model, best first. `show job` and the report have all metrics."""
+"""The metrics that describe a model best, the most informative metric first. `show job` and the report have
+all metrics of the model."""
 
 
 _FEW = 2
 
 
 def headline(values: Mapping[str, float]) -> str:
-    """Format the most informative metrics: the size of the version, and its quality on the best available
+    """Format the most informative metrics of a version: its size, and its quality on the best available
     split."""
     split = next((name for name in ("test", "validation", "train") if any(_of(name, values))), None)
     if split is None:
@@ -68,31 +71,32 @@ def _of(split: str, values: Mapping[str, float]) -> Iterator[str]:
 
 
 _SURE = 2.326
-"""The 99 % quantile of the normal distribution: only one in a hundred calibrated models is reported as
-uncalibrated."""
+"""The 99 % quantile of the normal distribution, so that only one in a hundred calibrated models is reported
+as not calibrated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The calibration of probabilities. `off` is the expected calibration error: the mean over the rows of
-    the distance between the predicted probability and the frequency in its bin, 0 to 1. `by_chance` means
-    that labels drawn with the predicted probabilities could deviate as much."""
+    """The calibration of the probabilities that a model predicts. `off` is the expected calibration error:
+    the mean over the rows of the distance between the predicted probability and the observed frequency in
+    its bin, 0 to 1. `by_chance` means that labels drawn at random with the predicted probabilities could
+    deviate as much."""
 
     off: float
     by_chance: bool
 
     @property
     def text(self) -> str:
-        """A sentence about the calibration."""
+        """A sentence about the calibration of the model."""
         chance = "no more than chance explains" if self.by_chance else "more than chance explains"
         return f"off by {100 * self.off:.1f} percentage points on average, {chance}"
 
 
 def judge(curve: Sequence[Sequence[float]]) -> Calibration:
-    """The calibration from [[predicted, observed, rows], ...], the bins of a calibration curve (at least
-    one). Uses Pearson's chi-square over the bins against its 99 % quantile, by Wilson and Hilferty's
-    approximation. The variance of a bin is at least the variance of one row, so that a single surprising row
-    proves nothing."""
+    """Return the calibration from [[predicted, observed, rows], ...], the bins of a calibration curve (at
+    least one bin). The function compares Pearson's chi-square over the bins with its 99 % quantile, by
+    Wilson and Hilferty's approximation. The variance of a bin is at least the variance of one row, so that a
+    single surprising row does not show bad calibration."""
     rows = sum(count for *_, count in curve)
     off = sum(abs(predicted - came) * count for predicted, came, count in curve) / rows
     square = sum(

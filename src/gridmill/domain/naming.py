@@ -1,6 +1,6 @@
-"""Checks and parsers of short texts that people write: names, HOST:PORT addresses and moments.
+"""This module checks and parses short texts that people write: names, HOST:PORT addresses and moments.
 
-Names become parts of paths and ids, so their characters are restricted.
+Names become parts of paths and ids, so only certain characters are allowed in names.
 """
 
 import json
@@ -15,7 +15,7 @@ _NAME = re.compile("[a-z0-9][a-z0-9_-]*")
 
 
 def check_name(what: str, name: str) -> None:
-    """Raise InputError for an invalid name of a pipeline, job, resource, project or site."""
+    """Raise InputError if the name of a pipeline, job, resource, project or site is invalid."""
     if not _NAME.fullmatch(name):
         raise InputError(
             f"{name!r} cannot be the name of a {what}",
@@ -25,12 +25,12 @@ def check_name(what: str, name: str) -> None:
 
 LAST_PORT = 65535
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names and addresses by which only this machine itself can be reached."""
+"""Host names and addresses by which only this machine itself can be reached."""
 
 
 def read_address(text: str, *, port: int | None = None, place: str = "") -> tuple[str, int]:
-    """The host and port of `HOST:PORT`, or of `HOST` if a default `port` is given. An IPv6 host is written in
-    brackets. The InputError for an invalid address names `place`."""
+    """Return the host and the port of `HOST:PORT`, or of `HOST` if a default `port` is passed. An IPv6 host
+    is written in brackets. The InputError for an invalid address contains `place`."""
     host, colon, number = text.rpartition(":")
     if port is not None and (not colon or text.endswith("]")):
         host, number = text, str(port)
@@ -57,13 +57,14 @@ def _is_ipv6(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host is a loopback name or address, which only this machine itself can reach."""
+    """Return whether the host is a loopback name or address, by which only this machine itself can be
+    reached."""
     return host in LOOPBACK
 
 
 def read_moment(text: str, place: str = "", zone: tzinfo = UTC) -> datetime:
-    """Parse a time (ISO 8601; without an offset in `zone`) and convert it to UTC. The InputError for an
-    invalid time names `place`."""
+    """Parse a time (ISO 8601; a time without an offset is in `zone`), and convert it to UTC. The InputError
+    for an invalid time contains `place`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -77,7 +78,7 @@ def read_moment(text: str, place: str = "", zone: tzinfo = UTC) -> datetime:
 
 
 def word(value: object) -> str:
-    """A parameter's value in the form of `--set`."""
+    """Return the value of a parameter in the form in which `--set` takes it."""
     if isinstance(value, list | tuple):
         return json.dumps([one if isinstance(one, bool | int | float) else str(one) for one in value])
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,10 +1,11 @@
-"""Orders waiting jobs whose durations are unknown by the Gittins index of measured durations.
+"""This module orders waiting jobs whose durations are unknown, by the Gittins index of measured durations.
 
-The expected remaining time of a job is its Gittins index: the minimum, over all service times that it might
-get, of the expected service until then divided by the chance that it ends by then (Gittins 1979; Aalto,
-Ayesta and Righter 2009 for queues). The distribution is that of measured similar jobs. If none of these ran
-as long, the expected remaining time of a job is the time that it has already run, so that the job with the
-least attained service is first (LAS; Tiresias, NSDI 2019, for GPUs and gangs).
+The expected remaining time of a job is its Gittins index: the minimum, over all service times that the job
+might receive, of the expected service until then divided by the probability that the job ends by then
+(Gittins 1979; Aalto, Ayesta and Righter 2009 for queues). The distribution of service times is that of
+measured similar jobs. If no measured job ran as long as the job, its expected remaining time is the time
+that it has already run, so that the job with the least attained service is first (LAS; Tiresias, NSDI 2019,
+for GPUs and gangs).
 """
 
 from bisect import bisect_right
@@ -13,35 +14,38 @@ from math import inf
 from typing import NamedTuple
 
 STRETCH = 10.0
-"""The due time of a job is its arrival plus this many times its expected total time. Jobs that arrive later
-with an earlier due time run before it."""
+"""The due time of a job is its arrival time plus this many times its expected total time. Jobs that arrive
+later with an earlier due time run before this job."""
 GAIN = 2.0
-"""A running job is interrupted only for a job with at most 1/GAIN of its expected work. With a smaller
-difference, wrong forecasts would make the loss larger than the gain."""
+"""A running job is interrupted only for a job whose expected work is at most 1/GAIN of its own. With a
+smaller difference, the loss caused by wrong forecasts would be larger than the gain."""
 SHORTEST_PATIENCE_SECONDS, LONGEST_PATIENCE_SECONDS = 3_600.0, 10 * 86_400.0
 PATIENCE_PER_BACKLOG = 2.5
-"""A job counts as delayed after it has waited this many times as long as the resource needs for all waiting
-jobs, within these limits: in a long queue every job waits, and an hour is short."""
+"""A job is delayed after it has waited this many times as long as the resource needs for all waiting jobs,
+within these limits, because in a long queue every job waits and an hour is short."""
 DELAYED_SHARE = 0.7
-"""The share of a resource that delayed jobs may hold with precedence, the most delayed job first. The rest is
-assigned by due time, so that short jobs also run while long jobs have waited too long."""
+"""The fraction of a resource that delayed jobs may hold with precedence; the most delayed job is first. The
+other part of the resource is assigned by due time, so that short jobs also run while long jobs have waited
+too long."""
 UNKNOWN_SECONDS = 600.0
-"""The expected time of a job if nothing was measured."""
+"""The expected time of a job if no similar job was measured."""
 RESTART_SECONDS = 60.0
-"""The cost of interrupting a job that can resume: to write a checkpoint, to start again, and to read it."""
+"""The cost in seconds of interrupting a job that can resume: the time to write a checkpoint, to start again,
+and to read the checkpoint."""
 FIRST_LOOK_SECONDS, LOOK_GROWTH = 300.0, 1.5
-"""A running job is protected for the first number of seconds after each start. Then its due time is computed
-again each time its run time has grown by this factor."""
+"""A running job is protected from interruption for the first number of seconds after each start. After that,
+its due time is computed again each time its run time has grown by this factor."""
 URGENT_ALONE_SECONDS = 10.0
-"""The protection of a job from jobs of a higher priority, in seconds: about the time of a start."""
+"""The seconds for which a job is protected from jobs of a higher priority, which is about the time of a
+start."""
 ALONE_GROWTH = 2.0
-"""Each interruption multiplies the protection of a job by this factor: the cost of interruptions remains a
-bounded share of the job's time, and the job finishes."""
+"""Each interruption multiplies the protection of a job by this factor, so that the cost of interruptions
+stays a limited fraction of the job's time and the job finishes."""
 
 
 class Interruptible(NamedTuple):
     """A running job that can resume: its present due time, the places that become free when it ends, its id,
-    its `work`, its expected remaining work, and the places that it holds."""
+    its `work` (see the function `work`), its expected remaining seconds, and the amount that it holds."""
 
     due: float
     gain: int
@@ -52,8 +56,8 @@ class Interruptible(NamedTuple):
 
 
 class Wanting(NamedTuple):
-    """A waiting job for which there is no room: its due time, its `work`, its expected remaining work, and
-    the places that it will hold."""
+    """A waiting job that does not fit beside the running jobs: its due time, its `work` (see the function
+    `work`), its expected remaining seconds, and the amount that it will hold."""
 
     due: float
     work: float = 0.0
@@ -62,9 +66,9 @@ class Wanting(NamedTuple):
 
 
 def expected_left(lasted: Sequence[float], attained: float) -> float:
-    """Expected remaining seconds, by the Gittins index. `lasted` are the durations of similar jobs,
-    ascending. `attained` is the time served so far. One more job, longer than all of them, keeps the result
-    finite."""
+    """Return the expected remaining seconds of a job, by the Gittins index. `lasted` has the durations of
+    similar jobs, in ascending order. `attained` is the time for which the job has already run. One
+    additional job that is longer than all measured jobs keeps the result finite."""
     first = bisect_right(lasted, attained)
     longest = max(2 * attained, 2 * lasted[-1] if lasted else 0.0, UNKNOWN_SECONDS)
     count, served, best = len(lasted) - first + 1, 0.0, float("inf")
@@ -76,8 +80,9 @@ def expected_left(lasted: Sequence[float], attained: float) -> float:
 
 
 def remaining(lasted: Sequence[float], attained: float, share: float) -> float:
-    """Seconds until the given share has ended of the similar jobs that lasted longer than `attained`. If no
-    similar job lasted longer, the job is expected to run as long again."""
+    """Return the seconds until the given fraction has ended of the similar jobs that lasted longer than
+    `attained`. If no similar job lasted longer, the job is expected to run again as long as it has already
+    run."""
     first = bisect_right(lasted, attained)
     longer = len(lasted) - first
     if not longer:
@@ -86,36 +91,36 @@ def remaining(lasted: Sequence[float], attained: float, share: float) -> float:
 
 
 def work(left_seconds: float, served_seconds: float, amount: float) -> float:
-    """The measure that decides a job's place in the queue: its expected total time, times the amount that it
-    holds while it runs (GPUs, or 1). The time served so far is included, because forecasts are worst for jobs
-    that have already run long."""
+    """Return the value that decides the position of a job in the queue: its expected total time, times the
+    amount that it holds while it runs (GPUs, or 1). The time that the job has already run is included,
+    because forecasts are worst for jobs that have already run long."""
     return (left_seconds + served_seconds) * amount
 
 
 def due(since: float, expected_work: float) -> float:
-    """The due time of a job; the job with the smallest due time is first. `since` is the arrival of the job.
-    The due time does not change while the job waits."""
+    """Return the due time of a job; the job with the earliest due time is first in the queue. `since` is the
+    arrival time of the job. The due time of a job does not change while the job waits."""
     return since + STRETCH * expected_work
 
 
 def patience(backlog_seconds: float) -> float:
-    """The waiting time after which a job is delayed, if the resource needs `backlog_seconds` for all waiting
-    jobs."""
+    """Return the waiting time after which a job is delayed, if the resource needs `backlog_seconds` for all
+    waiting jobs."""
     limit = PATIENCE_PER_BACKLOG * backlog_seconds
     return min(max(limit, SHORTEST_PATIENCE_SECONDS), LONGEST_PATIENCE_SECONDS)
 
 
 def has_share(held: float, more: float, whole: float) -> bool:
-    """Whether delayed jobs that hold `held` may get `more` with precedence, out of `whole`. The first delayed
-    job always may, whatever its size."""
+    """Return whether delayed jobs that hold the amount `held` may receive `more` with precedence, out of the
+    amount `whole`. The first delayed job may always receive its amount, whatever its size."""
     return held <= 0.0 or held + more <= DELAYED_SHARE * whole
 
 
 def with_precedence(
     running: Iterable[tuple[float, float, str]], patience_seconds: float, whole: float
 ) -> tuple[float, frozenset[str]]:
-    """The most delayed of the running jobs, up to the share of delayed jobs: the total amount that they hold,
-    and their keys. `running` has the waiting time, the amount and the key of each job."""
+    """Return the most delayed running jobs, up to the fraction for delayed jobs: the total amount that they
+    hold, and their keys. `running` has the waiting time, the amount and the key of each job."""
     held, chosen = 0.0, set[str]()
     for delay, amount, key in sorted(running, key=lambda one: (-one[0], one[2])):
         if delay < patience_seconds:
@@ -127,7 +132,7 @@ def with_precedence(
 
 
 def next_look(attained: float) -> float:
-    """The service time at which the due time of a running job is computed again."""
+    """Return the run time of a running job at which its due time is computed again."""
     look = FIRST_LOOK_SECONDS
     while (
         look < attained + 1.0
@@ -137,16 +142,16 @@ def next_look(attained: float) -> float:
 
 
 def alone_seconds(interruptions: int, *, urgent: bool = False) -> float:
-    """The seconds for which a job is protected after a start, after this number of interruptions. `urgent`
-    means protection from jobs of a higher priority."""
+    """Return the seconds for which a job is protected from interruption after a start, given its number of
+    earlier interruptions. `urgent` selects the protection from jobs of a higher priority."""
     return (URGENT_ALONE_SECONDS if urgent else FIRST_LOOK_SECONDS) * ALONE_GROWTH**interruptions
 
 
 def may_interrupt(waiting: Wanting, running: Interruptible) -> bool:
-    """Whether a preemption gains more than it costs. The due time of the waiting job must be earlier by at
-    least the cost of a preemption. Its work must be much less, because forecasts are uncertain. The gain of
-    its places, which would otherwise wait for the end of the running job, must exceed the loss of the running
-    job's places until that job starts again."""
+    """Return whether a preemption gains more than it costs. The due time of the waiting job must be earlier
+    than that of the running job by at least the cost of a preemption. The work of the waiting job must be
+    much less, because forecasts are uncertain. The gain from the places that the waiting job gets earlier
+    must exceed the loss of the places of the running job until that job starts again."""
     if not _comes_before(waiting, running) or running.work < GAIN * waiting.work:
         return False
     lost = (waiting.left_seconds + RESTART_SECONDS) * max(running.amount, waiting.amount)
@@ -160,8 +165,9 @@ def _comes_before(waiting: Wanting, running: Interruptible) -> bool:
 def to_interrupt(
     needed: int, free: int, waiting: Wanting, latest_first: Iterable[Interruptible]
 ) -> tuple[str, ...]:
-    """The running jobs to preempt so that `waiting` gets the needed places; jobs with the latest due times
-    come first. Empty if these jobs do not have enough places, so that no job is preempted in vain."""
+    """Return the running jobs to preempt so that `waiting` gets the places that it needs; jobs with the
+    latest due times are first. The result is empty if these jobs do not have enough places, so that Gridmill
+    preempts no job without an effect."""
     chosen: list[Interruptible] = []
     for running in latest_first:
         if free >= needed or not _comes_before(waiting, running):
