@@ -1,22 +1,26 @@
-"""Decides from observations when a machine is in use by its owner and when it is idle: pure functions."""
+"""This module decides from observations when a machine is in use by its owner and when it is idle; all its
+functions are pure."""
 
 from gridmill.domain.amounts import MIB, show_seconds
 from gridmill.domain.frozen import dataclass, replace
 from gridmill.domain.site import NodeUtilization
 
 BUSY_CPUS = 0.5
-"""If the owner's own processes use more CPUs than this, the owner is at work. An idle desktop uses less."""
+"""If the processes of the owner use more CPUs than this, the owner is working at the machine. An idle
+desktop uses fewer CPUs than this limit."""
 RESERVE_SHARE = 0.1
-"""The share of the memory that stays free: with less available memory, the machine would soon swap."""
+"""The fraction of the memory that stays free, because with less available memory the machine would soon
+swap."""
 NODE_BYTES = 384 * MIB
-"""Memory of a Ray node's own processes and of the pods, without the jobs (a node without jobs: 190 MiB)."""
+"""The memory of the processes of a Ray node and of the pods, without the jobs (a node without jobs: 190
+MiB)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleRules:
-    """The times at which jobs may use the machine: after `after_seconds` without activity of its owner, in
-    the `hours` (from, to) of the local day. If `from` is later than `to`, the hours extend past midnight.
-    None means all day."""
+    """The rules when jobs may use the machine: after `after_seconds` without activity of its owner, and
+    during `hours` (from, to) of the local day. If `from` is later than `to`, the hours continue past
+    midnight. None means that jobs may use the machine all day."""
 
     after_seconds: float = 300.0
     hours: tuple[int, int] | None = None
@@ -24,7 +28,8 @@ class IdleRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerPresence:
-    """The last activity of the owner: `seen` is its monotonic time, and `why` describes it."""
+    """The last activity of the owner of the machine. `seen` is the monotonic time of this activity, and
+    `why` describes the activity."""
 
     seen: float
     why: str = "it started to watch the machine only now"
@@ -39,9 +44,9 @@ def note(
     now: float,
     sign: str = "",
 ) -> OwnerPresence:
-    """The activity of the owner after one more observation. `input_seconds` is the time since the last
-    activity of a person at the machine, `sign` describes this activity, and `memory_bytes` is the memory of
-    the machine."""
+    """Return the last activity of the owner after one more observation. `input_seconds` is the time since
+    the last activity of a person at the machine, `sign` describes this activity, and `memory_bytes` is the
+    memory of the machine."""
     if look.owner_cpus > BUSY_CPUS:
         return replace(presence, seen=now, why=f"the owner's processes use {look.owner_cpus:.1f} CPUs")
     if memory_bytes - look.used_bytes < RESERVE_SHARE * memory_bytes:
@@ -52,8 +57,9 @@ def note(
 
 
 def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
-    """The part of the wanted memory that jobs can get, after the present use, the reserve and the memory of
-    the node itself. Jobs that use all of it neither make the machine swap nor count as activity of its owner.
+    """Return the part of the wanted memory that jobs can get beside the present use, the reserve and the
+    memory of the node itself. If jobs use all of this memory, the machine does not swap, and the use is not
+    counted as activity of its owner.
     """
     return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - NODE_BYTES - used_bytes))
 
@@ -61,9 +67,9 @@ def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
 def is_idle(
     presence: OwnerPresence, rules: IdleRules, *, lent_at: float | None, now: float, hour: int
 ) -> tuple[bool, str]:
-    """Whether jobs may use the machine, and otherwise the reason. `lent_at` is the time of the observation at
-    which the machine was lent to jobs (None: it is not lent). A lent machine is returned at the first
-    activity of its owner after this time."""
+    """Return whether jobs may use the machine, and the reason if they may not. `lent_at` is the time of the
+    observation at which the machine was first available to jobs (None: jobs do not use it). Jobs must leave
+    a machine at the first activity of its owner after this time."""
     if rules.hours is not None and not within(rules.hours, hour):
         return False, f"jobs may use it from {rules.hours[0]}:00 to {rules.hours[1]}:00"
     if lent_at is not None:
@@ -78,7 +84,8 @@ def is_idle(
 
 
 def within(hours: tuple[int, int], hour: int) -> bool:
-    """Whether the hour (0 to 23) is within the hours, the second excluded. Two equal hours mean all day."""
+    """Return whether the hour (0 to 23) is within the hours (from, to), where `to` itself is excluded. If
+    both hours are equal, they mean all day."""
     begin, end = hours
     if begin == end:
         return True

@@ -1,7 +1,8 @@
-"""A pipeline: jobs and their dependencies, the folder of its file, and the lines of its fields.
+"""This module defines a pipeline: jobs and their dependencies, the folder of its file, and the lines of its
+fields.
 
-The lines are kept for errors that are found after the file was read. `Origin` is the folder to which the
-pipeline's name belongs.
+The line numbers are stored for errors that are found after the file was read. `Origin` is the folder to
+which the name of a pipeline belongs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,26 +22,29 @@ from gridmill.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLines:
-    """The lines of fields in a file. `at` has the line (from 1) of a field by its path, such as
-    `jobs.features.dataset.label`. A field that is missing in it is on the line of the field that contains it.
+    """The line numbers of the fields in a pipeline file. `at` has the line (from 1) of each field by its
+    path, such as `jobs.features.dataset.label`. If `at` has no line for a field, the field is on the line of
+    the field that contains it.
     """
 
     file: str
     at: Mapping[str, int] = field(default_factory=dict)
 
     def place(self, path: str) -> str:
-        """`FILE:LINE: PATH`, or the path alone if the file contains no part of the path."""
+        """Return the place of a field as `FILE:LINE: PATH`, or only the path if the file contains no part of
+        the path."""
         line = self.line(path)
         return path if line is None else f"{self.file}:{line}: {path}"
 
     def line(self, path: str) -> int | None:
-        """The line of the field, or of the nearest field that contains it; None for another job."""
+        """Return the line of the field, or of the nearest field that contains it. The result is None if the
+        field belongs to another job."""
         while path and path not in self.at:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.at.get(path)
 
     def of_job(self, name: str) -> "FieldLines":
-        """The lines of one job."""
+        """Return the line numbers of the fields of one job."""
         begin = f"jobs.{name}"
         own = {
             path: line
@@ -51,7 +55,8 @@ class FieldLines:
 
 
 def place_message(message: str, kind: str, job: str, lines: FieldLines | None) -> str:
-    """A job's message that begins with a field of its kind (`dataset.sql: ...`), with file and line added."""
+    """Return a message of a job that begins with a field of its kind (`dataset.sql: ...`), with the file and
+    the line added."""
     path, sign, rest = message.partition(": ")
     if lines is None or not sign or path.partition(".")[0] != kind or " " in path:
         return message
@@ -60,7 +65,7 @@ def place_message(message: str, kind: str, job: str, lines: FieldLines | None) -
 
 @contextmanager
 def with_lines(lines: FieldLines | None, pipeline: str) -> Iterator[None]:
-    """Add the file and the line to an error about a field of a job that the block raises."""
+    """Add the file and the line to an error that the `with` block raises about a field of a job."""
     try:
         yield
     except InputError as error:
@@ -72,11 +77,12 @@ def with_lines(lines: FieldLines | None, pipeline: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSource:
-    """The text of a pipeline, from which it can be read again with other values for its parameters.
+    """The text of a pipeline file, from which the pipeline can be read again with other values for its
+    parameters.
 
-    `document` counts the YAML documents of `text` from 0. `file` is the name of the file in messages.
-    `values` are the texts that replaced the default values of parameters. `lines` has the line of each field
-    below `jobs`, by its path.
+    `document` is the number of the YAML document in `text`, counted from 0. `file` is the name of the
+    pipeline file that messages show. `values` are the texts that replaced the default values of the
+    parameters. `lines` has the line of each field below `jobs`, by the path of the field.
     """
 
     text: str
@@ -88,20 +94,22 @@ class PipelineSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline. `folder` is the folder of its file: relative source paths and the code bundle start there.
-    `host` is the machine of the folder (empty: unknown). The name of the pipeline belongs to that folder.
+    """The jobs of a pipeline with the settings that apply to all of them. `folder` is the folder of the
+    pipeline file: relative source paths and the code bundle begin there. `host` is the machine on which the
+    folder is (empty: unknown). The name of the pipeline belongs to this folder.
 
-    `schedule` is the time at which a kept pipeline runs by itself, under `gridmill up`; jobs may have their
-    own. `at` is the site of jobs that name neither a site nor a resource (default: this machine, `local`).
-    `project` is the project whose share of the grid and whose quota its runs use; projects other than
-    `default` are made by `gridmill configure project`. `bundle` is the hash of the code bundle in which
-    commands run, if there is one. `commit` is the checked-out Git commit of the folder (empty: none).
-    `retain` is for jobs that do not declare it. `written` is set if the pipeline was read from a file.
-    `awaits` are the missing values of times that only a schedule sets (`due`, `due_before`): for each run,
+    `schedule` is the schedule by which an applied pipeline runs under `gridmill up`; jobs may have schedules
+    of their own. `at` is the site of all jobs that name neither a site nor a resource (default: this
+    machine, `local`). `project` is the project whose share of the grid and whose quota the runs of the
+    pipeline use; projects other than `default` are made by `gridmill configure project`. `bundle` is the
+    hash of the code bundle in which commands run, if the pipeline has one. `commit` is the Git commit that
+    is checked out in the folder (empty: there is none). `retain` applies to jobs that do not declare
+    `retain` themselves. `written` has the text of the pipeline file if the pipeline was read from a file.
+    `awaits` has the names of time parameters that only a schedule sets (`due`, `due_before`): for each run,
     the pipeline is read again with these times. `applied` is false for a pipeline that was run but not
-    applied: the control node stores it as it was declared for its last run, and starts none of its schedules.
-    `data` are the files of its folder that its sinks load, as the sinks name them; it is set if some of the
-    pipeline's jobs are left out.
+    applied: the control node stores it as it was declared for its last run, and does not start its
+    schedules. `data` are the files of the folder that the sinks of the pipeline load, as the sinks name
+    them; `data` is set if some of the pipeline's jobs are left out.
     """
 
     name: str
@@ -124,28 +132,29 @@ class Pipeline:
 
     @property
     def lines(self) -> FieldLines | None:
-        """The lines of its fields; None if the pipeline was not read from a file."""
+        """The line numbers of the fields of the pipeline. None if the pipeline was not read from a file."""
         return None if self.written is None else FieldLines(file=self.written.file, at=self.written.lines)
 
     @property
     def path(self) -> Path | None:
-        """The file that declares the pipeline, on the machine `host`; None if it was not read from a file."""
+        """The path of the file that declares the pipeline, on the machine `host`. None if the pipeline was
+        not read from a file."""
         if self.written is None or not self.folder:
             return None
         return Path(self.folder) / Path(self.written.file).name
 
     def job(self, name: str) -> Job:
-        """The job of that name. Raises KeyError."""
+        """Return the job of the pipeline that has this name. Raises KeyError."""
         return next(job for job in self.jobs if job.name == name)
 
     @property
     def file(self) -> str:
-        """The name of the pipeline's file in its folder; empty if the pipeline was not read from a file."""
+        """The name of the pipeline file in its folder; empty if the pipeline was not read from a file."""
         return PurePath(self.written.file).name if self.written is not None else ""
 
     @property
     def loads(self) -> tuple[str, ...]:
-        """The paths and patterns of files that the pipeline's sinks load, as declared."""
+        """The paths and patterns of the files that the sinks of the pipeline load, as declared."""
         if self.data is not None:
             return self.data
         paths = (path for job in self.jobs if job.sink is not None for path in job.sink.source.project_paths)
@@ -153,18 +162,18 @@ class Pipeline:
 
     @property
     def schedules(self) -> Mapping[str, ScheduleSpec]:
-        """The schedule of the pipeline under its name, and those of its jobs under `PIPELINE/JOB`."""
+        """The schedule of the pipeline, by its name, and the schedules of its jobs, by `PIPELINE/JOB`."""
         jobs = {f"{self.name}/{job.name}": job.schedule for job in self.jobs}
         return {name: spec for name, spec in {self.name: self.schedule, **jobs}.items() if spec is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The folder and the machine from which the pipeline `name` is submitted: `folder` of the machine `host`
-    (empty: unknown).
+    """The folder and the machine from which the pipeline `name` is submitted. The folder is `folder` on the
+    machine `host` (empty: unknown).
 
-    The tables and versions of a pipeline are found by its name alone: a pipeline of the same name from
-    another folder would write into them.
+    Gridmill finds the tables and versions of a pipeline only by its name, so a pipeline of the same name
+    from another folder would write into them.
     """
 
     name: str

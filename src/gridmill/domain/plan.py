@@ -1,6 +1,7 @@
-"""A plan of the scheduler: the jobs to start, and the deployments to start or release, as values.
+"""This module has a plan of the scheduler as values: the jobs to start, and the deployments to start or
+release.
 
-A pure function decides the plan (`scheduler/plan.py`).
+A pure function (`scheduler/plan.py`) decides the plan.
 """
 
 from typing import NamedTuple
@@ -12,9 +13,9 @@ from gridmill.domain.run import Preemption
 
 
 class StartJob(NamedTuple):
-    """Start an attempt of a job on a pod, with these amounts. A gang has one StartJob per rank, in the order
-    of ranks. It is a tuple because a plan may have 100,000 of them, and a tuple is made in a quarter of the
-    time of a frozen dataclass."""
+    """A decision to start an attempt of a job on a pod, with these amounts. A gang has one StartJob for each
+    rank, in the order of the ranks. StartJob is a tuple because a plan may have 100,000 of them, and a tuple
+    is made in a quarter of the time of a frozen dataclass."""
 
     job_run_id: str
     deployment_id: str
@@ -25,14 +26,14 @@ class StartJob(NamedTuple):
 
     @property
     def given(self) -> Amounts:
-        """The hard memory limit, CPUs (threads) and number of GPUs."""
+        """The memory limit, the CPUs (threads) and the number of GPUs that the attempt receives."""
         return Amounts(cpus=self.cpus, memory_bytes=self.memory_bytes, gpus=self.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BringUp:
-    """Start a deployment of `resource`: one pod per entry of `nodes` (node names). `pinned` means that the
-    pods may run only on these nodes."""
+    """A decision to start a deployment of `resource`, with one pod for each entry of `nodes` (node names).
+    `pinned` means that the pods may run only on these nodes."""
 
     resource: Resource
     sizing: Sizing
@@ -42,7 +43,7 @@ class BringUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Release a deployment."""
+    """A decision to release a deployment."""
 
     deployment_id: str
     reason: str
@@ -50,8 +51,8 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """Ask these attempts of one job (a gang's ranks) to end, so that another job gets room. The job continues
-    later from its checkpoint."""
+    """A decision to ask the attempts of one job (the ranks of a gang) to end, so that another job can start.
+    The interrupted job continues later from its checkpoint."""
 
     attempt_ids: tuple[str, ...]
     interruption: Preemption
@@ -59,8 +60,8 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """Fail a job that can never run in the present grid, because it is larger than every site, with a
-    message."""
+    """A decision to fail a job that can never run in the present grid because it is larger than every site,
+    with a message."""
 
     job_run_id: str
     message: str
@@ -69,10 +70,12 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The decisions of the scheduler. `again_at` is when time alone changes the plan (the end of a keep time
-    or of a backoff); None if only events change it.
+    """The decisions of the scheduler for one snapshot. `again_at` is the time at which the plan changes
+    without an event (the end of a keep time or of a backoff). `again_at` is None if only events change the
+    plan.
 
-    `complete` is false if the plan reached its size limit, or refused jobs: planning again may find more.
+    `complete` is false if the plan reached its size limit or refused jobs, so that planning again may start
+    more jobs.
     """
 
     starts: tuple[StartJob, ...] = ()

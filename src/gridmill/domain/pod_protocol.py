@@ -1,14 +1,16 @@
-"""The protocol between control node and pod: messages, orders and events, equal on every kind of link.
+"""This module has the protocol between the control node and pods: messages, orders and events, which are
+equal on every kind of link.
 
-A pod opens the link and sends Hello, and the control node answers Welcome. After that the pod sends Events in
-journal order and keeps them until an Ack covers them. After a new Hello, the pod sends Events again, starting
-after the Welcome's `acknowledged`. The control node sends Start for every placed attempt that the Hello does
-not list: a pod never starts the same attempt id twice. If a pod never received the attempt that a Stop names,
-it answers with an ENDED event (state stopped) and refuses a later Start of that id. A pod whose `secret` is
-wrong, whose deployment does not exist any more or whose protocol is unknown gets Goodbye and ends.
+A pod opens the link and sends Hello, and the control node answers Welcome. After that the pod sends Events
+in journal order and keeps them until an Ack covers them. After a new Hello, the pod sends Events again,
+starting after the journal number `acknowledged` of the Welcome. The control node sends Start for every
+placed attempt that the Hello does not list, and a pod never starts the same attempt id twice. If a Stop
+names an attempt that the pod never received, the pod answers with an ENDED event (state stopped) and refuses
+a later Start of that id. A pod receives Goodbye and ends if its `secret` is wrong, if its deployment no
+longer exists, or if its protocol is unknown.
 
-`Event` is the stored form of a pod's report about an attempt. `JobPart` is one part of a job that runs on
-several machines.
+`Event` is the form in which a pod's report about an attempt is stored. `JobPart` is one part of a job that
+runs on several machines.
 """
 
 import re
@@ -30,7 +32,7 @@ from gridmill.errors import InputError
 
 
 class EventType(StrEnum):
-    """Types of events; the body's fields are given in braces."""
+    """The types of events of a pod; braces contain the fields of the body."""
 
     STARTED = "started"  # {pid}
     LOG = "log"  # {stream: out|err|pod, text}: whole lines; text ends with a newline unless cut; a long text
@@ -42,9 +44,10 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEvent:
-    """One journal entry of a pod. `number` counts from 1 per pod without gaps. `time` is the pod's clock.
+    """One entry in the journal of a pod. `number` numbers the entries of the pod from 1 without gaps. `time`
+    is the time of the event by the clock of the pod.
 
-    `token` is the attempt's token: an event with an old token is acknowledged and dropped.
+    `token` is the token of the attempt: an event with an old token is acknowledged and dropped.
     """
 
     number: int
@@ -57,12 +60,13 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A stored event. `id` is empty until the event is stored. Of two events of a home the later event has
-    the greater id, compared as text; otherwise an id has no meaning.
+    """A stored event of an attempt, a job or a run. `id` is empty until the event is stored. The later of
+    two events of a home has the greater id if the ids are compared as text; apart from this, an id has no
+    meaning.
 
-    Events of attempts carry the pod's number: an event of (pod_id, number) is stored once. Events of the
-    control node itself (state changes of runs and jobs) have type `state`, no attempt, and body {what, id,
-    state, message}.
+    Events of attempts have the number that the pod gave them: an event of (pod_id, number) is stored only
+    once. Events of the control node itself (state changes of runs and jobs) have type `state`, no attempt,
+    and body {what, id, state, message}.
     """
 
     time: float
@@ -77,13 +81,14 @@ class Event:
 
 
 def event_id(sequence: int) -> str:
-    """The id of the event that a store keeps under that number. The number increases over the whole store."""
+    """Return the id of the event that a store stores under that number. The number increases over all events
+    of the store."""
     return f"{sequence:016x}"
 
 
 def sequence_of(id: str) -> int:
-    """The number of the event with that id. An empty id gives 0, which is before all events. Raises
-    InputError."""
+    """Return the number of the event with that id. An empty id has the number 0, which is before all events.
+    Raises InputError."""
     if id and not re.fullmatch("[0-7][0-9a-f]{15}", id):
         raise InputError(
             f"{id!r} is not the id of an event",
@@ -95,8 +100,8 @@ def sequence_of(id: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPart:
-    """Part `number` (from 0) of the `count` parts of the JobRun `of`. If `node` is set, the part must run on
-    that node."""
+    """One part of a job that runs in parts: part `number` (from 0) of the `count` parts of the JobRun `of`.
+    If `node` is set, the part must run on that node."""
 
     of: str
     number: int
@@ -106,7 +111,8 @@ class JobPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReport:
-    """The report of the attempt that ran a part: Unix times, and the measured use."""
+    """The report of the attempt that ran one part of a job. It has Unix times and the measured resource
+    use."""
 
     began: float
     ended: float
@@ -114,27 +120,32 @@ class PartReport:
 
 
 PROTOCOL = 2
-"""What a pod speaks. In version 2, a long text of a log is compressed."""
+"""The version of the protocol that pods of this Gridmill use. Since version 2 of the protocol, a long log
+text is compressed."""
 ACCEPTED_PROTOCOLS = (1, PROTOCOL)
-"""What a control node understands: pods that started before an upgrade continue."""
+"""The versions of the protocol that a control node accepts, so that pods that started before an upgrade can
+continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOrder:
-    """All values that an attempt needs. Its process reads them from `order.json` in the attempt's folder.
+    """All values that a pod needs to run an attempt. The process of the attempt reads these values from
+    `order.json` in the folder of the attempt.
 
-    `root` is the storage root (a folder path or URL). The attempt may write only below `output_uri` in it,
-    and, for sinks, to the sink's table `table_uri`. `folder` is the pipeline's folder on the user node.
-    `bundle_path` is the place of the code for a pod of another machine; empty means in the home. `earlier` is
-    the newest committed version of the same artifact, if any. `kept_versions` are the versions of a sink's
-    table that artifacts refer to. Files below `checkpoint_uri` are kept from one attempt of the same work to
-    the next, until an attempt succeeds. If `share` is below 1, the attempt is a probe and processes that
-    share of its data. With `part` the attempt runs only this part, and its only result is files below
-    `output_uri` (`workers` is the number of workers of each part). `parts` are the folders of all parts, in
-    order: the attempt combines their contents. With `gang` the attempt is one rank of several, which share
-    the other folders. `staging` is how its data gets to a farm. `failed` are the jobs that failed before it,
-    for a job that runs after failures too. `contents_uri` is where the attempt lists the files of its output
-    (`model.stored`); empty: nowhere.
+    `root` is the path or the URL of the storage root. The attempt may write only below `output_uri` in the
+    storage root and, if its job is a sink, to the table `table_uri` of the sink. `folder` is the folder of
+    the pipeline on the user node. `bundle_path` is the path of the code bundle for a pod on another machine;
+    empty if the bundle is in the home. `earlier` is the newest committed version of the same artifact, if
+    there is one. `kept_versions` are the versions of the table of a sink that artifacts refer to. Files
+    below `checkpoint_uri` are kept from one attempt to the next attempt of the same work, until an attempt
+    succeeds. If `share` is below 1, the attempt is a probe and processes only that fraction of its data.
+    With `part`, the attempt runs only this part of the job, and its only result is files below `output_uri`
+    (`workers` is then the number of workers of each part). With `parts`, which has the folders of all parts
+    in order, the attempt combines the results of the parts. With `gang`, the attempt is one of several
+    ranks, which share the other folders. `staging` describes how the data of the attempt is transferred to a
+    farm. `failed` has the names of the jobs that failed earlier, for a job that also runs after failures.
+    `contents_uri` is the file in which the attempt lists the files of its output (`model.stored`); empty if
+    the attempt writes no list.
     """
 
     attempt_id: str
@@ -167,9 +178,10 @@ class AttemptOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
-    """The end of an attempt. `state` is succeeded, failed or stopped. It is lost if the machine ran out of
-    memory, or if another process took the port of a gang's rank: then the job is tried again. `transfers` is
-    what a site in another place transferred for the attempt, as that site reports it."""
+    """The result of an attempt that has ended. `state` is succeeded, failed, stopped or lost. `state` is
+    lost if the machine ran out of memory, or if another process took the port of a rank of a gang; the job
+    is then tried again. `transfers` are the transfers of data for the attempt to and from a site in another
+    place, as that site reports them."""
 
     state: AttemptState
     use: MeasuredUse = field(default_factory=MeasuredUse)
@@ -186,7 +198,8 @@ class AttemptOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodOrder:
-    """All values that a site needs to start a pod. A site may write them to a file (0600), never to argv."""
+    """All values that a site needs to start a pod. A site may write these values to a file (mode 0600), but
+    never to argv."""
 
     pod_id: str
     deployment_id: str
@@ -206,9 +219,9 @@ class PodOrder:
 # pod -> control node
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The first message of a pod. `attempts` maps every attempt id that the pod knows (live, or ended and not
-    acknowledged) to its state. `address` is the address by which other hosts of its site reach the pod's
-    host."""
+    """The first message that a pod sends. `attempts` has the state of every attempt that the pod knows
+    (running, or ended and not acknowledged), by attempt id. `address` is the address by which other hosts of
+    the site connect to the host of the pod."""
 
     pod_id: str
     deployment_id: str
@@ -221,7 +234,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """Consecutive journal entries."""
+    """A message with consecutive entries of the journal of a pod."""
 
     events: tuple[PodEvent, ...]
 
@@ -243,8 +256,9 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Start an attempt, unless the pod has seen its id before. `environment` is the environment of the client
-    that started the run, kept only in memory; None means the pod's own environment."""
+    """Start an attempt, unless the pod has already seen the id of the attempt. `environment` has the
+    environment variables of the client that started the run, which are held only in memory. None means that
+    the attempt uses the environment of the pod."""
 
     order: AttemptOrder
     environment: Mapping[str, str] | None = None
@@ -252,7 +266,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End an attempt: all its processes get SIGTERM, and SIGKILL after `grace_seconds`."""
+    """End an attempt: all its processes receive SIGTERM, and SIGKILL after `grace_seconds`."""
 
     attempt_id: str
     reason: str
@@ -261,14 +275,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack:
-    """All entries up to `number` are committed, and the pod may delete them."""
+    """All journal entries up to `number` are committed, so the pod may delete them."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodbye:
-    """End the pod: stop its attempts, and send nothing more."""
+    """End the pod: the pod stops its attempts, and sends no more messages."""
 
     reason: str
 

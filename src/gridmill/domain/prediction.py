@@ -1,23 +1,24 @@
-"""Declaration of a batch prediction, which a swarm of workers computes."""
+"""This module declares a batch prediction, which a swarm of workers computes."""
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 OWN_COLUMNS = ("row", "prediction", "truth", "fold")
-"""Columns that every prediction may have; for classes also `probability_CLASS`."""
+"""The columns that every prediction may have; a prediction of classes also has `probability_CLASS`."""
 KEYS_HINT = "Give that column of the dataset's entity or time another name where its table is made."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionSpec:
-    """The declaration of a prediction: a swarm predicts `split` of `dataset` (all rows if None) with the best
-    of `models`.
+    """The declaration of a prediction: a swarm of workers predicts `split` of `dataset` (None: all rows)
+    with the best of `models`.
 
-    `best_by` names the validation metric: `rmse` (default for regression), `mse`, `mae`, `r2`, `skill`,
-    `log_loss` (default for classification), `accuracy`, `auc`, `brier`, `average_precision`, `f1`,
-    `precision`, `recall`; the direction follows from the name. The shards are distributed to workers that are
-    started for this job. Each row's prediction is written exactly once. `workers` can be left open (`auto`):
-    the number then follows from rows and CPUs at first, and later from the measurements of earlier attempts.
+    `best_by` is the validation metric by which the best model is chosen. The metrics are `rmse` (default for
+    regression), `mse`, `mae`, `r2`, `skill`, `log_loss` (default for classification), `accuracy`, `auc`,
+    `brier`, `average_precision`, `f1`, `precision` and `recall`; the name of the metric determines whether
+    higher is better. The shards are distributed to workers that are started for this job only. The
+    prediction of each row is written exactly once. `workers` can be left open (`auto`): the number of
+    workers is then chosen first from rows and CPUs, and later from the measurements of earlier attempts.
     """
 
     dataset: str
@@ -27,15 +28,15 @@ class PredictionSpec:
     shards: int | None = None
     workers: int | None = None
     trust: bool = False
-    """Use models that predict by their own code or a pickled file. Such a model can execute any code on the
-    machine."""
+    """Allow models that predict by their own code or that are pickled files. Such a model can execute any
+    code on the machine that runs the job."""
 
     def references(self) -> tuple[str, ...]:
-        """The dataset and the candidate models."""
+        """The names of the dataset and of the candidate models."""
         return (self.dataset, *self.models)
 
     def check(self) -> None:
-        """Raise InputError if there are no models, or for counts below one."""
+        """Raise InputError if the prediction has no models, or if a count is below one."""
         if not self.models:
             raise InputError("no models are named", place="prediction.models")
         for name in ("shards", "workers"):

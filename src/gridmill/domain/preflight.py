@@ -1,4 +1,5 @@
-"""Records of the preflight, which checks a pipeline against its data before it runs: question and answer."""
+"""This module has the records of the preflight, which checks a pipeline against its data before it runs: the
+request and the result."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import field
@@ -16,13 +17,14 @@ from gridmill.errors import InputError, explained
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightRequest:
-    """The question of a preflight. `jobs` are jobs of one pipeline, each after the jobs that it needs.
-    Relative source paths start at `folder`.
+    """A request to check the jobs of a pipeline against their data. `jobs` are jobs of one pipeline; each
+    job follows the jobs that it needs. Relative source paths begin at the folder `folder`.
 
-    `versions` are tables and models that the run will not change, by the names that jobs give them. `earlier`
-    are the versions of sinks and datasets that will run again. Both are below the storage root `root`.
-    `unchanged` jobs do not run and are not checked. `late` are sinks whose files a command may write before
-    they are loaded, each with this command.
+    `versions` are tables and models that the run will not change, by the names that the jobs use for them.
+    `earlier` are the present versions of the sinks and datasets that will run again. The files of all these
+    versions are below the storage root `root`. Jobs in `unchanged` do not run and are not checked. `late`
+    are sinks whose files may be written by a command before the sinks load them, each with the name of this
+    command.
     """
 
     folder: str
@@ -36,8 +38,9 @@ class PreflightRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFinding:
-    """A problem of a job, at its field `path` (`dataset.sql`). `certain` means that a run would fail because
-    of it. Otherwise a run may fail, because the check read only a part of the data."""
+    """A problem of a job, found at the field with the path `path` (`dataset.sql`). `certain` is true if a
+    run would certainly fail because of the problem. If `certain` is false, a run may fail, because the check
+    read only a part of the data."""
 
     job: str
     path: str
@@ -48,7 +51,7 @@ class PreflightFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UncheckedJob:
-    """A job that was not checked against data, and the reason."""
+    """A job that was not checked against its data, and the reason why it was not."""
 
     job: str
     why: str
@@ -56,8 +59,9 @@ class UncheckedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightResult:
-    """The result of the checks. `error` has the form of `errors.to_body`. `inferred` are sentences, by job,
-    on facts that nobody declared and that the job derives from its data."""
+    """The result of the checks of a pipeline. `error` has the same form as the result of `errors.to_body`.
+    `inferred` has sentences, by job, about facts that are not declared and that the job derives from its
+    data."""
 
     findings: tuple[PreflightFinding, ...] = ()
     unchecked: tuple[UncheckedJob, ...] = ()
@@ -76,7 +80,8 @@ def preflight_question(
     earlier: Mapping[str, Artifact] = _NONE,
     unchanged: Collection[str] = (),
 ) -> PreflightRequest | None:
-    """The question of the preflight; None if there is no job to check. Raises PipelineError for a cycle."""
+    """Return the request of the preflight. The result is None if there is no job to check. Raises
+    PipelineError if the jobs form a cycle."""
     jobs = tuple(pipeline.job(name) for name in order(pipeline))
     if all(job.kind == JobKind.COMMAND or job.name in unchanged for job in jobs):
         return None
@@ -92,8 +97,8 @@ def preflight_question(
 
 
 def written_late(pipeline: Pipeline, unchanged: Collection[str] = ()) -> Mapping[str, str]:
-    """The sinks whose files a command of the run may write before they are loaded, each with such a
-    command."""
+    """Return the sinks whose files a command of the run may write before the sinks load them, each with the
+    name of such a command."""
     late: dict[str, str] = {}
     for name in order(pipeline):
         job = pipeline.job(name)
@@ -105,7 +110,7 @@ def written_late(pipeline: Pipeline, unchanged: Collection[str] = ()) -> Mapping
 
 
 def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: PreflightResult) -> PlannedJob:
-    """The planned job with the findings of the preflight check."""
+    """Return the planned job with the findings of the preflight."""
     findings = [one for one in checked.findings if one.job == planned.job]
     certain = [show_finding(pipeline, one) for one in findings if one.certain]
     doubts = [show_finding(pipeline, one) for one in findings if not one.certain]
@@ -118,7 +123,7 @@ def with_findings(planned: PlannedJob, pipeline: Pipeline, checked: PreflightRes
 
 
 def show_finding(pipeline: Pipeline, finding: PreflightFinding) -> str:
-    """The finding with its place in the file and its hint."""
+    """Return the text of the finding, with its place in the file and its hint."""
     path = f"jobs.{finding.job}.{finding.path}"
     place = pipeline.lines.place(path) if pipeline.lines is not None else path
     return explained(InputError(finding.message, hint=finding.hint, place=place))

@@ -1,20 +1,22 @@
-"""Projects that share a grid: the quota of each project and its use."""
+"""This module has the projects that share a grid: the quota of each project and its resource use."""
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 DEFAULT = "default"
-"""The project of pipelines that name none."""
+"""The project of pipelines that name no project."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """A project. `share` is its share relative to the shares of other projects: while two projects have
-    waiting jobs, a project with share 2 gets twice as much as a project with share 1. `cpus`, `memory_bytes`
-    and `gpus` are its quota: the most that all its jobs together hold at the same time; None means no limit.
+    """A project that shares the grid with other projects. `share` is the weight of the project relative to
+    the shares of other projects: while two projects have waiting jobs, a project with share 2 gets twice as
+    much as a project with share 1. `cpus`, `memory_bytes` and `gpus` are the quota of the project: the
+    largest amounts that all its jobs together hold at the same time. None means that the amount has no
+    limit.
 
-    `used_seconds` are the seconds for which its attempts held places (times their GPUs, if they had several),
-    as of the Unix time `used_at`: the weight of past use halves every week.
+    `used_seconds` are the seconds for which attempts of the project held places (times their GPUs, if an
+    attempt had several), as of the Unix time `used_at`: the weight of past use halves every week.
     """
 
     name: str
@@ -27,11 +29,11 @@ class Project:
 
     @property
     def bounded(self) -> bool:
-        """Whether it has a quota."""
+        """Whether the project has a quota."""
         return not (self.cpus is None and self.memory_bytes is None and self.gpus is None)
 
     def check(self) -> None:
-        """Raise InputError for an invalid share or quota."""
+        """Raise InputError if the share or the quota of the project is invalid."""
         if not 0.0 < self.share < float("inf"):
             raise InputError(f"{self.share:g} is not a share", hint="A share must be above 0.", place="share")
         quota = (("cpus", self.cpus), ("memory", self.memory_bytes), ("gpus", self.gpus))
@@ -42,9 +44,9 @@ class Project:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
-    """The current state of a project: `used_seconds` decayed to now, including its running attempts;
-    `used_share`, its part of the use of all projects; and the amounts that it holds now, counted as for a
-    quota."""
+    """The current state of a project and its use. The use has `used_seconds`, decayed to the present time
+    and including running attempts. It also has `used_share`, which is the fraction of the use of all
+    projects, and the amounts that the project holds now, counted as for a quota."""
 
     project: Project
     used_seconds: float
@@ -55,5 +57,5 @@ class ProjectView:
 
     @property
     def name(self) -> str:
-        """The project's name."""
+        """The name of the project."""
         return self.project.name

@@ -1,4 +1,5 @@
-"""The files outside the store from which lost records are restored, and the report of a recovery."""
+"""This module has the files outside the store from which lost records are restored, and the report of a
+recovery."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -13,16 +14,16 @@ from gridmill.domain.site import LOCAL, Site
 from gridmill.domain.version_manifest import AliasMove, VersionManifest
 
 Declared = Site | Resource | Project | Pipeline | Schedule | Alterations | Origin
-"""Records of users that cannot be derived from other records: each has a copy in a file below the storage
-root."""
+"""The records of users that cannot be derived from other records: each of them has a copy in a file below
+the storage root."""
 DECLARED: Mapping[str, type[Declared]] = {
     kind.__name__: kind for kind in (Site, Resource, Project, Pipeline, Schedule, Alterations, Origin)
 }
 
 
 def as_declared(noun: object) -> Declared | None:
-    """The part of a record that a user declared, without measurements and events; None for records that
-    users do not declare."""
+    """Return the part of a record that a user declared, without measurements and events. The result is None
+    for records that users do not declare."""
     match noun:
         case Site():
             return _added(noun) if noun.name != LOCAL else None
@@ -44,7 +45,7 @@ def as_declared(noun: object) -> Declared | None:
 
 
 def _added(site: Site) -> Site:
-    """A site as the user added it, without observations."""
+    """Return a site as the user added it, without the observations of the site."""
     return Site(
         name=site.name,
         kind=site.kind,
@@ -56,12 +57,13 @@ def _added(site: Site) -> Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootRecords:
-    """The records that were read below a storage root and in a home.
+    """The records that were read from the files below a storage root and in a home.
 
-    `mark` identifies the store that owns the pipelines here. `manifests` are the manifests of their versions,
-    by name and number. `moves` are the moves of aliases, by name and time. `declared` are the copies of
-    declarations. `runs` and `deployments` are the highest numbers of which files exist, by name. `problems`
-    are unreadable files, and versions without files, each with the reason.
+    `mark` identifies the store that owns the pipelines below this storage root. `manifests` are the
+    manifests of the versions of these pipelines, by name and number. `moves` are the moves of aliases, by
+    name and time. `declared` are the copies of the records that users declared. `runs` and `deployments` are
+    the highest numbers of runs and deployments that left files, by name. `problems` are unreadable files,
+    and versions without files, each with the reason.
     """
 
     mark: str = ""
@@ -75,13 +77,14 @@ class RootRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """The actions of `gridmill recover`, or with `dry_run` the actions that it would take.
+    """The report of the actions of `gridmill recover`, or with `dry_run` of the actions that it would take.
 
-    `found` describes the state of the store. `kept_at` is the place of the old store if a new store replaced
-    it. `salvaged` counts the records that were read from the old store, by class. `restored` are the records
-    made from the storage root (`version weather/model@3`), and `present` counts the records that already
-    existed. `problems` are the records that could not be restored, each with the reason. `lost` are the
-    records that only a store has.
+    `found` describes the state of the store before the recovery. `kept_at` is the path to which the old
+    store was moved if a new store replaced it. `salvaged` has the number of records that were read from the
+    old store, by class. `restored` are the records that were made from the storage root (`version
+    weather/model@3`), and `present` is the number of records that already existed. `problems` are the
+    records that could not be restored, each with the reason. `lost` are the records that cannot be restored
+    because they exist only in a store.
     """
 
     dry_run: bool

@@ -1,8 +1,9 @@
-"""Remarks on a version: rows dropped, rejected, left out, unknown or converted with loss, as sentences.
+"""This module has remarks on a version, as sentences: rows that were dropped, rejected, left out, unknown or
+converted with loss.
 
-Jobs count these rows in the details of their output. `remarks_of` turns the counts into sentences, which the
-terminal's summary, the report and `show` print. A job adds sentences of its own under REMARKS. `row_flow`
-gives how many rows a job read, wrote and dropped, from the counts of its version.
+Jobs count these rows in the details of their output. `remarks_of` turns these counts into sentences, which
+the summary in the terminal, the report and `show` print. A job adds its own sentences under the key REMARKS.
+`row_flow` returns how many rows a job read, wrote and dropped, from the counts of its version.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +17,22 @@ from gridmill.domain.sink_status import WAITING, rejects_of, rejects_text, shift
 from gridmill.domain.source import waiting_text
 
 REMARKS = "remarks"
-"""The key in the details of an output: a list of texts, or of [text, true] for a warning."""
+"""The key of remarks in the details of an output: its value is a list of texts, or of [text, true] for a
+warning."""
 NOT_KNOWN_YET = "label not known yet"
-"""The reason why a dataset drops a row whose label depends on later events."""
+"""The reason why a dataset drops a row whose label depends on events that have not happened yet."""
 WARNING_SHARE = 0.1
-"""If more than this share of the rows is dropped or rejected, the remark is a warning."""
+"""If more than this fraction of the rows is dropped or rejected, the remark is a warning."""
 LAST_SHARE, STILL_FALLING = 0.2, 0.03
-"""A model could be better if its best validation loss is its last, and fell by more than this share in the
-last fifth of the training. The decreasing learning rate causes smaller falls."""
+"""A model could be better with more training if its best validation loss is its last one, and if this loss
+fell by more than this fraction in the last fifth of the training. The decreasing learning rate alone causes
+smaller falls of the loss."""
 _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """A sentence about the version `artifact` (its id). `warning` means that the result may be wrong or
+    """A sentence about the version whose id is `artifact`. `warning` means that the version may be wrong or
     useless."""
 
     artifact: str
@@ -38,13 +41,13 @@ class Remark:
 
     @property
     def line(self) -> str:
-        """The remark in one line: `warning: weather/features@1: 237 of 560 rows dropped (42 %): 237 no
-        label`."""
+        """The remark as one line of text. An example is `warning: weather/features@1: 237 of 560 rows
+        dropped (42 %): 237 no label`."""
         return f"{'warning: ' if self.warning else ''}{self.artifact}: {self.text}"
 
 
 def remarks_of(artifact: Artifact) -> tuple[Remark, ...]:
-    """The remarks about a version, warnings first."""
+    """Return the remarks about a version, warnings first."""
     remarks = [
         Remark(artifact=artifact.id, text=text, warning=warning) for text, warning in _remarks(artifact)
     ]
@@ -146,8 +149,8 @@ def _of_model(details: Mapping[str, Any], _rows: int) -> _Said:
 
 
 def _unfinished(options: Mapping[str, Any], curve: Sequence[Sequence[float]]) -> _Said:
-    """A remark if the validation loss of a model (the third number of the curve's points) still fell when the
-    training ended."""
+    """Return a remark if the validation loss of a model (the third number of each point of the curve) was
+    still falling when the training ended."""
     unit, most = ("epochs", options.get("epochs")) if "epochs" in options else ("trees", options.get("trees"))
     used = options.get("best_epoch") or options.get("trees_used")
     if not most or used != most or len(curve) < 2:
@@ -185,7 +188,8 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
 
 
 def _learned(details: Mapping[str, Any], rows: int) -> _Said:
-    """The rows of the prediction on which the model was trained, and the consequence for the metrics."""
+    """Return a remark about the rows of the prediction on which the model was trained, and the consequence
+    for the metrics."""
     counts: Mapping[str, int] = details.get("learned_rows") or {}
     split = details.get("split")
     train, excluded, measured = (counts.get(name, 0) for name in ("train", "excluded", "measured"))
@@ -203,7 +207,7 @@ def _learned(details: Mapping[str, Any], rows: int) -> _Said:
 
 
 def _compared(comparison: Mapping[str, Any]) -> _Said:
-    """The rows and models that were left out of the comparison of models."""
+    """Return a remark about the rows and models that were left out when models were compared."""
     labelled, rows = comparison.get("labelled", 0), comparison.get("rows", 0)
     if rows < labelled:
         learned = comparison.get("learned") or {}
@@ -242,9 +246,10 @@ def _listed(texts: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFlow:
-    """The row counts of a version: `into` rows were read, `out` rows were written. `dropped` are the rows of
-    `into` that are not used; `why` counts them by reason. None is unknown. `note` explains `out` if it does
-    not count the rows of a table."""
+    """The numbers of rows that went into a version and came out of it. `into` is the number of rows that
+    were read, and `out` is the number of rows that were written. `dropped` is the number of rows of `into`
+    that are not used. `why` has the number of dropped rows for each reason. None means that the number is
+    unknown. `note` explains `out` if `out` is not the number of rows of a table."""
 
     into: int | None = None
     out: int | None = None
@@ -254,13 +259,14 @@ class RowFlow:
 
 
 def row_flow(version: Artifact) -> RowFlow | None:
-    """The row counts of a version; None for a kind without rows."""
+    """Return the numbers of rows of a version. The result is None for a kind of version that has no rows."""
     make = _COUNTS_BY_KIND.get(version.kind)
     return make(version) if make else None
 
 
 def _sink(version: Artifact) -> RowFlow:
-    """The rows that the last load read; `out` counts the rows of the whole table."""
+    """Return the number of rows that the last load of a sink read. `out` is the number of rows of the whole
+    table."""
     details = version.output.details
     added = details.get("rows_added")
     rejects, unseen = rejects_of(version), int(details.get("unseen") or 0)
@@ -281,8 +287,8 @@ def _dataset(version: Artifact) -> RowFlow:
 
 
 def _model(version: Artifact) -> RowFlow:
-    """The rows of a model: `out` counts the rows of its training. Other rows of the dataset measure the
-    model."""
+    """Return the numbers of rows of a model. `out` is the number of rows with which the model was trained.
+    All other rows of the dataset measure the model."""
     details = version.output.details
     used = _row_counts(details.get("rows"))
     why = {f"no label in {split}": count for split, count in _row_counts(details.get("unlabelled")).items()}

@@ -1,7 +1,9 @@
-"""A resource: a named, typed claim; its size and the reason for it; and the alternatives of a job.
+"""This module defines a resource: a named, typed claim; its size and the reason for this size; and the
+alternatives of a job.
 
-A resource is sized from the job's size or by hand. `ResourceAlternative` and `ResourceChoice` record where a
-job could run and the expected time to run, to wait and to transfer its data at each place.
+The size of a resource follows from the size of its jobs, or is set by a user. `ResourceAlternative` and
+`ResourceChoice` record where a job could run, and the expected time to run, to wait and to transfer its data
+at each place.
 """
 
 from collections.abc import Mapping
@@ -15,22 +17,23 @@ from gridmill.domain.site import LOCAL, SiteKind
 from gridmill.domain.usage import ParallelTiming
 
 DEFAULT_KEEP_SECONDS = 300.0
-"""How long a deployment is kept after its last job, unless its resource or its kind of site has another
-value."""
+"""The seconds for which a deployment is kept after its last job, unless its resource or its kind of site has
+another value."""
 KEEP_SECONDS = {SiteKind.SLURM: 0.0, SiteKind.CLOUD: 0.0}
-"""The keep time for sites where other users wait for the machine, or where the machine costs money."""
+"""The keep time at sites where other users wait for the machine, or where the machine costs money."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """The amounts that jobs of one type may use. None means: choose from `size` and from the jobs themselves.
+    """The amounts that jobs of one type may use at one site. None means that the amount is chosen from
+    `size` and from the jobs themselves.
 
-    `cpus`, `memory_bytes` and `gpus` are per worker. `jobs` names the jobs (`job` or `pipeline/job`) that
-    were assigned to the resource. `default` marks the resource that is made for jobs without a resource: it
-    never has GPUs. A deployment of the resource is kept for `keep_seconds` after its last job (None: 5
-    minutes; at Slurm or a cloud 0). `settings` are settings of the site's kind; for this resource they
-    override the settings of the site. `staging` is how the data of its jobs gets to a site of kind cluster
-    (None: direct).
+    `cpus`, `memory_bytes` and `gpus` are amounts of each worker. `jobs` has the names of the jobs (`job` or
+    `pipeline/job`) that were assigned to the resource. `default` is true for the resource that Gridmill
+    makes for jobs without a resource: it never has GPUs. A deployment of the resource is kept for
+    `keep_seconds` after its last job (None means 5 minutes; at Slurm or a cloud it means 0). `settings` are
+    settings for the kind of the site; for this resource they replace the settings of the site. `staging` is
+    the way in which the data of the jobs is transferred to a site of kind cluster (None: direct).
     """
 
     name: str
@@ -48,33 +51,35 @@ class Resource:
     default: bool = False
 
     def check(self) -> None:
-        """Raise InputError for an implausible memory size."""
+        """Raise InputError if the memory size of the resource is implausible."""
         check_memory(self.memory_bytes, "resource.memory")
 
 
 def default_name(kind: JobKind, site: str = LOCAL) -> str:
-    """The name of the resource of jobs that name none."""
+    """Return the name of the resource of jobs that name no resource."""
     return f"default-{kind}" if site == LOCAL else f"default-{kind}-{site}"
 
 
 def default_resource(kind: JobKind, site: str = LOCAL) -> Resource:
-    """The resource of jobs that name none."""
+    """Return the resource of jobs that name no resource."""
     return Resource(name=default_name(kind, site), type=kind, site=site, default=True)
 
 
 JOB_CPUS = {JobKind.DATASET: 4.0, JobKind.TRAINING: 4.0, JobKind.PREDICTION: 4.0}
-"""The most CPUs that a job of these kinds gets if it declares none and the site requires a request (see
-`asks_for_need`): these jobs use threads or workers. Jobs of other kinds get one."""
+"""The largest number of CPUs of a job of these kinds if the job declares no number and the site requires a
+request (see `asks_for_need`); these jobs use threads or workers. Jobs of all other kinds get one CPU."""
 
 
 def asks_for_need(site: SiteKind) -> bool:
-    """Whether a deployment at such a site requests only what jobs need, when they need it: there, the machine
-    costs money, or other users wait for it. At other sites a deployment takes all that is free."""
+    """Return whether a deployment at such a site requests only the amounts that jobs need, and only when
+    they need them, because the machine costs money or other users wait for it. At all other sites, a
+    deployment takes all amounts that are free."""
     return site in KEEP_SECONDS
 
 
 def keep_of(resource: Resource, site: SiteKind | None) -> float:
-    """The seconds for which a deployment of the resource is kept at such a site after its last job."""
+    """Return the seconds for which a deployment of the resource is kept at such a site after its last
+    job."""
     if resource.keep_seconds is not None:
         return resource.keep_seconds
     return KEEP_SECONDS.get(site, DEFAULT_KEEP_SECONDS) if site else DEFAULT_KEEP_SECONDS
@@ -82,8 +87,9 @@ def keep_of(resource: Resource, site: SiteKind | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """A chosen size: amounts per worker, workers, and the reasons as sentences for people. `left_seconds`
-    decides the job's place in the queue (gridmill.domain.ordering); None: nothing was measured."""
+    """The size that was chosen for a job: amounts for each worker, the number of workers, and the reasons as
+    sentences for people. `left_seconds` determines the position of the job in the queue
+    (gridmill.domain.ordering). None means that nothing was measured."""
 
     amounts: Amounts
     workers: int = 1
@@ -94,14 +100,16 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredUse:
-    """The measured use of an attempt. Memory is the peak over all its processes (cgroup or sampled).
+    """The resource use of an attempt that was measured. The memory is the peak over all processes of the
+    attempt (from the cgroup or sampled).
 
-    `wall_seconds` is the time from the start of its process until its processes have ended and their output
-    is read, as its pod measured it. Forecasts use it. The time of a job from its start to its end also
-    includes the start of its pod, transfers and commits.
+    `wall_seconds` is the time from the start of the attempt's process until its processes have ended and
+    their output is read, as its pod measured it. Forecasts use the time in `wall_seconds`. The time of a job
+    from its start to its end also includes the start of its pod, transfers and commits.
 
-    `system_seconds` is the part of the CPU seconds that the kernel used for the attempt. `disk_seconds`
-    counts each second in which a process waited for a disk (sampled). None means that it was not measured.
+    `system_seconds` is the part of the CPU seconds that the kernel used for the attempt. `disk_seconds` is
+    the number of seconds in which a process of the attempt waited for a disk (sampled). None means that the
+    value was not measured.
     """
 
     wall_seconds: float = 0.0
@@ -115,13 +123,14 @@ class MeasuredUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The use of one attempt together with its size, from which later jobs are sized.
+    """The measured use of one attempt together with the size of its data, from which later jobs are sized.
 
-    `subject` is the kind with its variant, e.g. `training/lstm`, `sink/csv`, `command/<pipeline>/<job>`.
-    `waited_seconds` is the time for which the job was ready before the attempt had a place. `parallel` has
-    the times of its workers, if it had any. `resource` and `site` are where it ran (empty in older records).
-    `declared` identifies the job's settings and command at that time, and `model_bytes` is the estimate of
-    its kind's model for these settings and this size (empty and 0: unknown).
+    `subject` is the kind of job with its variant, e.g. `training/lstm`, `sink/csv`,
+    `command/<pipeline>/<job>`. `waited_seconds` is the time between the moment when the job was ready and
+    the moment when the attempt was placed. `parallel` has the times of the workers of the attempt, if it had
+    workers. `resource` and `site` are the resource and the site where the attempt ran (empty in older
+    records). `declared` identifies the settings and the command of the job at that time, and `model_bytes`
+    is the estimate of the memory model for these settings and this size (empty and 0: unknown).
     """
 
     attempt_id: str
@@ -142,9 +151,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferEstimate:
-    """The expected transfers of a job to a site with its own storage, and back. Of its inputs, `reused_bytes`
-    are already at the site and `upload_bytes` must be transferred. `download_bytes` is the size of its
-    result. None means unknown, and `unknown` lists the unknown parts."""
+    """The data that is expected to be transferred for a job to a site with its own storage, and back. Of the
+    inputs of the job, `reused_bytes` are already at the site and `upload_bytes` must be transferred.
+    `download_bytes` is the size of the result of the job. None means that the size is unknown, and `unknown`
+    lists the parts whose size is unknown."""
 
     upload_bytes: int | None = None
     upload_seconds: float | None = None
@@ -157,7 +167,8 @@ class TransferEstimate:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds for both directions. The result is left out if its size is unknown."""
+        """The seconds that the transfers in both directions take. If the size of the result is unknown, its
+        transfer is not included."""
         if self.upload_seconds is None:
             return None
         return self.upload_seconds + (self.download_seconds or 0.0)
@@ -165,9 +176,10 @@ class TransferEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceAlternative:
-    """A resource that a job may use. `transfer` is None if nothing is transferred. Seconds are None if
-    they were not measured. `before` is the number of deployments that wait for room at its site.
-    `problem` is the reason why the job cannot run there, `unreachable` why it cannot run there now."""
+    """A resource on which a job may run, with the expected times. `transfer` is None if no data is
+    transferred. Seconds are None if they were not measured. `before` is the number of deployments that wait
+    at the site of the resource. `problem` is the reason why the job cannot run on this resource, and
+    `unreachable` is the reason why it cannot run there now."""
 
     resource: str
     site: str
@@ -181,20 +193,20 @@ class ResourceAlternative:
 
     @property
     def quickest_seconds(self) -> float | None:
-        """Seconds until the result is at home if the job need not wait."""
+        """The seconds until the result is at home if the job does not have to wait."""
         travel = 0.0 if self.transfer is None else self.transfer.seconds
         return None if self.run_seconds is None or travel is None else self.run_seconds + travel
 
     @property
     def seconds(self) -> float | None:
-        """Seconds until the result is at home, including the wait."""
+        """The seconds until the result is at home, including the wait of the job."""
         quickest, wait = self.quickest_seconds, self.wait_seconds
         return None if quickest is None or wait is None else quickest + wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChoice:
-    """The resource that was chosen among `alternatives`, and the reason as a sentence."""
+    """The resource that was chosen for a job among `alternatives`, and the reason as a sentence."""
 
     resource: str
     alternatives: tuple[ResourceAlternative, ...]
@@ -202,12 +214,12 @@ class ResourceChoice:
 
     @property
     def chosen(self) -> ResourceAlternative:
-        """The alternative of the chosen resource."""
+        """The alternative that belongs to the chosen resource."""
         return next(alternative for alternative in self.alternatives if alternative.resource == self.resource)
 
 
 def alternative_text(one: ResourceAlternative) -> str:
-    """Format an alternative as `gpu-farm 6 min + 3 min transfer`."""
+    """Format an alternative resource as `gpu-farm 6 min + 3 min transfer`."""
     if one.problem or one.unreachable:
         return f"{one.label} {'cannot run the job' if one.problem else one.unreachable}"
     words = [about(one.run_seconds) if one.run_seconds is not None else "not measured yet"]
@@ -223,7 +235,8 @@ def alternative_text(one: ResourceAlternative) -> str:
 
 
 def transfer_lines(travel: TransferEstimate, site: str) -> tuple[str, ...]:
-    """Sentences on the amount, time and rate of the transfers, and on unknown parts."""
+    """Return sentences about the amount, time and rate of the transfers, and about the parts whose size is
+    unknown."""
     lines: list[str] = []
     if travel.upload_bytes is not None:
         message = f" ({show_bytes(travel.reused_bytes)} are there)" if travel.reused_bytes else ""

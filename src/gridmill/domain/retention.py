@@ -1,5 +1,5 @@
-"""Retention of versions and runs, declared for a job or for all jobs, and the selection of versions to
-delete."""
+"""This module has the retention of versions and runs, declared for a job or for all jobs, and selects the
+versions to delete."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,22 +10,23 @@ from gridmill.errors import InputError
 DAY_SECONDS = 86_400.0
 
 RUNS_KEPT = 10
-"""The number of newest runs of each pipeline that are always kept: they record the last declaration of each
-job."""
+"""The number of the newest runs of each pipeline that are always kept, because they record the last
+declaration of each job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """The limits of retention. A version is deleted if it exceeds every given limit: it is not among the
-    newest `versions`, and it is older than `days`. The newest version, versions with an alias, the best
-    version, and the inputs of kept versions are kept whatever their age. Versions of a sink share a table: a
-    later load deletes rows that only old versions had."""
+    """The limits of how many versions of a job are kept, and for how long. A version is deleted if it
+    exceeds all limits that are set: it is not among the newest `versions`, and it is older than `days`. The
+    newest version, versions with an alias, the best version, and the inputs of kept versions are kept
+    whatever their age is. The versions of a sink share one table: a later load deletes the rows that only
+    old versions had."""
 
     versions: int | None = None
     days: float | None = None
 
     def check(self) -> None:
-        """Raise InputError for limits that keep nothing."""
+        """Raise InputError if the limits would keep no version."""
         if self.versions is None and self.days is None:
             raise InputError("set `versions` or `days`", place="retain")
         if (self.versions is not None and self.versions < 1) or (self.days is not None and self.days <= 0):
@@ -35,9 +36,9 @@ class Retention:
 def beyond(
     versions: Sequence[Artifact], wanted: Mapping[str, Retention], now: float, stay: frozenset[str]
 ) -> tuple[Artifact, ...]:
-    """The versions that may be deleted, out of all existing versions (newest first of each name).
+    """Return the versions that may be deleted, out of all existing versions (newest first for each name).
 
-    `wanted` is the retention of each name. `stay` are ids of versions that must not be deleted.
+    `wanted` has the retention of each name. `stay` has the ids of versions that must not be deleted.
     """
     going: dict[str, Artifact] = {}
     while True:

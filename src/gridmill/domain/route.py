@@ -1,7 +1,8 @@
-"""The route to a site in another place: the staging of inputs, and the bytes and rates of its transfers.
+"""This module has the route to a site in another place: the staging of inputs, and the bytes and rates of
+transfers.
 
-It records what attempts transferred in each direction, the rate of the route, and the versions that the site
-already has.
+The route records what attempts transferred in each direction, the transfer rate, and the versions that the
+site already has.
 """
 
 from collections.abc import Mapping
@@ -12,9 +13,10 @@ from gridmill.domain.frozen import dataclass
 
 
 class Staging(StrEnum):
-    """How data is transferred. `direct`: through the connection to the farm. `export`: by objects of a bucket
-    that both sides can access; each object is deleted after its use. `shared`: by a bucket that keeps the
-    objects for other jobs and other farms."""
+    """The way in which data is transferred to a farm and back. `direct` transfers data through the
+    connection to the farm. `export` transfers data by objects of a bucket that both sides can access; each
+    object is deleted after its use. `shared` transfers data by a bucket that keeps its objects for other
+    jobs and other farms."""
 
     DIRECT = "direct"
     EXPORT = "export"
@@ -23,8 +25,8 @@ class Staging(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """A transfer in one direction: `transferred_bytes` were sent in `seconds`. `reused_bytes` were not sent
-    because the receiver had them."""
+    """A transfer of data in one direction. `transferred_bytes` were sent in `seconds` seconds.
+    `reused_bytes` were not sent because the receiver already had them."""
 
     transferred_bytes: int = 0
     reused_bytes: int = 0
@@ -39,12 +41,12 @@ class Transfer:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """The rate of the transfer; None if nothing was sent."""
+        """The rate of the transfer in bytes per second. None if no bytes were sent."""
         return self.transferred_bytes / self.seconds if self.transferred_bytes and self.seconds > 0 else None
 
     @property
     def reused_share(self) -> float | None:
-        """The reused part of all bytes, from 0 to 1; None if there were no bytes."""
+        """The fraction of all bytes that were reused, from 0 to 1. None if the transfer had no bytes."""
         whole = self.transferred_bytes + self.reused_bytes
         return self.reused_bytes / whole if whole else None
 
@@ -52,7 +54,7 @@ class Transfer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptTransfers:
     """The transfers of an attempt to the site (`upload`) and back (`download`), and the way of staging.
-    `round_trip_seconds` is None if it is unknown."""
+    `round_trip_seconds` is None if the round-trip time is unknown."""
 
     upload: Transfer = Transfer()
     download: Transfer = Transfer()
@@ -71,9 +73,9 @@ class AttemptTransfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRate:
-    """The rate of one direction: `transferred_bytes` took `seconds`, with a lower weight of older transfers.
-    `transfers` is the number of attempts whose transfers were measured; 0 means that only the probe was
-    measured when the site was added."""
+    """The rate of transfers in one direction. `transferred_bytes` took `seconds` seconds, where older
+    transfers have a lower weight. `transfers` is the number of attempts whose transfers were measured; 0
+    means that only the probe was measured, when the site was added."""
 
     transferred_bytes: float
     seconds: float
@@ -81,13 +83,13 @@ class TransferRate:
 
     @property
     def bytes_per_second(self) -> float:
-        """The expected rate of the next transfer."""
+        """The expected rate of the next transfer in bytes per second."""
         return self.transferred_bytes / self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRates:
-    """The rates of both directions; None: not measured yet."""
+    """The transfer rates of both directions. None means that a direction was not measured yet."""
 
     upload: TransferRate | None = None
     download: TransferRate | None = None
@@ -95,9 +97,10 @@ class TransferRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The measured route to a site; None: not measured yet. `upload` and `download` are rates through the
-    farm itself, and `others` are rates of other ways of staging. `staged` are ids of versions that were sent
-    to the site or made there, the newest last; an evicted version is sent again."""
+    """The measured route to a site. None means that a value was not measured yet. `upload` and `download`
+    are the rates through the farm itself, and `others` has the rates of other ways of staging. `staged` has
+    the ids of versions that were sent to the site or made there, the newest last; a version that the site
+    has evicted is sent again."""
 
     upload: TransferRate | None = None
     download: TransferRate | None = None
@@ -106,7 +109,7 @@ class Route:
     staged: tuple[str, ...] = ()
 
     def rates(self, staging: Staging | None) -> TransferRates:
-        """The rates of that way of staging."""
+        """Return the transfer rates of that way of staging."""
         if staging in (None, Staging.DIRECT):
             return TransferRates(upload=self.upload, download=self.download)
         return self.others.get(str(staging), TransferRates())

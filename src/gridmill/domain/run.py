@@ -1,7 +1,7 @@
-"""Runs, job runs and attempts; the preemption of an attempt; the critical path of a run.
+"""This module has runs, job runs and attempts, the preemption of an attempt, and the critical path of a run.
 
-`Preemption` records why a running job is asked to make room for another. The critical path is the jobs that
-determine the length of the run.
+`Preemption` records why a running job is asked to end for another job. The critical path consists of the
+jobs that determine the length of the run.
 """
 
 from collections.abc import Mapping
@@ -21,10 +21,11 @@ from gridmill.domain.states import AttemptState, Cause, JobState, RunState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """The reason of a preemption. `job_run` is the id of the waiting job that gets the room. Its expected
-    time is `shorter_seconds` less than the remaining time of the interrupted job; 0 if it runs first because
-    of its priority or its long wait. `left_seconds` is the remaining time of the interrupted job, which
-    decides its later place in the queue."""
+    """The reason why a running job was preempted. `job_run` is the id of the waiting job for which the
+    running job is interrupted. `shorter_seconds` is the number of seconds by which the waiting job is
+    expected to be shorter than the remaining time of the interrupted job; 0 if the waiting job is first
+    because of its priority or its long wait. `left_seconds` is the remaining time of the interrupted job,
+    which determines its later position in the queue."""
 
     job_run: str
     left_seconds: float
@@ -32,21 +33,23 @@ class Preemption:
 
     @property
     def whom(self) -> str:
-        """A text such as `weather-7/train, 4 m 00 s shorter`."""
+        """The job for which the running job is interrupted, as text, such as `weather-7/train, 4 m 00 s
+        shorter`."""
         shorter = f"{show_seconds(self.shorter_seconds)} shorter"
         return f"{self.job_run}, {shorter if self.shorter_seconds > 0 else 'whose turn comes first'}"
 
     @property
     def why(self) -> str:
-        """A text such as `interrupted for weather-7/train, 4 m 00 s shorter`."""
+        """The reason of the interruption as text, such as `interrupted for weather-7/train, 4 m 00 s
+        shorter`."""
         return f"interrupted for {self.whom}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """How a client requests a run. `attended` means that the client waits for the run. `request` is the
-    client's key for the run: with it the client can repeat the request if the control node ends before it
-    answers."""
+    """The properties of a client's request to start a run. `attended` means that the client waits for the
+    end of the run. `request` is a key that the client chooses for the run: with this key the client can
+    repeat the request if the control node ends before it answers."""
 
     attended: bool = False
     request: str = ""
@@ -54,20 +57,23 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One execution of a pipeline. Its id is `pipeline-N`; its jobs are separate JobRun records.
+    """One execution of a pipeline, without its jobs. The id of a run is `pipeline-N`; its jobs are separate
+    JobRun records.
 
-    `order` increases with every run of the home: within a priority, earlier runs have precedence. `due` is
-    the time for which the pipeline's schedule started the run; None: a person started it. `chunk` is the id
-    of its backfill's chunk; empty: it is not of a backfill. `probe` names the one job that the run tries on a
-    part of its data, to measure its workers; empty: the run is no probe. `only` are the requested jobs, if a
-    person or a schedule requested single jobs; the jobs that they need run too. Empty means all jobs of the
-    pipeline. `data` are the files of the project that sinks of the pipeline load: they do not belong to the
-    code of its commands. `commit` is the Git commit of its folder (empty: none). `project` is the project
-    whose share and quota the run uses. `settled` are the names of other pipelines' versions that its jobs
-    read, each with the id of the version that the name meant when the run began. `attended` means that its
-    client waits for the run, and that the run is stopped when the client disconnects. `request` is its
-    client's key for the run (see RunRequest). `jobs` is its number of jobs (0: unknown). `damage` lists the
-    run's records that were damaged in the store and are lost; empty: none.
+    `order` increases with every run of the home: among runs of the same priority, earlier runs have
+    precedence. `due` is the due time for which the schedule of the pipeline started the run. None means that
+    a person started the run. `chunk` is the id of the chunk of a backfill to which the run belongs; empty if
+    the run does not belong to a backfill. `probe` is the name of the one job that the run executes on a part
+    of its data, to measure its workers; empty if the run is not a probe. `only` has the names of the
+    requested jobs, if a person or a schedule requested single jobs; the jobs that they need run too. If
+    `only` is empty, all jobs of the pipeline run. `data` are the files of the project that sinks of the
+    pipeline load: they do not belong to the code of the commands. `commit` is the Git commit of the folder
+    of the pipeline (empty: none). `project` is the project whose share and quota the run uses. `settled` has
+    the names of versions of other pipelines that the jobs read, each with the id of the version that the
+    name meant when the run began. `attended` means that the client of the run waits for it, and that the run
+    is stopped when the client disconnects. `request` is the key that the client chose for the run (see
+    RunRequest). `jobs` is the number of jobs of the run (0: unknown). `damage` lists the records of the run
+    that were damaged in the store and are lost; empty if there are none.
     """
 
     id: str
@@ -105,24 +111,27 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """A job within a run. Its id is `RUN/JOB`.
+    """One job of a run, with its state. The id of a job run is `RUN/JOB`.
 
-    `needs` are ids of JobRuns of the same run. `sizing` is the estimate for one attempt, with its reasons.
-    `attempts` counts all attempts; `failures` counts the attempts that count against `retries`; `losses`
-    counts the attempts lost with their pod; `interruptions` counts the attempts that were preempted, which
-    ran for `served_seconds` in all and had waited for `waited_seconds` in all. `moves` counts the changes
-    from one of its resources to another while it waited. `not_before` delays it (backoff). `artifacts` are
-    the ids of the versions that it made, or (UNCHANGED) of the earlier versions that are still valid.
-    `external` are the ids of the versions of other pipelines that it reads, as fixed at the start of its run.
-    `size` is its known size at the time when it became ready. `force` means that it runs although nothing
-    changed. `probe` is the share of its data that a probe processes, whose results are not kept; None: no
-    probe. `parts` is the number of its parts (0: it has none). A job with parts is RUNNING while its parts
-    run, each of them a separate JobRun with its `part`; after that an attempt of the job makes one version
-    from the results of the parts. `part_report` is the report of the attempt that ran a part. `checkpoints`
-    is the folder, below the storage root, from which an attempt resumes; empty for a job without checkpoints.
-    `lines` are the lines of the job's declaration; None if its pipeline was not read from a file. `reason` is
-    why the job executes or does not execute: the change since the version before; empty until the job is
-    ready.
+    `needs` has the ids of other JobRuns of the same run that the job needs. `sizing` is the size that was
+    estimated for one attempt, with the reasons. `attempts` is the number of all attempts of the job.
+    `failures` is the number of attempts that are counted against `retries`. `losses` is the number of
+    attempts that were lost with their pod. `interruptions` is the number of attempts that were preempted,
+    which ran for `served_seconds` in total and had waited for `waited_seconds` in total. `moves` is the
+    number of times that the job changed from one of its resources to another while it waited. `not_before`
+    is the time before which the job does not start (backoff). `artifacts` has the ids of the versions that
+    the job made, or (UNCHANGED) of the earlier versions that are still valid. `external` has the ids of the
+    versions of other pipelines that the job reads, as fixed at the start of its run. `size` is the size of
+    the job's data that was known when the job became ready. `force` means that the job runs although nothing
+    has changed. `probe` is the fraction of the data that a probe processes; the results of a probe are not
+    stored. None means that the job is not a probe. `parts` is the number of parts of the job (0: the job has
+    no parts). A job with parts is RUNNING while its parts run, each of which is a separate JobRun with its
+    `part`; after that, an attempt of the job makes one version from the results of the parts. `part_report`
+    is the report of the attempt that ran a part. `checkpoints` is the folder, below the storage root, from
+    which an attempt resumes; empty for a job without checkpoints. `lines` has the line numbers of the job's
+    declaration. None means that the pipeline of the job was not read from a file. `reason` is the reason why
+    the job executes or does not execute, which is the change since the previous version; it is empty until
+    the job is ready.
     """
 
     id: str
@@ -170,26 +179,29 @@ class JobRun:
 
 
 def attempt_id_of(job_run_id: str, number: int) -> str:
-    """The id of the attempt with that number (from 1): `RUN.JOB.K`."""
+    """Return the id of the attempt of a job that has this number (from 1). The id is `RUN.JOB.K`."""
     return f"{job_run_id.replace('/', '.', 1)}.{number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try of one job. Its id is `RUN.JOB.K`; messages with an older `token` are ignored.
+    """One try to execute one job of a run. The id of an attempt is `RUN.JOB.K`; messages with an older
+    `token` are ignored.
 
-    `given` is the hard memory limit, the CPUs (threads) and the number of GPUs of this attempt. `gpu_indices`
-    are the node's numbers of those GPUs, which no other live attempt on that node has. `project` and
-    `asked_cpus` (1 if its job declares no CPUs) count against a quota. `resumable` means that the next
-    attempt continues from its checkpoint. `interrupted` is the reason of its preemption.
+    `given` has the memory limit, the CPUs (threads) and the number of GPUs that this attempt received.
+    `gpu_indices` has the numbers of these GPUs on the node; no other live attempt on that node has them.
+    `project` and `asked_cpus` (1 if the job declares no CPUs) are counted against the quota of the project.
+    `resumable` means that the next attempt continues from the checkpoint of this attempt. `interrupted` is
+    the reason why the attempt was preempted.
 
-    An attempt of a gang has one record per rank. Each record has the id of rank 0's record in `gang` and the
-    number of ranks in `ranks` (0: no gang). The ids of the other records end in their rank. `address` and
-    `port` are where other ranks reach the rank. A rank that has ended keeps its place and its `outcome` until
-    all ranks have ended; then rank 0's record describes the gang: its state is the gang's final state, and
-    its use is the use of all ranks together. A `dismissed` rank only served the other ranks, which have all
-    succeeded: it counts as succeeded however it ends. `transfers` are the transfers for the attempt, at a
-    site in another place.
+    An attempt of a gang has one record for each rank. Each of these records has the id of the record of rank
+    0 in `gang`, and the number of ranks in `ranks` (0: the attempt is not a gang). The ids of the records of
+    all other ranks end in the number of the rank. `address` and `port` are the address and the port where
+    other ranks can connect to the rank. A rank that has ended keeps its place and its `outcome` until all
+    ranks have ended; then the record of rank 0 describes the gang: its state is the final state of the gang,
+    and its use is the use of all ranks together. A `dismissed` rank only served the other ranks, which have
+    all succeeded, so it counts as succeeded however it ends. `transfers` are the transfers of data for the
+    attempt, at a site in another place.
     """
 
     id: str
@@ -227,9 +239,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
-    """The critical path of a run. `path` are JobRun ids from the first to the last. `seconds` is the measured
-    or expected time of each job. `slack` is the time by which each job could be longer without making the run
-    longer. `known` is false if a job's time is not known yet and counts as 0."""
+    """The critical path of a run, with the slack of its jobs. `path` has the ids of the JobRuns on the
+    critical path, from the first to the last. `seconds` is the measured or expected time of each job.
+    `slack` is the time by which each job could be longer without making the run longer. `known` is false if
+    the time of a job is not known yet and is counted as 0."""
 
     path: tuple[str, ...]
     seconds: Mapping[str, float]
@@ -239,6 +252,6 @@ class CriticalPath:
 
     @property
     def branches(self) -> bool:
-        """Whether the critical path is informative: the run has jobs that take time, and other jobs with
-        slack."""
+        """Whether the critical path is informative, because the run has jobs that take time and other jobs
+        with slack."""
         return any(self.slack.values()) and any(self.seconds[key] for key in self.path)

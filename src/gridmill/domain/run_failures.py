@@ -1,5 +1,5 @@
-"""The reasons why jobs of a run failed and the next steps: pure functions of a view, for the terminal and the
-report."""
+"""This module finds the reasons why jobs of a run failed and the next steps; its functions are pure
+functions of a view, for the terminal and the report."""
 
 from gridmill.domain.run import Attempt
 from gridmill.domain.states import Cause, JobState, RunState
@@ -7,23 +7,24 @@ from gridmill.domain.views import JobView, PartView, RunView
 
 
 def failed_jobs(view: RunView) -> list[JobView]:
-    """The failed jobs, in the order of the run."""
+    """Return the failed jobs, in the order of the run."""
     return [job for job in view.jobs if job.job.state == JobState.FAILED]
 
 
 def failed_parts(view: JobView) -> list[PartView]:
-    """The failed parts of a job that runs in parts."""
+    """Return the failed parts of a job that runs in parts."""
     return [part for part in view.parts if part.job.state == JobState.FAILED]
 
 
 def at_fault(view: JobView) -> Attempt | None:
-    """The attempt that shows why a job failed: its last attempt, or the attempt of its first failed part."""
+    """Return the attempt that shows why a job failed: its last attempt, or the attempt of its first failed
+    part."""
     tried = [part.attempts[-1] for part in failed_parts(view) if part.attempts]
     return tried[0] if tried else view.attempts[-1] if view.attempts else None
 
 
 def reason(failed: JobView, attempt: Attempt | None) -> str:
-    """The most precise known reason why the job failed."""
+    """Return the most precise known reason why the job failed."""
     if attempt is not None and attempt.message and not failed_parts(failed):
         return attempt.message
     if failed.job.message:
@@ -34,13 +35,15 @@ def reason(failed: JobView, attempt: Attempt | None) -> str:
 
 
 BY_EDIT = frozenset({Cause.INPUT, Cause.OUTPUT})
-"""Causes of failures that only an edit of the pipeline, its code or its data can fix."""
+"""The causes of failures that can be fixed only by an edit of the pipeline, its code or its data."""
 
 
 def next_step(view: RunView) -> str:
-    """The next step after a run that did not succeed; empty for a run that succeeded or still runs.
+    """Return the next step of the user after a run that did not succeed; empty for a run that succeeded or
+    is still running.
 
-    A resumed run keeps the declarations and the code with which it began: no edit can correct it.
+    A run that is resumed uses the declarations and the code with which it began, so an edit cannot correct
+    it.
     """
     if view.run.state not in (RunState.FAILED, RunState.STOPPED):
         return ""

@@ -1,4 +1,5 @@
-"""Schedules: the times at which a stored pipeline runs by itself, and the state of its schedule."""
+"""This module has schedules: the times at which a stored pipeline runs by itself, and the state of each
+schedule."""
 
 from enum import StrEnum
 
@@ -8,7 +9,7 @@ from gridmill.errors import InputError
 
 
 class CatchUp(StrEnum):
-    """The handling of runs that were due while the control node was down."""
+    """The handling of runs that were due while the control node was not running."""
 
     LATEST = "latest"  # one run, for the newest due time
     ALL = "all"  # a run for each due time, oldest first
@@ -25,13 +26,14 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuous:
-    """Runs whenever there is new data, block by block; `true` means all defaults.
+    """A schedule that starts a run whenever there is new data, one block after the other. The value `true`
+    means that all fields have their defaults.
 
     A block is closed, and a run is started for it, as soon as there are `max_files` new files or `max_bytes`
-    of new files, or the first of them has waited for `max_wait` (default: at once). `check` is the interval
-    between checks of the sources. At most `in_flight` runs are active: a run loads its block while the runs
-    before it still process theirs. If processing is slower than loading, new data waits in the source, and
-    the next block is larger.
+    of new files, or as soon as the first of these files has waited for `max_wait` (default: immediately).
+    `check` is the interval between two checks of the sources. At most `in_flight` runs are active: a run
+    loads its block while the previous runs still process their blocks. If processing is slower than loading,
+    new data waits in the source, and the next block becomes larger.
     """
 
     max_files: int | None = None
@@ -41,7 +43,7 @@ class Continuous:
     in_flight: int = 2
 
     def check(self) -> None:
-        """Raise InputError for limits that allow no block."""
+        """Raise InputError if the limits do not allow any block."""
         if self.in_flight < 1:
             raise InputError("`in_flight` must be 1 or more", place="continuous.in_flight")
         if self.max_files is not None and self.max_files < 1:
@@ -52,14 +54,14 @@ class Continuous:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSpec:
-    """The times at which a pipeline, or a job of it, runs: at intervals (`every`), at times of a `cron`
-    expression, or `continuous`.
+    """The declaration of the times at which a pipeline, or a job of it, runs: at intervals (`every`), at the
+    times of a `cron` expression, or `continuous`.
 
-    `every` counts from the time when the schedule was applied first; a run is due at that time too. `1mo` and
-    `1y` are calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is 24 hours. `cron`
-    has five fields (minute, hour, day, month, weekday) and is read in `zone`. If the expression names certain
-    hours, a time that daylight saving skips is due right after the clock change, and a repeated time is due
-    once. Schedules need `gridmill up`.
+    `every` counts from the time when the schedule was first applied; a run is also due at that time. `1mo`
+    and `1y` are calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is always 24
+    hours. `cron` has five fields (minute, hour, day, month, weekday), and its times are in the time zone
+    `zone`. If the cron expression names hours, a time that daylight saving skips is due right after the
+    clock change, and a repeated time is due once. Schedules start runs only while `gridmill up` is running.
     """
 
     every_seconds: float | None = None
@@ -71,7 +73,7 @@ class ScheduleSpec:
     overlap: Overlap = Overlap.QUEUE
 
     def check(self) -> None:
-        """Raise InputError for an interval below a second or a month."""
+        """Raise InputError if the interval is shorter than a second or a month."""
         if self.every_seconds is not None and self.every_seconds < 1:
             raise InputError("`every` must be 1s or more", place="schedule.every")
         if self.every_months is not None and self.every_months < 1:
@@ -79,7 +81,8 @@ class ScheduleSpec:
 
     @property
     def text(self) -> str:
-        """The schedule as text: `every 900 s`, `every 1mo UTC`, `cron 0 6 * * * UTC` or `continuous`."""
+        """The schedule as text, for messages. Examples are `every 900 s`, `every 1mo UTC`, `cron 0 6 * * *
+        UTC` and `continuous`."""
         if self.cron is not None:
             return f"cron {self.cron} {self.zone}"
         if self.every_months is not None:
@@ -89,12 +92,14 @@ class ScheduleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The schedule of a kept pipeline, under its name, or of one job of it, under `PIPELINE/JOB`.
+    """The schedule of an applied pipeline, with the name of the pipeline, or of one of its jobs, with the
+    name `PIPELINE/JOB`.
 
-    Due times count from `since`; due times up to `done` are processed. Both are Unix times in seconds. `runs`
-    and `skipped` are counts; `unchanged` counts due times at which there was no new data, so that no run
-    started. `last_run` is the newest run that the schedule started. `message` is the last action or the
-    present obstacle.
+    Due times are counted from `since`; all due times up to `done` have been processed. `since` and `done`
+    are Unix times in seconds. `runs` is the number of runs that the schedule started, and `skipped` is the
+    number of due times that it skipped. `unchanged` is the number of due times at which there was no new
+    data, so that no run started. `last_run` is the id of the newest run that the schedule started. `message`
+    is the last action of the schedule, or the reason why it cannot start a run now.
     """
 
     name: str
@@ -110,11 +115,12 @@ class Schedule:
 
     @property
     def pipeline(self) -> str:
-        """The pipeline that the schedule runs, or whose job it runs."""
+        """The pipeline that the schedule runs, or the pipeline whose job it runs."""
         return self.name.partition("/")[0]
 
     @property
     def only(self) -> tuple[str, ...]:
-        """The job that the schedule runs, with the jobs that it needs; empty: all jobs of the pipeline."""
+        """The job that the schedule runs, with the jobs that it needs; empty if the schedule runs all jobs
+        of the pipeline."""
         job = self.name.partition("/")[2]
         return (job,) if job else ()

@@ -1,4 +1,5 @@
-"""The signature of a model (what it predicts) or of a dataset's label, for the check of comparability.
+"""This module has the signature of a model (what it predicts) or of the label of a dataset, which shows
+whether models can be compared.
 
 Models and datasets with different signatures cannot be compared.
 """
@@ -13,11 +14,12 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The labels by name, and how each label is made.
+    """The names of the labels, and how each label is made.
 
     `source` has the fields of the dataset's label declaration that are set (`column`, `horizon_seconds`,
-    `steps`, `next_rows`, `delay_seconds`, `table`, `outcome`). `type` is number, boolean, text or the Arrow
-    type. `objective` and `classes` are the model's. An empty field is unknown, and equals every value.
+    `steps`, `next_rows`, `delay_seconds`, `table`, `outcome`). `type` is number, boolean, text or the name
+    of the Arrow type. `objective` and `classes` are the objective and the classes of the model. An empty
+    field is unknown, and is treated as equal to every value.
     """
 
     labels: tuple[str, ...]
@@ -28,7 +30,7 @@ class Signature:
 
     @property
     def text(self) -> str:
-        """A description of the signature: `label: temp, 1 d later (number)`."""
+        """A description of the signature for people. An example is `label: temp, 1 d later (number)`."""
         names = ", ".join(self.labels) if len(self.labels) < 4 else f"{len(self.labels)} labels"
         made = ", ".join(_made(self.source))
         kind = f"classes {', '.join(self.classes[:5])}" if self.classes else self.objective or self.type
@@ -36,7 +38,8 @@ class Signature:
 
 
 def differences_between(one: Signature, other: Signature) -> tuple[str, ...]:
-    """The names of the differences (`label`, `column`, `horizon`, `type`, `objective`, `classes`)."""
+    """Return the names of the fields in which two signatures differ (`label`, `column`, `horizon`, `type`,
+    `objective`, `classes`)."""
     differences = [] if one.labels == other.labels else ["label"]
     if one.source and other.source:
         names = dict.fromkeys((*one.source, *other.source))
@@ -54,7 +57,7 @@ def differences_between(one: Signature, other: Signature) -> tuple[str, ...]:
 
 
 def _value(value: object) -> object:
-    """A value as in JSON: tuples become lists."""
+    """Return a value as it is in JSON, where tuples are lists."""
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -1,7 +1,8 @@
-"""Declaration of a sink: columns, constraints, outages, retention, and values that do not fit a column.
+"""This module declares a sink: columns, constraints, outages, retention, and the handling of values that do
+not fit a column.
 
-A constraint is a condition that each row must meet. An outage is a period in which a sink's data is known to
-be wrong or missing.
+A constraint is a condition that each row of a sink must meet. An outage is a period in which the data of a
+sink is known to be wrong or missing.
 """
 
 import re
@@ -23,14 +24,15 @@ _ONE_OF = ("column", "unique", "foreign_key", "expression")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """A condition on rows. Exactly one of `column`, `unique`, `foreign_key`, `expression` is given.
+    """A condition on the rows of a sink. Exactly one of `column`, `unique`, `foreign_key` and `expression`
+    is set.
 
     `column` has the conditions `required` (no missing value), `min`, `max` (both inclusive; times in ISO
-    8601), `allowed` and `pattern` (RE2, must match the whole text). `unique`: columns whose combined values
-    occur only once, in the load and in the table; the first row is kept. `foreign_key`: columns whose values
-    must be in the sink `references`, in its columns `referenced` (default: the same names). `expression`: a
-    condition on the row in DuckDB's SQL. A missing value violates only `required`. `name` is the name in
-    reports (default: a description).
+    8601), `allowed` and `pattern` (RE2, which must match the whole text). `unique` names columns whose
+    combined values occur only once, in the load and in the table; the first row is kept. `foreign_key` names
+    columns whose values must exist in the sink `references`, in its columns `referenced` (default: the same
+    names). `expression` is a condition on the row in the SQL of DuckDB. A missing value violates only the
+    condition `required`. `name` is the name of the constraint in reports (default: a description).
     """
 
     name: str | None = None
@@ -48,16 +50,18 @@ class Constraint:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the constraint names. The columns of an expression are in its text."""
+        """The columns that the constraint names. The columns of an `expression` are in its text, so they are
+        not included."""
         return (self.column,) if self.column else self.unique or self.foreign_key
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns of the other sink."""
+        """The columns of the other sink that a foreign key refers to."""
         return self.referenced or self.foreign_key
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        """The conditions that the constraint checks, each with the reason that a rejected row gets."""
+        """The conditions that the constraint checks, each with the reason that is recorded for a rejected
+        row."""
         if self.column:
             yield from self._column_rules(self.column)
         elif self.unique:
@@ -80,8 +84,8 @@ class Constraint:
             yield "pattern", self.name or f"{column}: does not match {self.pattern}"
 
     def check(self) -> None:
-        """Raise InputError for no kind or several kinds, for a column without a condition, and for an invalid
-        pattern."""
+        """Raise InputError if the constraint has no kind or several kinds, if a column has no condition, or
+        if a pattern is invalid."""
         given = [name for name in _ONE_OF if getattr(self, name)]
         if len(given) != 1:
             named = " and ".join(given) or "none"
@@ -126,10 +130,11 @@ def _listed(values: tuple[object, ...]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Rows whose column `time` is at least `begins` and before `ends` (ISO 8601; without a zone UTC).
+    """The rows whose column `time` is at least `begins` and before `ends` (ISO 8601; a time without a zone
+    is in UTC).
 
-    They remain in the table, but datasets do not see them: no feature, window, lag, join or label is made
-    from them. A backfill skips that time.
+    The rows of an outage stay in the table, but datasets do not read them: no feature, window, lag, join or
+    label is made from them. A backfill skips the time of an outage.
     """
 
     time: str
@@ -138,22 +143,22 @@ class Outage:
     reason: str = ""
 
     def check(self) -> None:
-        """Raise InputError for an invalid time, and for an end that is not after the beginning."""
+        """Raise InputError if a time is invalid, or if the end is not after the beginning."""
         if self.range[0] >= self.range[1]:
             raise InputError("`ends` of an outage must be after `begins`", place="outage.ends")
 
     @property
     def range(self) -> tuple[datetime, datetime]:
-        """The beginning and the end, in UTC. Raises InputError."""
+        """The beginning and the end of the outage, in UTC. Raises InputError."""
         return read_moment(self.begins, "outage.begins"), read_moment(self.ends, "outage.ends")
 
     def covers(self, begins: datetime, ends: datetime) -> bool:
-        """Whether the whole time range is within the outage."""
+        """Return whether the whole range of time is within the outage."""
         return self.range[0] <= begins and ends <= self.range[1]
 
 
 class ColumnType(StrEnum):
-    """Types that a declaration can give to a column."""
+    """The types that a declaration can set for a column."""
 
     STRING = "string"
     INTEGER = "integer"
@@ -164,13 +169,13 @@ class ColumnType(StrEnum):
 
 
 def _time_type(pattern: str) -> ColumnType:
-    """`date` if a pattern has no time of day, otherwise `timestamp`."""
+    """Return `date` if a pattern has no time of day, otherwise `timestamp`."""
     timed = pattern in UNIX_UNITS or re.search("%[HIMSfpzZcXTs]", pattern)
     return ColumnType.TIMESTAMP if timed else ColumnType.DATE
 
 
 class OnMisfit(StrEnum):
-    """The handling of a row with a value that cannot be read as its column's declared type."""
+    """The handling of a row with a value that cannot be read as the declared type of its column."""
 
     FAIL = "fail"
     REJECT = "reject"
@@ -178,15 +183,15 @@ class OnMisfit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retain:
-    """How long rows are kept. If the column `time` of a row is longer ago than `keep`, the next load deletes
-    the row. `6mo` and `1y` are calendar months and years (UTC)."""
+    """The time for which the rows of a sink are kept. If the value of the column `time` of a row is older
+    than `keep`, the next load deletes the row. `6mo` and `1y` are calendar months and years (in UTC)."""
 
     time: str
     keep_seconds: float | None
     keep_months: int | None = None
 
     def check(self) -> None:
-        """Raise InputError for a missing period, and for a period of zero months."""
+        """Raise InputError if the period is missing or has zero months."""
         if self.keep_seconds is None and self.keep_months is None:
             raise InputError(
                 "needs `keep`, how long rows are kept", place="retain.keep", hint="For example keep: 90d"
@@ -195,7 +200,7 @@ class Retain:
             raise InputError("`keep` must be 1mo or more", place="retain.keep")
 
     def cutoff(self, now: float) -> datetime:
-        """The time before which rows are deleted at `now` (Unix seconds)."""
+        """Return the time before which rows are deleted at the time `now` (Unix seconds)."""
         if self.keep_months is not None:
             return datetime.fromtimestamp(months_later(now, -self.keep_months, UTC), UTC)
         return datetime.fromtimestamp(now, UTC) - timedelta(seconds=self.keep_seconds or 0.0)
@@ -203,26 +208,30 @@ class Retain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
-    """A versioned table that is loaded from sources by appending; each source file is loaded exactly once.
+    """The declaration of a versioned table that is loaded from sources by appending rows; each source file
+    is loaded exactly once.
 
-    `rename` maps source names to table names and applies first. `select` keeps and orders columns. `columns`
-    gives types (types of other columns are inferred from all of the files). `add` adds columns with one text
-    each. If a source file changes, its rows are replaced. If the declaration changes, the table is loaded
-    again.
+    `rename` maps names in the source to names in the table, and is applied first. `select` lists the columns
+    that are kept, in their order. `columns` sets the types of columns (the types of all other columns are
+    inferred from all of the files). `add` adds columns, each with one constant text. If a source file
+    changes, the rows of this file are replaced. If the declaration of the sink changes, the whole table is
+    loaded again.
 
-    Rows that violate one of the `constraints` are written to the sink's table of rejects. `on_misfit` decides
-    whether rows with values that do not have their declared type are rejected too, or whether the load fails.
-    If a load rejects more than `max_rejects` rows (below 1: that share of its rows), it fails; None is no
-    limit.
+    Rows that violate one of the `constraints` are written to the table of rejects of the sink. `on_misfit`
+    selects whether rows with values that do not have their declared type are rejected too, or whether the
+    load fails. If a load rejects more than `max_rejects` rows (a number below 1 is a fraction of the rows of
+    the load), the load fails. None means that there is no limit.
 
     Each load is measured: for each column the missing values, minimum, maximum, mean and number of distinct
-    values; and the sink's own `metrics`, SQL aggregates over its rows by name. If the population stability
-    index of a column against the load before is above `drift_threshold`, a warning is shown; None disables
-    the check. Datasets do not see the rows within `outages`. `retain` deletes old rows.
+    values; and the `metrics` of the sink, which are SQL aggregates over its rows by name. If the population
+    stability index of a column compared with the previous load is above `drift_threshold`, a warning is
+    shown. None turns this check off. Datasets do not read the rows that are within `outages`. `retain`
+    deletes rows that are too old.
 
-    Many files or objects are read in parts if the sink's site has several machines. `parts` is the number of
-    parts. The default is one part for every 256 MiB of files in folders (the size of objects is not known
-    before the load). The resulting rows do not depend on the number of parts.
+    Many files or objects are read in parts if the site of the sink has several machines. `parts` is the
+    number of parts in which the files are read. The default is one part for every 256 MiB of files in
+    folders (the size of objects is not known before the load). The rows of the table do not depend on the
+    number of parts.
     """
 
     source: Source
@@ -240,7 +249,8 @@ class SinkSpec:
     parts: int | None = None
 
     def with_times(self) -> "SinkSpec":
-        """The sink with the columns of `timestamp_format` declared as times if they are not declared."""
+        """Return the sink in which the columns of `timestamp_format` are declared as times if their types
+        are not declared."""
         formats = self.source.timestamp_format
         if not isinstance(formats, Mapping):
             return self
@@ -248,7 +258,7 @@ class SinkSpec:
         return replace(self, columns=times | dict(self.columns))
 
     def references(self) -> tuple[str, ...]:
-        """The sinks that foreign keys refer to."""
+        """The names of the sinks that foreign keys refer to."""
         return tuple(
             dict.fromkeys(constraint.references for constraint in self.constraints if constraint.references)
         )

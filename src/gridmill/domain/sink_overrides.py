@@ -1,4 +1,5 @@
-"""Alterations of a sink: changes made after its file was written, which apply until they are reverted."""
+"""This module has alterations of a sink: changes made after its file was written, which apply until they are
+reverted."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -11,7 +12,7 @@ from gridmill.errors import InputError
 
 
 class AlterVerb(StrEnum):
-    """The action of an alteration."""
+    """The action of an alteration of a sink."""
 
     ADD = "add"
     REMOVE = "remove"
@@ -28,10 +29,10 @@ class SinkPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChange:
-    """One part that was added or removed. `key` identifies the part among the parts of its kind: the path of
-    a source, the reason text of a constraint, the name of a metric, the beginning of an outage. An added part
-    has `constraint`, `outage`, or `text` (the SQL of a metric). An added part `hides` a part of the file if
-    it was added after that part was removed."""
+    """A part of a sink that was added or removed. `key` identifies the part among the parts of the same
+    kind: the path of a source, the reason text of a constraint, the name of a metric, or the beginning of an
+    outage. A part that was added has `constraint`, `outage`, or `text` (the SQL of a metric). A part that
+    was added has `hides` if a part of the file with the same key was removed before."""
 
     verb: AlterVerb
     part: SinkPart
@@ -47,8 +48,8 @@ class SinkChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alterations:
-    """All changes of the sink `name` (`pipeline/job`), in the order in which they were made. `changed` is the
-    time of the last change."""
+    """All alterations of the sink `name` (`pipeline/job`), in the order in which they were made. `changed`
+    is the time of the last alteration."""
 
     name: str
     changes: tuple[SinkChange, ...] = ()
@@ -56,15 +57,15 @@ class Alterations:
 
 
 def key_of_constraint(constraint: Constraint) -> str:
-    """The key of a constraint: its reason text."""
+    """Return the key of a constraint, which is its reason text."""
     return "; ".join(dict.fromkeys(reason for _, reason in constraint.rules()))
 
 
 def with_change(spec: SinkSpec, changes: tuple[SinkChange, ...], new: SinkChange) -> tuple[SinkChange, ...]:
-    """The changes with one more change. A change that reverts an earlier change replaces it. `spec` is the
-    sink as declared, with or without the changes.
+    """Return the alterations with one more change. If the new change reverts an earlier change, it replaces
+    the earlier change. `spec` is the sink as it is declared, with or without the changes.
 
-    Raises InputError if the part to remove does not exist, or the part to add already exists.
+    Raises InputError if the part to remove does not exist, or if the part to add already exists.
     """
     keys = _keys(altered(spec, changes), new.part)
     exists, add = new.key in keys, new.verb == AlterVerb.ADD
@@ -95,8 +96,8 @@ def _keys(spec: SinkSpec, part: SinkPart) -> tuple[str, ...]:
 
 
 def altered(spec: SinkSpec, changes: Iterable[SinkChange]) -> SinkSpec:
-    """The effective declaration of the sink. Parts that were removed may be missing in the file in the
-    meantime."""
+    """Return the declaration of the sink with its alterations applied. Parts that were removed by an
+    alteration may already be missing in the file."""
     for change in changes:
         add = change.verb == AlterVerb.ADD
         rest = _without(spec, change)
@@ -132,7 +133,8 @@ def _without(spec: SinkSpec, change: SinkChange) -> SinkSpec:
 
 
 def altered_pipeline(pipeline: Pipeline, alterations: Mapping[str, Alterations]) -> Pipeline:
-    """The pipeline with the alterations of its sinks; `alterations` is by sink."""
+    """Return the pipeline with the alterations of its sinks applied. `alterations` has the alterations by
+    the name of the sink."""
     return replace(
         pipeline, jobs=tuple(_altered_job(job, pipeline.name, alterations) for job in pipeline.jobs)
     )

@@ -1,7 +1,8 @@
-"""Status of a sink: the load task of each source, and rejected rows, drift and position of the last load.
+"""This module has the status of a sink: the load task of each source, and rejected rows, drift and position
+of the last load.
 
-A load task is a source of a sink, what was loaded from it, and when it is checked again. Load tasks are
-computed on request and not stored.
+A load task describes a source of a sink, what was loaded from it, and when it is checked again. Load tasks
+are computed when a client requests them, and are not stored.
 """
 
 from collections.abc import Mapping
@@ -14,33 +15,35 @@ from gridmill.domain.frozen import dataclass
 from gridmill.domain.states import JobState
 
 WAITING = "waiting"
-"""Key in a version's details: the number of files of the source that were still changing, and how long files
-must be unchanged."""
+"""A key in the details of a version: its value is the number of files of the source that were still
+changing, and how long files must be unchanged."""
 _REASONS = 3
 
 
 def rejects_of(artifact: Artifact) -> Mapping[str, Any]:
-    """The rejected rows of a version: `rows` in all, `added` by the last load, `reasons` with counts, the
-    `uri` and `table_version` of the Delta table that has all of them, and a `sample`; empty if no row was
-    rejected."""
+    """Return the rejected rows of a version. The result has `rows` in total, `added` by the last load,
+    `reasons` with counts, the `uri` and `table_version` of the Delta table that has all of them, and a
+    `sample`; it is empty if no row was rejected."""
     details: Mapping[str, Any] = artifact.output.details.get("rejects") or {}
     return details
 
 
 def shifted_of(artifact: Artifact) -> Mapping[str, float]:
-    """The columns that drifted by more than the sink allows, with their population stability index."""
+    """Return the columns that drifted by more than the sink allows, with their population stability
+    index."""
     result: Mapping[str, float] = (artifact.output.details.get("drift") or {}).get("shifted", {})
     return result
 
 
 def source_of(artifact: Artifact) -> str:
-    """The source of the version's rows, as declared."""
+    """Return the source of the rows of the version, as declared."""
     return str(artifact.output.details.get("source", ""))
 
 
 def position_of(artifact: Artifact, *, files: bool = True) -> str:
-    """The position up to which the source was read: the position in each part of the source, otherwise the
-    number of `files` that were seen; empty for a source without positions and for a source without rows."""
+    """Return the position up to which the source was read: the position in each part of the source,
+    otherwise the number of `files` that were seen; empty for a source without positions and for a source
+    without rows."""
     positions = artifact.output.details.get("positions") or {}
     texts = [text for text in map(_position_text, positions.values()) if text]
     if texts:
@@ -53,14 +56,16 @@ def position_of(artifact: Artifact, *, files: bool = True) -> str:
 
 
 def _position_text(position: object) -> str:
-    """The value of a cursor or the id of a stream's entry. The internal state of a reader is not shown."""
+    """Return the value of a cursor, or the id of a stream's entry, as text. The internal state of a reader
+    is not shown."""
     if not isinstance(position, Mapping):
         return ""
     return str(position.get("value", position.get("id", "")))
 
 
 def lag_of(artifact: Artifact, now: float) -> float | None:
-    """Seconds from the position to `now` (Unix seconds); None if the position is not a time."""
+    """Return the seconds from the position to `now` (Unix seconds). The result is None if the position is
+    not a time."""
     for position in (artifact.output.details.get("positions") or {}).values():
         moment = _moment(position) if isinstance(position, Mapping) else None
         if moment is not None:
@@ -69,7 +74,7 @@ def lag_of(artifact: Artifact, now: float) -> float | None:
 
 
 def _moment(position: Mapping[str, Any]) -> float | None:
-    """The time in a cursor's value or in the id of a stream's entry."""
+    """Return the time in the value of a cursor or in the id of a stream's entry."""
     if position.get("kind") == "time":
         moment = datetime.fromisoformat(str(position["value"]))
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -78,14 +83,15 @@ def _moment(position: Mapping[str, Any]) -> float | None:
 
 
 def rejects_line(artifact: Artifact) -> str:
-    """`shops/sales@3: 12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty if no row was
-    rejected."""
+    """Return a line such as `shops/sales@3: 12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`;
+    empty if no row was rejected."""
     text = rejects_text(artifact)
     return f"{artifact.id}: {text}" if text else ""
 
 
 def rejects_text(artifact: Artifact) -> str:
-    """`12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty if no row was rejected."""
+    """Return a text such as `12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty if no row
+    was rejected."""
     rejects = rejects_of(artifact)
     if not rejects:
         return ""
@@ -98,14 +104,17 @@ def rejects_text(artifact: Artifact) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTask:
-    """One source of a sink (`pipeline/job`). Times are Unix seconds, or None if there is no time.
+    """One source of a sink (`pipeline/job`), with the state of its last load. All times are Unix seconds, or
+    None if there is no time.
 
-    `rows` and `rejects` are counts of the sink's newest version that came from this source. `rows_added`
-    counts the rows of all its sources in the load that made the version. `position` is the position up to
-    which the source was read. `state` is the job's state in its newest run, `checked` is when that run ended,
-    and `loaded` is when rows were last loaded. `lag_seconds` is how far a position that is a time is behind
-    now. `following` is when the schedule checks the source again. `why` is the reason why the source or the
-    job waits, or why the job failed. `drifted` are columns, and `alterations` is a count.
+    `rows` and `rejects` are the numbers of rows and rejected rows in the newest version of the sink that
+    came from this source. `rows_added` is the number of rows from all sources in the load that made the
+    version. `position` is the position up to which the source was read. `state` is the state of the job in
+    its newest run, `checked` is the time when that run ended, and `loaded` is the time when rows were last
+    loaded. `lag_seconds` is the time by which `position` is behind the present time, if the position is a
+    time. `following` is the time at which the schedule checks the source again. `why` is the reason why the
+    source or the job waits, or the reason why the job failed. `drifted` has the columns that drifted, and
+    `alterations` is the number of alterations of the sink.
     """
 
     sink: str

@@ -1,4 +1,5 @@
-"""A site: a named place where pods can be started; its nodes and the last observations of them."""
+"""This module defines a site: a named place where pods can be started, with its nodes and the last
+observations of these nodes."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -11,11 +12,11 @@ from gridmill.domain.route import Route
 from gridmill.errors import InputError
 
 LOCAL = "local"
-"""The site that every grid has: the machine of the control node."""
+"""The name of the site that every grid has, which is the machine of the control node."""
 
 
 class SiteKind(StrEnum):
-    """The kind of a site, which decides how pods are started there."""
+    """The kind of a site, which determines how pods are started at the site."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -27,7 +28,8 @@ class SiteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A provider node and its whole capacity. `partitions` are its queues, if its site has queues."""
+    """A provider node of a site, with its whole capacity. `partitions` are the queues of the node, if its
+    site has queues."""
 
     name: str
     capacity: Amounts
@@ -35,16 +37,17 @@ class Node:
 
 
 MOST_NODES = "max_nodes"
-"""The setting for the largest number of nodes of a site that may grow."""
+"""The name of the setting for the largest number of nodes of a site that may grow."""
 _FIXED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.CLUSTER)
-"""Kinds of sites that have only the nodes of their configuration, and never get other nodes by themselves."""
+"""The kinds of sites that have only the nodes of their configuration, and never get additional nodes by
+themselves."""
 _MOST_AWAY = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredNodes:
-    """The configuration of a site beyond its available nodes: the nodes that are `away` (down, drained, in
-    maintenance), and the names of its queues, the default queue first."""
+    """The configuration of a site in addition to its available nodes: the nodes that are `away` (down,
+    drained, in maintenance), and the names of its queues, the default queue first."""
 
     away: tuple[Node, ...] = ()
     partitions: tuple[str, ...] = ()
@@ -52,12 +55,14 @@ class ConfiguredNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A site. `cpu_share` is the number of CPUs that may be claimed per real CPU: on a personal machine
-    deployments share CPUs (an idle deployment uses none), but memory and GPUs are never claimed twice.
-    `address` is the address of the site. The possible `settings` depend on the kind. `nodes` are the nodes of
-    the last observation. `past` are the largest sizes of earlier nodes that may return. `away` are configured
-    nodes that cannot be used now, if the site reports them. `partitions` are the names of its queues, if it
-    has any; jobs that name no queue use the first. `route` is the measured route to a site in another place.
+    """A named place where pods can be started. `cpu_share` is the number of CPUs that may be claimed for
+    each real CPU: on a personal machine deployments share CPUs (an idle deployment uses none), but memory
+    and GPUs are never claimed twice. `address` is the network address of the site. The settings that
+    `settings` may contain depend on the kind of the site. `nodes` are the nodes of the site when it was last
+    observed. `past` has the largest sizes of earlier nodes that may return. `away` are configured nodes that
+    cannot be used now, if the site reports such nodes. `partitions` are the names of the queues of the site,
+    if it has queues; jobs that name no queue use the first queue. `route` is the measured route to the site,
+    if the site is in another place.
     """
 
     name: str
@@ -73,7 +78,8 @@ class Site:
 
     @property
     def most_nodes(self) -> int | None:
-        """The most nodes that the site can have, used or not; None: no limit."""
+        """The largest number of nodes that the site can have, used or not. None means that there is no
+        limit."""
         declared = self.settings.get(MOST_NODES, "")
         if declared.isdigit():
             return int(declared)
@@ -81,7 +87,7 @@ class Site:
 
     @property
     def largest(self) -> Amounts:
-        """The most that one pod could get if the site were empty."""
+        """The largest amounts that one pod could get if no deployment ran at the site."""
         return Amounts(
             cpus=max((node.capacity.cpus for node in self.nodes), default=0.0),
             memory_bytes=max((node.capacity.memory_bytes for node in self.nodes), default=0),
@@ -89,8 +95,8 @@ class Site:
         )
 
     def with_nodes(self, nodes: tuple[Node, ...], configured: "ConfiguredNodes | None" = None) -> "Site":
-        """The site with its observed nodes. If the site does not report its `configured` nodes, nodes that
-        were seen before and are missing now are away."""
+        """Return the site with the nodes that were observed now. If the site does not report its
+        `configured` nodes, nodes that were observed before and are missing now are `away`."""
         sizes = {*self.past, *(node.capacity for node in self.nodes)}
         lost = {size for size in sizes if not any(size.fits_in(node.capacity) for node in nodes)}
         largest = {size for size in lost if not any(size.fits_in(other) for other in lost - {size})}
@@ -109,7 +115,7 @@ def _size(amounts: Amounts) -> tuple[int, float, int]:
 
 
 def check_settings(site: Site, allowed: Mapping[str, str]) -> None:
-    """Raise InputError, with the place of the setting, for a setting that is not in `allowed` (name ->
+    """Raise InputError, with the place of the setting, if a setting is not in `allowed` (name ->
     description)."""
     for name in site.settings:
         if name not in allowed:
@@ -124,8 +130,8 @@ def check_settings(site: Site, allowed: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU as its driver reports it (NVML): memory in bytes; `busy` is the share of time with work (0 to
-    1)."""
+    """A GPU as its driver (NVML) reports it, with its memory in bytes. `busy` is the fraction of the time in
+    which the GPU worked (0 to 1)."""
 
     model: str
     memory_bytes: int
@@ -135,8 +141,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSlot:
-    """A GPU of a farm's node, by its number there, or a share of a GPU. `taken` means that a deployment has
-    it. The deployment is named if it belongs to the tenant."""
+    """A GPU of a node of a farm, by its number on the node, or a share of such a GPU. `taken` means that a
+    deployment holds the GPU or the share. The name of this deployment is included if it belongs to the
+    tenant."""
 
     gpu: int
     taken: bool = False
@@ -145,9 +152,10 @@ class GpuSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUtilization:
-    """The use of a machine over a fraction of a second. `busy_cpus` are in use, of which `owner_cpus` by
-    processes that are not Gridmill's. The used memory is the memory that cannot be assigned without swapping.
-    `seats` are the GPUs of a farm with the deployments that hold them, if the farm assigns GPUs."""
+    """The resource use of a machine, measured over a fraction of a second. `busy_cpus` is the number of CPUs
+    in use, of which processes that do not belong to Gridmill use `owner_cpus`. The used memory is the memory
+    that cannot be assigned to other processes without swapping. `seats` are the GPUs of a farm with the
+    deployments that hold them, if the farm assigns GPUs."""
 
     busy_cpus: float
     owner_cpus: float
@@ -158,8 +166,8 @@ class NodeUtilization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A provider node of a site: the amounts that deployments have claimed, the attempts that run there,
-    and the observed use (None if it cannot be observed)."""
+    """A provider node of a site: the amounts that deployments have claimed, the attempts that run on the
+    node, and its observed use (None if it cannot be observed)."""
 
     site: str
     node: Node

@@ -1,4 +1,5 @@
-"""Declaration of sources, from which sinks load raw data: files, object storage, SQL databases, streams."""
+"""This module declares sources, from which sinks load raw data: files, object storage, SQL databases, and
+streams."""
 
 import re
 from codecs import lookup
@@ -13,13 +14,14 @@ from gridmill.domain.sql_statement import TIMES, Given, pasted, stretch
 from gridmill.errors import InputError
 
 UNIX_UNITS = ("unix_s", "unix_ms", "unix_us", "unix_ns")
-"""Values of `timestamp_format` in addition to patterns: units of numbers that count time since 1970."""
+"""The values of `timestamp_format` in addition to patterns: units of numbers that count the time since
+1970."""
 DATE_DIGITS = ("%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M", "%Y%m%d%H%M%S")
 """The patterns of numbers whose digits are a date."""
 HTTP = ("http://", "https://")
 OBJECTS = ("s3://", "gs://")
 REMOTE = (*HTTP, *OBJECTS)
-"""Prefixes of paths that the job itself downloads."""
+"""The prefixes of paths that the job itself downloads."""
 
 _SECRET_IN_URL = re.compile(r"^[^/]*//[^/@:]*:(?P<password>.+)@")
 _SECRET_IN_HTTP = re.compile(r"^https?://[^/@:]*:(?P<password>[^/@]+)@")
@@ -31,7 +33,8 @@ _FROM_ENVIRONMENT = re.compile(r"\$\{env:[^}]+\}")
 
 
 class Format(StrEnum):
-    """File formats of a source. With `files`, each file is one row that contains its bytes."""
+    """The file formats that a source can have. With the format `files`, each file is one row that contains
+    the bytes of the file."""
 
     CSV = "csv"
     PARQUET = "parquet"
@@ -53,20 +56,21 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlSource:
-    """Rows of any SQL database: a `table` (`schema.table`), or a `query`.
+    """A source that reads the rows of an SQL database: a `table` (`schema.table`), or a `query`.
 
     `url` is an SQLAlchemy URL, for example `postgresql+psycopg://user:${env:PASSWORD}@host/database` or
-    `sqlite:///shop.db` (relative to the pipeline file's folder); `${env:NAME}` is read from the environment
-    in which the job runs. `cursor` is a column whose values only grow (a number, a time, a text): each load
-    takes the rows after the last row of the load before. Without `cursor`, every load takes all rows, and the
-    table is replaced if they differ. Rows may appear late, with a cursor value below one that was already
-    loaded: rows whose cursor value is within `lag` of the newest value are loaded later (for numbers the
-    difference; for times seconds). Rows without a cursor value are not loaded.
+    `sqlite:///shop.db` (relative to the folder of the pipeline file). `${env:NAME}` is replaced by the value
+    in the environment in which the job runs. `cursor` is a column whose values only grow (a number, a time,
+    a text): each load takes the rows after the last row of the previous load. Without `cursor`, every load
+    takes all rows, and the table is replaced if the rows differ. Rows may appear late, with a cursor value
+    below one that was already loaded: if the cursor value of such a row is within `lag` of the newest value,
+    the row is loaded later (for numbers `lag` is the difference; for times it is in seconds). Rows that have
+    no cursor value are not loaded.
 
-    Parameters in a `query` are bound as values, within quotes too: `where at >= '${from}' and at < '${to}'`.
-    A query with both bounds, or with `${due_before}` and `${due}`, loads the rows of that time range: they
-    replace the rows that were loaded for the same range, and the rows of other ranges are kept. `parameters`
-    are the values.
+    Parameters in a `query` are bound as values, also within quotes, as in this example: `where at >=
+    '${from}' and at < '${to}'`. If a query refers to both bounds, or to `${due_before}` and `${due}`, it
+    loads the rows of that range of time: these rows replace the rows that were loaded for the same range,
+    and the rows of other ranges are kept. `parameters` are the values of the parameters in the query.
     """
 
     url: str
@@ -78,13 +82,14 @@ class SqlSource:
 
     @property
     def stretch(self) -> tuple[datetime, datetime] | None:
-        """The time range of the query; None if the query has no range. Raises InputError."""
+        """The range of time that the query loads. None if the query has no range of time. Raises
+        InputError."""
         return stretch(self.query, self.parameters) if self.query and self.parameters else None
 
     @property
     def lasting_query(self) -> str:
-        """The parts of the query that decide which rows are in the table. The bounds of a time range are not
-        among them."""
+        """The parts of the query that determine which rows are in the table. The bounds of a range of time
+        are not among these parts."""
         if not self.parameters:
             return self.query or ""
         left = TIMES if self.stretch is not None else frozenset()
@@ -92,8 +97,8 @@ class SqlSource:
         return pasted(self.query or "", kept)
 
     def check(self) -> None:
-        """Raise InputError for a URL that is invalid or contains a password, for an invalid lag, and for time
-        bounds together with a cursor."""
+        """Raise InputError if a URL is invalid or contains a password, if the lag is invalid, or if time
+        bounds are used together with a cursor."""
         if self.stretch is not None and self.cursor is not None:
             raise InputError(
                 "the query has a time range and a `cursor`; a cursor continues where the last load ended",
@@ -112,17 +117,18 @@ class SqlSource:
 
 
 ENTRY_TIME = "entry_time"
-"""The column with the time of a stream's entry."""
+"""The name of the column with the time of a stream's entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSource:
-    """Entries of a Redis stream (`key`), each loaded once, with their id and time as `entry_id` and
-    `entry_time`.
+    """A source that reads the entries of a Redis stream (`key`), each once, with their id and time as
+    `entry_id` and `entry_time`.
 
-    `url` is for example `redis://:${env:PASSWORD}@host:6379/0` (`rediss://` for TLS). Fields are text unless
-    `columns` declares another type. `json` names a field that contains a JSON object, whose members become
-    columns. One load takes at most `max_rows` entries, and waits at most `wait` for more entries.
+    `url` is, for example, `redis://:${env:PASSWORD}@host:6379/0` (`rediss://` for TLS). The fields of an
+    entry are text unless `columns` declares another type. `json` names a field that contains a JSON object,
+    whose members become columns. One load takes at most `max_rows` entries, and waits at most `wait` for
+    more entries.
     """
 
     url: str
@@ -132,7 +138,7 @@ class StreamSource:
     wait_seconds: float = 0.0
 
     def check(self) -> None:
-        """Raise InputError for a URL that is not of Redis or contains a password, and for zero rows."""
+        """Raise InputError if a URL is not a Redis URL or contains a password, or if `max_rows` is zero."""
         if not self.url.startswith(("redis://", "rediss://", "unix://", "${env:")):
             raise InputError("this is not a Redis URL", hint="redis://HOST:6379/0", place="stream.url")
         check_no_secret(self.url, "stream.url")
@@ -143,7 +149,7 @@ class StreamSource:
 
 
 def check_no_secret(url: str, place: str) -> None:
-    """Raise InputError for a password that is not read from the environment."""
+    """Raise InputError if a password is not read from the environment."""
     in_front = _SECRET_IN_HTTP if url.startswith(HTTP) else _SECRET_IN_URL
     secret = in_front.match(url) or _SECRET_IN_OPTIONS.search(url)
     if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
@@ -155,7 +161,7 @@ def check_no_secret(url: str, place: str) -> None:
 
 
 def _check_url(path: str) -> None:
-    """Raise InputError for a URL that has no host name, bucket or object, or that contains a password."""
+    """Raise InputError if a URL has no host name, bucket or object, or if it contains a password."""
     scheme, _, rest = path.partition("://")
     host, _, inside = rest.partition("/")
     if path.startswith(HTTP):
@@ -178,30 +184,35 @@ def _check_no_secret_header(name: str, value: str) -> None:
 
 
 def waiting_text(count: int, settled_seconds: float) -> str:
-    """`waiting: 2 files changed less than 30s ago`."""
+    """Return a text such as `waiting: 2 files changed less than 30s ago`."""
     return f"waiting: {show_count(count, 'file')} changed less than {settled_seconds:g}s ago"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Files (`path`: a path, a URL, a glob or several), a database (`sql`), or a stream (`stream`).
+    """The place from which a sink loads rows: files (`path`: a path, a URL, a glob or several), a database
+    (`sql`), or a stream (`stream`).
 
-    Relative paths start at the pipeline file's folder. `package://NAME/PATH` is a file of an installed Python
-    package. `http://` and `https://` name one file each. `s3://BUCKET/PATH` and `gs://BUCKET/PATH` name one
-    object or a glob of objects, at `endpoint` if the store is not AWS or Google. `headers` are sent with HTTP
-    requests. `${env:NAME}` is read from the environment in which the job runs, as are the credentials of a
-    store. Secrets must be written as `${env:NAME}`.
+    Relative paths begin at the folder of the pipeline file. `package://NAME/PATH` is a file of an installed
+    Python package. A path with `http://` or `https://` names one file. A path with `s3://BUCKET/PATH` or
+    `gs://BUCKET/PATH` names one object or a glob of objects, at `endpoint` if the object storage is not AWS
+    or Google. `headers` are HTTP headers that are sent with HTTP requests. `${env:NAME}` is read from the
+    environment in which the job runs, and so are the credentials of an object storage. Secrets must be
+    written as `${env:NAME}`.
 
-    Format and compression (a ZIP file contains exactly one file) follow from the file's name unless given.
-    `delimiter` (default: a comma, a tab for `.tsv`), `nulls` (texts that mean "missing") and `encoding` are
-    for CSV. `decimal` is the decimal separator of numbers in texts, `.` or `,`; the other character then
-    groups thousands. `timestamp_format` is for columns declared as `timestamp` or `date`: a strptime pattern,
-    or the unit of numbers that count time since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`). It can also
-    be a mapping of columns to these, which declares the columns. Without it common forms are recognized.
-    Times without a zone are in UTC. `sheet` names the sheet of an Excel file.
+    If format and compression are not set, they follow from the name of the file (a ZIP file must contain
+    exactly one file). `delimiter` (default: a comma, or a tab for `.tsv`), `nulls` (texts that mean a
+    missing value) and `encoding` are for CSV files. `decimal` is the decimal separator of numbers in texts,
+    `.` or `,`; the other of these characters then groups thousands. `timestamp_format` is for columns that
+    are declared as `timestamp` or `date`: a strptime pattern, or the unit of numbers that count the time
+    since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`). `timestamp_format` can also be a mapping from
+    columns to such formats, which then also declares the columns. Without `timestamp_format`, common formats
+    of times are recognized. Times without a time zone are in UTC. `sheet` is the name of the sheet of an
+    Excel file.
 
-    With `settled`, a file is loaded only after it has not changed for that long, so that no file is loaded
-    while it is being written. If the server does not report when the file changed, it is loaded at once.
+    With `settled`, a file is loaded only after it has not changed for that time, so that no file is loaded
+    while it is being written. If the server does not report when a file changed, the file is loaded
+    immediately.
     """
 
     path: str | tuple[str, ...] = ()
@@ -221,7 +232,7 @@ class Source:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The paths and globs as written."""
+        """The paths and globs of the source as they are declared."""
         return (self.path,) if isinstance(self.path, str) else self.path
 
     @property
@@ -233,13 +244,13 @@ class Source:
 
     @property
     def local_paths(self) -> tuple[str, ...]:
-        """The paths in the file system of the machine."""
+        """The paths of the source that are in the file system of the machine."""
         return tuple(path for path in self.paths if not path.startswith(REMOTE))
 
     @property
     def project_paths(self) -> tuple[str, ...]:
-        """Paths and patterns of files that may be in the pipeline's folder, including the file of a SQLite
-        database."""
+        """The paths and patterns of files that may be in the folder of the pipeline, including the file of a
+        SQLite database."""
         database = _SQLITE_FILE.match(self.sql.url) if self.sql is not None else None
         if database is not None:
             file = database["file"]
@@ -257,29 +268,32 @@ class Source:
 
     @property
     def live(self) -> bool:
-        """Whether only the job can find out if there is new data: such a job runs and checks every time."""
+        """Whether only the job itself can find out if the source has new data: such a job runs every time
+        and checks the source."""
         return bool(self.sql or self.stream) or len(self.local_paths) < len(self.paths)
 
     def time_format(self, column: str) -> str | None:
-        """The format of times in a column of the table; None if it is not declared."""
+        """Return the format of times in a column of the table. The result is None if the format is not
+        declared."""
         if isinstance(self.timestamp_format, Mapping):
             return self.timestamp_format.get(column)
         return self.timestamp_format
 
     def waits(self, changed_ns: int, now: float) -> bool:
-        """Whether a file that last changed at `changed_ns` (since 1970; 0: unknown) is not yet settled at
-        `now`."""
+        """Return whether a file that last changed at `changed_ns` (since 1970; 0: unknown) is not yet
+        settled at `now`."""
         return bool(self.settled_seconds and changed_ns) and now - changed_ns / 1e9 < (
             self.settled_seconds or 0.0
         )
 
     def waiting_text(self, count: int) -> str:
-        """`waiting: 2 files changed less than 30s ago`; empty for none."""
+        """Return a text such as `waiting: 2 files changed less than 30s ago`; empty if no file is
+        waiting."""
         return waiting_text(count, self.settled_seconds or 0.0) if count else ""
 
     def check(self) -> None:
-        """Raise InputError for no source or two, for a delimiter of several characters, and for an unknown
-        encoding."""
+        """Raise InputError if the source has none or two of `path`, `sql` and `stream`, if the delimiter has
+        several characters, or if the encoding is unknown."""
         kind = "sql" if self.sql else "stream" if self.stream else None
         if kind is not None:
             self._check_alone(kind)
@@ -320,13 +334,13 @@ class Source:
                 )
 
     def _check_of_urls(self) -> None:
-        """Raise InputError for `headers` and `endpoint` if no path of the source uses them."""
+        """Raise InputError if `headers` or `endpoint` is set and no path of the source uses it."""
         for name, there, scheme in (("headers", self.headers, HTTP), ("endpoint", self.endpoint, OBJECTS)):
             if there and not any(path.startswith(scheme) for path in self.paths):
                 raise InputError(f"`{name}` is only for {' and '.join(scheme)}", place=f"source.{name}")
 
     def _check_alone(self, kind: str) -> None:
-        """Raise InputError for options of files in a source that is a database or a stream."""
+        """Raise InputError if options of files are set for a source that is a database or a stream."""
         plain = Source()
         for item in fields(self):
             if item.name != kind and getattr(self, item.name) != getattr(plain, item.name):

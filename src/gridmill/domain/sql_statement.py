@@ -1,7 +1,9 @@
-"""SQL of users with references to parameters: finds the position of each reference, to bind its value there.
+"""This module finds the references to parameters in the SQL of users, so that their values can be bound at
+these positions.
 
-All functions work on text only. Databases bind the values of a source's query. Gridmill's own engine gets the
-values as literals.
+All functions of this module work only on text. If the query of a source is executed by a database, the
+database binds the values. If SQL is executed by Gridmill's own engine, the engine receives the values as
+literals.
 """
 
 import re
@@ -15,16 +17,17 @@ from gridmill.domain.naming import read_moment
 from gridmill.errors import InputError
 
 REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
-"""`$${`, which is an escaped `${`; or a reference, whose closing brace may be missing."""
+"""This pattern matches `$${`, which is an escaped `${`, or a reference, whose closing brace may be
+missing."""
 BOUNDS = (("from", "to"), ("due_before", "due"))
-"""Pairs of parameters that bound a time range: beginning (included) and end (excluded)."""
+"""Pairs of parameters that bound a range of time: its beginning (included) and its end (excluded)."""
 TIMES = frozenset(name for pair in BOUNDS for name in pair)
 DUE = ("due", "due_before")
-"""Parameters that a schedule sets for its runs: the due time of the run, and the due time before."""
+"""The parameters that a schedule sets for its runs: the due time of the run, and the previous due time."""
 
 Scalar: TypeAlias = str | int | float | bool
 Given: TypeAlias = Scalar | tuple[Scalar, ...]
-"""A parameter's value."""
+"""The types that the value of a parameter can have."""
 
 _ELSEWHERE = r"""(?P<quote>'(?:[^']|'')*')
     |(?P<name>"(?:[^"]|"")*"|`(?:[^`]|``)*`)
@@ -48,12 +51,12 @@ def _tokens(quotes: str) -> re.Pattern[str]:
 
 _TOKENS = {False: _tokens(_ELSEWHERE), True: _tokens(_MYSQL)}
 _TYPED = frozenset({"date", "time", "timestamp", "timestamptz", "datetime", "interval", "zone"})
-"""Words that give a type to the quoted text after them: no value can be bound there."""
+"""SQL words that give a type to the quoted text after them, so that no value can be bound there."""
 _HARMLESS = re.compile(r"[0-9A-Za-z :.,+/_-]*")
 
 
 class ReferenceContext(StrEnum):
-    """The context of a reference in the statement."""
+    """The context of a reference in the SQL statement."""
 
     VALUE = "value"
     TEXT = "text in quotes"
@@ -63,9 +66,9 @@ class ReferenceContext(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placeholder:
-    """A place for values: one reference, or a quoted text with references. `parts` are alternately texts and
-    references, starting with a text. `quote` is the quote around it. `enclosed` means that it is in
-    parentheses."""
+    """A position in a statement for values: one reference, or a quoted text with references. `parts` has
+    texts and references in turn, starting with a text. `quote` is the quote character around the
+    placeholder. `enclosed` means that the placeholder is in parentheses."""
 
     where: ReferenceContext
     parts: tuple[str, ...]
@@ -74,15 +77,15 @@ class Placeholder:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """The references, as written between the braces."""
+        """The references of the placeholder, as they are written between the braces."""
         return self.parts[1::2]
 
 
 def holes_of(text: str, *, backslashes: bool = False) -> Iterator[str | Placeholder]:
-    """The statement as texts and placeholders. With `backslashes`, a backslash escapes within quotes, as in
-    MySQL.
+    """Split the statement into texts and placeholders. With `backslashes`, a backslash is an escape
+    character within quotes, as in MySQL.
 
-    Raises InputError for a reference at a place where no value can be inserted.
+    Raises InputError if a reference is at a position where no value can be inserted.
     """
     before, position = "", 0
     while position < len(text):
@@ -133,7 +136,7 @@ def _hole(kind: str, token: str, before: str, after: str, *, backslashes: bool) 
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Alternately texts and the contents of references."""
+    """Return texts and the contents of references in turn."""
     parts, begins = [""], 0
     for match in REFERENCE.finditer(text):
         parts[-1] += text[begins : match.start()]
@@ -156,7 +159,7 @@ def _nowhere(token: str, where: str) -> InputError:
 
 
 def worded(value: Given) -> str:
-    """The form of a value within a text."""
+    """Return the form that a value has within a text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
@@ -165,8 +168,8 @@ def worded(value: Given) -> str:
 
 
 def filled(hole: Placeholder, values: Mapping[str, Given]) -> str:
-    """The text of a quoted placeholder with its values inserted. Raises InputError for a list in it, and for
-    a typed constant into which no value can be inserted."""
+    """Return the text of a quoted placeholder with its values inserted. Raises InputError for a value that
+    is a list, and for a typed constant into which no value can be inserted."""
     text = "".join(worded(values[part]) if n % 2 else part for n, part in enumerate(hole.parts))
     if hole.where is ReferenceContext.TYPED and not _HARMLESS.fullmatch(text):
         raise InputError(
@@ -179,18 +182,19 @@ def filled(hole: Placeholder, values: Mapping[str, Given]) -> str:
 
 
 def named(text: str, quote: str) -> str:
-    """A name in quotes."""
+    """Return a name in SQL quotes."""
     return f"{quote}{text.replace(quote, quote * 2)}{quote}"
 
 
 def references_of(text: str) -> tuple[str, ...]:
-    """All references in the text, each once, as written between the braces."""
+    """Return all references in the text, each once, as they are written between the braces."""
     references = (match[1] for match in REFERENCE.finditer(text))
     return tuple(dict.fromkeys(body for body in references if body is not None))
 
 
 def pasted(text: str, values: Mapping[str, Given]) -> str:
-    """The statement with all values inserted as texts. It may only be compared, and never be executed."""
+    """Return the statement with all values inserted as texts. The result may only be compared with other
+    statements, and must never be executed."""
 
     def paste(match: re.Match[str]) -> str:
         if match[1] is None:
@@ -202,9 +206,9 @@ def pasted(text: str, values: Mapping[str, Given]) -> str:
 
 
 def literals(text: str, values: Mapping[str, Given]) -> str:
-    """The statement with its values as literals of standard SQL, for Gridmill's own engine.
+    """Return the statement with its values as literals of standard SQL, for Gridmill's own engine.
 
-    Raises InputError for a reference at a place where no value can be inserted.
+    Raises InputError if a reference is at a position where no value can be inserted.
     """
     return "".join(part if isinstance(part, str) else _as_literal(part, values) for part in holes_of(text))
 
@@ -224,7 +228,7 @@ def _as_literal(hole: Placeholder, values: Mapping[str, Given]) -> str:
 
 
 def check_statement(text: str, values: Mapping[str, Given]) -> None:
-    """Raise InputError for a reference whose value cannot be bound in any database."""
+    """Raise InputError if the statement has a reference whose value cannot be bound in any database."""
     for part in holes_of(text):
         if not isinstance(part, str) and part.where is not ReferenceContext.VALUE:
             filled(part, values)
@@ -234,7 +238,8 @@ def check_statement(text: str, values: Mapping[str, Given]) -> None:
 
 
 def some(value: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-    """The values of a list. Raises InputError for an empty list, which SQL does not have."""
+    """Return the values of a list parameter. Raises InputError for an empty list, because SQL has no empty
+    lists."""
     if not value:
         raise InputError(
             "the list is empty, which SQL does not allow", hint="Give the list at least one value."
@@ -243,16 +248,16 @@ def some(value: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
 
 
 def literal(value: Scalar) -> str:
-    """A value as a literal of standard SQL."""
+    """Return a value as a literal of standard SQL."""
     if isinstance(value, bool):
         return str(value).upper()
     return named(value, "'") if isinstance(value, str) else str(value)
 
 
 def stretch(text: str, values: Mapping[str, Given]) -> tuple[datetime, datetime] | None:
-    """The time range of a query, if the query refers to both of its bounds; otherwise None.
+    """Return the range of time of a query, if the query refers to both of its bounds; otherwise None.
 
-    Raises InputError for invalid bounds, and for an end that is not after the beginning.
+    Raises InputError if the bounds are invalid, or if the end is not after the beginning.
     """
     names = {body.partition(":")[0] for body in references_of(text)}
     for first, last in BOUNDS:
@@ -265,7 +270,7 @@ def stretch(text: str, values: Mapping[str, Given]) -> tuple[datetime, datetime]
 
 
 def moment_of(value: Given, name: str) -> datetime:
-    """The value as a time in UTC. Raises InputError."""
+    """Return the value as a time in UTC. Raises InputError."""
     if not isinstance(value, str):
         raise InputError(f"`{name}` is {value!r}, not a time", hint="For example 2013-01-01.")
     moment = read_moment(value, name)

@@ -1,4 +1,5 @@
-"""States of runs, jobs, attempts, deployments and pods, each with its table of allowed transitions."""
+"""This module has the states of runs, jobs, attempts, deployments and pods, each with its table of allowed
+transitions."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -8,7 +9,7 @@ from gridmill.errors import ConflictError
 
 
 class RunState(StrEnum):
-    """The states of a run. In every state except ACTIVE and STOPPING the run is finished."""
+    """The states that a run can have. A run is finished in every state except ACTIVE and STOPPING."""
 
     ACTIVE = "active"
     STOPPING = "stopping"
@@ -18,7 +19,7 @@ class RunState(StrEnum):
 
 
 class JobState(StrEnum):
-    """The states of a job within a run."""
+    """The states that a job within a run can have."""
 
     BLOCKED = "blocked"  # a needed job has not ended yet
     WAITING = "waiting"  # ready; has no place yet
@@ -31,7 +32,8 @@ class JobState(StrEnum):
 
 
 class AttemptState(StrEnum):
-    """The states of an attempt. An attempt never leaves a final state: a retry is a new attempt."""
+    """The states that an attempt can have. An attempt never leaves a final state, because a retry is a new
+    attempt."""
 
     PLACED = "placed"  # committed; the pod may not have it yet
     RUNNING = "running"
@@ -42,7 +44,7 @@ class AttemptState(StrEnum):
 
 
 class DeploymentState(StrEnum):
-    """The states of a deployment."""
+    """The states that a deployment can have."""
 
     STARTING = "starting"
     UP = "up"
@@ -160,11 +162,12 @@ URGENCY = (
     JobState.SUCCEEDED,
     JobState.UNCHANGED,
 )
-"""The states of jobs by their importance for a reader; the first is the most important."""
+"""The states of jobs, ordered by their importance for a reader; the first state is the most important."""
 LIVE_ATTEMPTS = frozenset({AttemptState.PLACED, AttemptState.RUNNING})
 
 
 def check_move(moves: Mapping[State, frozenset[State]], old: State, new: State, what: str) -> None:
-    """Raise ConflictError unless `old -> new` is in the table. An unchanged state is always allowed."""
+    """Raise ConflictError if the table of transitions does not contain `old -> new`. A state that does not
+    change is always allowed."""
     if new != old and new not in moves[old]:
         raise ConflictError(f"{what} is {old} and cannot become {new}")

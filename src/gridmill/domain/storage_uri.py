@@ -1,4 +1,5 @@
-"""URIs of a storage root: each names a folder or a file below the root, never the root itself."""
+"""This module has the URIs of a storage root: each URI names a folder or a file below the root, but never
+the root itself."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -8,11 +9,12 @@ from gridmill.errors import UnsafePathError
 
 @lru_cache(maxsize=1024)
 def below(root: str | Path, uri: str) -> Path:
-    """The path of `uri` below the folder `root`. The function does not read the disk and resolves no links.
+    """Return the path of `uri` below the folder `root`. The function does not read the disk, and does not
+    follow links.
 
-    Raises UnsafePathError for a URI that is empty, that is absolute, or that contains `..` or NUL: such a URI
-    is not below the root. Every URI of a version, an attempt or a checkpoint is joined with a root by this
-    function.
+    Raises UnsafePathError if a URI is empty, is absolute, or contains `..` or NUL, because such a URI does
+    not name a file below the root. Gridmill joins every URI of a version, an attempt or a checkpoint with a
+    root by this function.
     """
     parts = uri.split("/")  # a PurePosixPath would take several times as long: each job needs a few of these
     if uri.startswith("/") or ".." in parts or "\0" in uri:

@@ -1,4 +1,4 @@
-"""Declaration of a training job."""
+"""This module has the declaration of a training job."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, field, fields
@@ -16,7 +16,7 @@ from gridmill.errors import InputError
 
 
 class ModelKind(StrEnum):
-    """Built-in models."""
+    """The kinds of models that Gridmill can train."""
 
     LSTM = "lstm"
     MLP = "mlp"
@@ -28,22 +28,22 @@ class ModelKind(StrEnum):
 
 
 HIDDEN: Mapping[ModelKind, int] = {ModelKind.LSTM: 32, ModelKind.MLP: 100}
-"""The default number of units of a network's layer."""
+"""The default number of units in a layer of a network."""
 LARGEST_BATCH = 256
-"""The most rows of a batch, if the size is not declared."""
+"""The largest number of rows in a batch, if the batch size is not declared."""
 CHECKPOINTED = frozenset({ModelKind.LSTM, ModelKind.MLP})
-"""Models that write checkpoints during training, and resume from them."""
+"""The kinds of models that write checkpoints during training, and resume from these checkpoints."""
 
 
 class Objective(StrEnum):
-    """The kind of the label."""
+    """The objective of a training, which depends on the kind of the label."""
 
     REGRESSION = "regression"
     CLASSIFICATION = "classification"
 
 
 class Combine(StrEnum):
-    """How an ensemble combines the predictions of its models."""
+    """The way in which an ensemble combines the predictions of its models."""
 
     MEAN = "mean"
     WEIGHTED = "weighted"  # weighted by the inverse of each model's validation error
@@ -51,7 +51,7 @@ class Combine(StrEnum):
 
 
 class FoldsBy(StrEnum):
-    """The rule that assigns a training row to a fold."""
+    """The rule that assigns each training row to a fold."""
 
     TIME = "time"  # in order of time: a model of only earlier rows predicts each fold
     RANDOM = "random"
@@ -59,7 +59,7 @@ class FoldsBy(StrEnum):
 
 
 class ClassWeight(StrEnum):
-    """The weight of the rows of a class in training."""
+    """The weight of the rows of each class in training."""
 
     BALANCED = "balanced"  # weights that give all classes the same sum
 
@@ -93,21 +93,22 @@ OPTIONS: Mapping[ModelKind, frozenset[str]] = {
     ModelKind.ENSEMBLE: frozenset({"models", "combine"}),
     ModelKind.CUSTOM: frozenset({"script", "file", "predict", "environment", "options", "trust", "inputs"}),
 }
-"""The fields of TrainingSpec that each model kind uses, in addition to the common fields."""
+"""The fields of TrainingSpec that each kind of model uses, in addition to the common fields."""
 
 _NO_FOLDS = (ModelKind.CUSTOM, ModelKind.ENSEMBLE)
 GANGS = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
-"""Models that several workers can train together."""
+"""The kinds of models that several workers can train together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
-    """The declaration of a training: it learns `label` of `dataset` from its features, with early stopping on
-    the validation split.
+    """The declaration of a training: a model learns `label` of `dataset` from its features, with early
+    stopping on the validation split.
 
-    `features` selects some of the dataset's features (default: all). Without `objective`, it follows from the
-    label's type: regression for numbers, classification for strings and booleans. Fields that the model kind
-    does not use are rejected. Metrics are computed on the validation and test splits.
+    `features` selects some of the features of the dataset (default: all features). If `objective` is not
+    set, it follows from the type of the label: regression for numbers, classification for strings and
+    booleans. Fields that the kind of model does not use are rejected. The metrics of the model are computed
+    on the validation and test splits.
     """
 
     dataset: str
@@ -116,68 +117,76 @@ class TrainingSpec:
     features: tuple[str, ...] = ()
     seed: int = 0
     track: str | None = None
-    """The address of an MLflow server (`http://host:5000`) that gets the metrics during the training. If the
-    server does not answer, the training continues. `${env:NAME}` in it is read from the environment in which
-    the job runs."""
+    """The address of an MLflow server (`http://host:5000`) that receives the metrics during the training. If
+    the MLflow server does not answer, the training continues. `${env:NAME}` in the address is read from the
+    environment in which the job runs."""
     search: Search | None = None
-    """Try several settings first, and train with the best settings."""
+    """Try several settings first, and then train with the best settings."""
     folds: int | None = None
-    """Also predict the training rows, each by a model that was not trained on it. Other trainings can then
-    use these predictions as inputs. A prediction of the same dataset uses them."""
+    """Also predict the training rows, where each row is predicted by a model that was not trained on this
+    row. Other trainings can then use these predictions as inputs. A prediction of the same dataset uses
+    these predictions for the training rows."""
     folds_by: FoldsBy = FoldsBy.TIME
-    """`time`: each fold is predicted by a model of the rows whose label was known before the fold began; the
-    first fold has no predictions. `random`, `entity`: each fold is predicted by a model of all other folds.
+    """With `time`, each fold is predicted by a model of the rows whose label was known before the fold
+    began; the first fold has no predictions. With `random` or `entity`, each fold is predicted by a model of
+    all other folds.
     """
     weight: str | None = None
-    """A column of the dataset with the weight of each row in training. It is not a feature."""
+    """The column of the dataset with the weight of each row in training. The column with the weight is not a
+    feature."""
     class_weight: ClassWeight | None = None
-    """`balanced`: all classes have the same total weight, whatever their numbers of rows."""
+    """With `balanced`, all classes have the same total weight, whatever their numbers of rows are."""
     class_weights: Mapping[str, float] = field(default_factory=dict)
-    """The weight of the rows of each class (`{yes: 10}`). Classes that are not named have weight 1."""
+    """The weight of the rows of each class, such as `{yes: 10}`. Classes that are not named have the weight
+    1."""
     threshold: float | None = None
-    """Of two classes, the second is predicted if its probability is at least this. Default: the more probable
-    class."""
+    """Of two classes, the second class is predicted if its probability is at least this threshold. Default:
+    the class with the higher probability is predicted."""
     threshold_by: ThresholdBy | None = None
-    """`f1`: the threshold with the best F1 of the second class on the validation split."""
+    """With `f1`, the threshold is the one with the best F1 of the second class on the validation split."""
     quantiles: tuple[float, ...] = ()
-    """For numbers: predictions also have these quantiles (`[0.1, 0.9]`), computed from the errors on the
-    validation split."""
+    """If the label is a number, predictions also have these quantiles (`[0.1, 0.9]`), computed from the
+    errors on the validation split."""
     workers: int | None = None
-    """The number of ranks that train the model together (a gang). All ranks start together or none does. Each
-    rank gets the environment variables of torchrun, TensorFlow and JAX. For lstm, mlp and custom models."""
+    """The number of ranks that train the model together (a gang). All ranks of the gang start together, or
+    none of them starts. Each rank receives the environment variables of torchrun, TensorFlow and JAX. Only
+    lstm, mlp and custom models can have several ranks."""
     roles: Mapping[str, int] = field(default_factory=dict)
-    """The number of ranks by role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that distinguish
-    ranks."""
+    """The number of ranks for each role (`chief`, `worker`, `ps`, `evaluator`), for frameworks that
+    distinguish ranks."""
     # lstm
     sequence: int = 48
     """The number of rows of the entity that the model reads, including the basis row."""
     normalize: Normalization = Normalization.LAST
-    """`last`: columns to be forecast are read, and predicted, as differences from their last value."""
+    """With `last`, the network reads and predicts the columns to be forecast as differences from their last
+    value."""
     # lstm and mlp
     hidden: int | None = None
-    """Units of a layer. Default: 32 for lstm, 100 for mlp."""
+    """The number of units in a layer of the network. Default: 32 for lstm, 100 for mlp."""
     layers: int = 1
     dropout: float = 0.0
     epochs: int | None = None
-    """Default: enough for 1,000 (lstm) or 2,000 (mlp) steps of the optimizer, from 20 to 500."""
+    """Default: enough epochs for 1,000 (lstm) or 2,000 (mlp) steps of the optimizer, from 20 to 500
+    epochs."""
     batch_size: int | None = None
-    """Rows of one step. Default: a sixteenth of the training rows, rounded down to a power of two, from 16 to
-    256."""
+    """The number of rows in one step of the training. Default: a sixteenth of the training rows, rounded
+    down to a power of two, from 16 to 256 rows."""
     weight_decay: float = 0.0
     mixed_precision: bool | None = None
-    """Half-precision arithmetic for operations in which it is safe. Default: on a GPU."""
+    """Use half-precision arithmetic for the operations in which it is safe. Default: on a GPU."""
     checkpoint_seconds: float = 30.0
-    """The interval at which the state of training is written, so that the next attempt can continue from
-    it."""
+    """The interval at which the state of the training is written, so that the next attempt can continue from
+    this state."""
     # mlp and gbdt
     residual: bool = True
-    """Regression: learn the change from the label column's present value, if that value is a feature."""
+    """For regression, learn the change from the present value of the label's column, if this value is a
+    feature."""
     # lstm, mlp and gbdt
     learning_rate: float | None = None
     """Default: 0.001 for lstm and mlp, 0.1 for gbdt."""
     patience: int | None = None
     """The training ends after this many epochs or trees without a lower loss. Default: for lstm and mlp a
-    fifth of the epochs, and at least 4; for gbdt 20 trees."""
+    fifth of the epochs, but at least 4; for gbdt 20 trees."""
     # gbdt
     trees: int = 300
     max_leaves: int = 31
@@ -187,38 +196,42 @@ class TrainingSpec:
     repeat: str | None = None
     # ensemble
     models: tuple[str, ...] = ()
-    """The trainings whose models the ensemble combines."""
+    """The names of the trainings whose models the ensemble combines."""
     combine: Combine = Combine.MEAN
     # custom
     script: str | None = None
-    """`train.py`, which is executed; or `train.py:fit`, a function that is called with the data."""
+    """The script of a custom training: `train.py` is executed, and `train.py:fit` is a function that is
+    called with the data."""
     file: str | None = None
-    """An existing model instead of a script: an ONNX file, or (with `trust`) a pickled model."""
+    """An existing model that replaces the script: an ONNX file, or (with `trust`) a pickled model."""
     predict: str | None = None
-    """`train.py:predict`: the function that predicts if the script writes no `model.onnx`."""
+    """The function that predicts if the script writes no `model.onnx`, such as `train.py:predict`."""
     environment: str | None = None
-    """A requirements file of the project. The environment is built once per content of the file."""
+    """The path of a requirements file of the project. Gridmill builds the environment once for each content
+    of the file."""
     inputs: tuple[str, ...] = ()
-    """Files of the project that the script reads (or folders, or patterns as `src/**/*.py`): the model is
-    trained again when one of them changes. Without `inputs` these are all files of the code bundle except
-    pipeline files and files that sinks of the pipeline load. `script`, `file`, the file of `predict` and
-    `environment` are always included."""
+    """The files of the project that the script reads (or folders, or patterns such as `src/**/*.py`): the
+    model is trained again when one of these files changes. Without `inputs`, all files of the code bundle
+    are inputs, except pipeline files and files that sinks of the pipeline load. `script`, `file`, the file
+    of `predict` and `environment` are always included in the inputs."""
     options: Mapping[str, float | int | bool | str] = field(default_factory=dict)
-    """Settings for the script, which gets them as `options`."""
+    """Settings for the script, which the script receives as `options`."""
     trust: bool = False
-    """Load a pickled model. Such a model can execute any code on the machine."""
+    """Allow Gridmill to load a pickled model. Such a model can execute any code on the machine that runs the
+    job."""
 
     @property
     def units(self) -> int:
-        """The number of units of a network's layer."""
+        """The number of units in a layer of the network."""
         return self.hidden or HIDDEN[self.model]
 
     def references(self) -> tuple[str, ...]:
-        """The dataset, and the models of an ensemble."""
+        """The names of the dataset, and of the trainings whose models an ensemble combines."""
         return (self.dataset, *self.models)
 
     def check(self) -> None:
-        """Raise InputError for a field that the model kind does not use, or a value out of its range."""
+        """Raise InputError if a field is set that the kind of model does not use, or if a value is out of
+        its range."""
         own = OPTIONS[self.model]
         every = frozenset().union(*OPTIONS.values())
         for one in fields(self):
@@ -340,7 +353,7 @@ class TrainingSpec:
                 self._check_range(name, one)
 
     def _check_range(self, name: str, one: Range) -> None:
-        """Raise InputError for a range with a value that the training itself would reject."""
+        """Raise InputError if a range contains a value that the training itself would reject."""
         place = f"training.search.parameters.{name}"
         kinds = _kinds(name)
         if one.bounds and not kinds & {int, float}:
@@ -382,7 +395,7 @@ class TrainingSpec:
 
 
 def _kinds(name: str) -> frozenset[Any]:
-    """The types of an option's values, without None."""
+    """Return the types that the values of an option can have, without None."""
     (kind,) = (one.type for one in fields(TrainingSpec) if one.name == name)
     return frozenset(get_args(kind) or (kind,)) - {type(None)}
 

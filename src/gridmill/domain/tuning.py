@@ -1,4 +1,4 @@
-"""Declaration of a hyperparameter search of a training job."""
+"""This module declares the hyperparameter search of a training job."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -10,7 +10,7 @@ Value = float | int | bool | str
 
 
 class EarlyStop(StrEnum):
-    """How unpromising trials are ended early."""
+    """The rule by which trials that are not promising are ended early."""
 
     MEDIAN = "median"  # worse than the median of the other trials at the same epoch
     HYPERBAND = "hyperband"  # brackets of many short and few long trials
@@ -20,9 +20,9 @@ class EarlyStop(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
     """The possible values of a setting: a number `between` two bounds, a number between two bounds on a
-    logarithmic scale (`log`), or one value `among` several. Whole numbers stay whole if the setting is a
-    whole number. For the options of a custom training, they stay whole if both bounds are written as whole
-    numbers: [0, 1] is 0 or 1, [0.0, 1.0] is any number between."""
+    logarithmic scale (`log`), or one value `among` several. If the setting is a whole number, only whole
+    numbers are tried. For an option of a custom training, only whole numbers are tried if both bounds are
+    written as whole numbers: [0, 1] means 0 or 1, and [0.0, 1.0] means any number between 0 and 1."""
 
     between: tuple[int | float, ...] = ()
     log: tuple[int | float, ...] = ()
@@ -30,11 +30,11 @@ class Range:
 
     @property
     def bounds(self) -> tuple[int | float, ...]:
-        """The lowest and the highest value; empty for `among`."""
+        """The lowest and the highest value of the range; empty for `among`."""
         return self.between or self.log
 
     def check(self) -> None:
-        """Raise InputError unless exactly one of the three fields is given, with a valid value."""
+        """Raise InputError unless exactly one of the three fields is set, with a valid value."""
         if sum(map(bool, (self.between, self.log, self.among))) != 1:
             raise InputError(
                 "needs a list of two numbers, `log` or `among`",
@@ -52,12 +52,12 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A search: it tries `trials` settings of a training and keeps the best, by `metric` on the validation
-    split.
+    """The declaration of a search, which tries `trials` settings of a training and uses the best settings,
+    by `metric` on the validation split.
 
-    `parameters` are options of the model kind (for a custom training: its `options`). `metric` is one of the
-    metrics by which a prediction can choose, with the same default. `parallel` is the number of trials that
-    run at the same time (default: one per CPU).
+    `parameters` are options of the kind of model (for a custom training, its `options`). `metric` is one of
+    the metrics by which a prediction can choose its model, with the same default. `parallel` is the number
+    of trials that run at the same time (default: one for each CPU).
     """
 
     parameters: Mapping[str, Range]
@@ -67,7 +67,7 @@ class Search:
     early_stop: EarlyStop = EarlyStop.MEDIAN
 
     def check(self) -> None:
-        """Raise InputError for counts below one, and for an empty search."""
+        """Raise InputError if a count is below one, or if the search has no parameters."""
         for name in ("trials", "parallel"):
             value = getattr(self, name)
             if value is not None and value < 1:

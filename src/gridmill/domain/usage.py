@@ -1,4 +1,5 @@
-"""Resource use of an attempt's workers (busy and waiting time); disk space in use, reclaimable and free."""
+"""This module has the resource use of an attempt's workers (busy and waiting time), and disk space that is
+in use, reclaimable and free."""
 
 from gridmill.domain.amounts import show_bytes
 from gridmill.domain.frozen import dataclass
@@ -6,19 +7,21 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelTiming:
-    """The times of an attempt's workers. Seconds are wall seconds unless another unit is named.
+    """The times that the workers of an attempt took. Seconds are wall-clock seconds unless another unit is
+    named.
 
-    `work` describes the work of a shard (the model that predicts): only attempts with the same work are
-    compared. `whole_rows` is the number of rows of an attempt with all the data; a probe has `rows` of them.
-    `stage_seconds` is the time from the start of the first worker to the end of the last shard.
-    `opening_seconds` is the average time until a worker could begin (the load of its model, and the extra
-    time of its first shard); for `opening_cpu_seconds` of it the worker was on a CPU, and for
-    `opening_delay_seconds` ready without a CPU. `busy_seconds` is the sum over the shards, `longest_seconds`
-    the longest shard, and `deviation` the variation of the time per row (standard deviation over mean). Of
-    the busy seconds, the workers and their helpers were on CPUs for `cpu_seconds` (more than one a second
-    with several threads), ready without a CPU for `delay_seconds`, and waiting for the disk for
-    `disk_seconds`. None means that the system does not count the value. `pods` is the number of pods, if each
-    part of the job had its own; the attempt's peak of memory is then that of one pod.
+    `work` describes the work of a shard (the model that predicts), because only attempts with the same work
+    are compared. `whole_rows` is the number of rows of an attempt with all of the data; a probe processes
+    only `rows` of these rows. `stage_seconds` is the time from the start of the first worker to the end of
+    the last shard. `opening_seconds` is the average time until a worker could begin (the time to load its
+    model, and the extra time of its first shard); during this time the worker was on a CPU for
+    `opening_cpu_seconds`, and ready without a CPU for `opening_delay_seconds`. `busy_seconds` is the sum of
+    the times of the shards, `longest_seconds` is the time of the longest shard, and `deviation` is the
+    variation of the time per row (standard deviation divided by mean). During the busy seconds, the workers
+    and their helper threads were on CPUs for `cpu_seconds` (with several threads more than one per second),
+    ready without a CPU for `delay_seconds`, and waiting for the disk for `disk_seconds`. None means that the
+    system does not measure the value. `pods` is the number of pods, if each part of the job had its own pod;
+    the peak memory of the attempt is then that of one pod.
     """
 
     work: str
@@ -42,18 +45,19 @@ class ParallelTiming:
 
     @property
     def share(self) -> float:
-        """The share of the data that the attempt processed, in (0, 1]."""
+        """The fraction of the data that the attempt processed, in (0, 1]."""
         return min(1.0, self.rows / self.whole_rows) if self.whole_rows else 1.0
 
 
 HISTORY_DAYS = 90.0
-"""How long events, reports, unused code and environments are kept by default."""
+"""The number of days for which events, reports, unused code and environments are kept by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUsage:
-    """A folder or file and its bytes. `kind` is its kind (`models`, `sinks`, `pod`, `store`, ...). `job`
-    (`pipeline/job`) and `version` are set if it belongs to one job or version alone."""
+    """A folder or file that uses disk space, and its size in bytes. `kind` is the kind of content (`models`,
+    `sinks`, `pod`, `store`, ...). `job` (`pipeline/job`) and `version` are set if the folder or file belongs
+    to only one job or version."""
 
     kind: str
     name: str
@@ -65,7 +69,7 @@ class DiskUsage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimableItem:
     """An item that can be deleted: its `kind` (`version`, `output`, `events`, `pod`, ...), its `name`, the
-    reason, and its bytes (0 if they are not counted)."""
+    reason, and its size in bytes (0 if the size is not known)."""
 
     kind: str
     name: str
@@ -75,9 +79,9 @@ class ReclaimableItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """The free space of the file system of `path`, which is the `place` (`home`, `storage root`, ...), and
-    the reserve below which no new work begins there. `files` are inodes; a total of 0 means that the file
-    system does not count them."""
+    """The free space of the file system of `path`, which has the role `place` (`home`, `storage root`, ...),
+    and the reserve: if less space is free, no new work starts there. `files` are inodes; a total of 0 means
+    that the file system has no fixed number of inodes."""
 
     place: str
     path: str
@@ -95,18 +99,18 @@ class DiskSpace:
 
     @property
     def lacking_bytes(self) -> int:
-        """How many bytes must be freed until the reserve is free again."""
+        """The number of bytes that must be freed until the reserve is free again."""
         return max(0, self.reserve_bytes - self.free_bytes) if self.size_bytes else 0
 
     @property
     def lacks_files(self) -> bool:
-        """Whether the free inodes are fewer than the reserve."""
+        """Whether there are fewer free inodes than the reserve."""
         return bool(self.files) and self.free_files < self.reserve_files
 
     @property
     def shortage(self) -> str:
-        """A text such as `the disk of the home (/x) has 3 MiB free, less than its reserve of 8 MiB`; empty if
-        the disk is not short."""
+        """A text such as `the disk of the home (/x) has 3 MiB free, less than its reserve of 8 MiB`; empty
+        if the disk has enough free space."""
         disk = f"the disk of the {self.place} ({self.path})"
         if self.lacking_bytes:
             free, reserve = show_bytes(self.free_bytes), show_bytes(self.reserve_bytes)
@@ -120,8 +124,8 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpace:
-    """The space of a database on the disk. Of `size_bytes`, the database can return or reuse `free_bytes`.
-    `note` is the reason why it does not return them."""
+    """The disk space that a database uses. The database can return or reuse `free_bytes` of its
+    `size_bytes`. `note` is the reason why the database does not return its free bytes."""
 
     size_bytes: int = 0
     free_bytes: int = 0

@@ -1,4 +1,5 @@
-"""Manifests of versions and the log of alias moves, stored below `manifests/` of the storage root."""
+"""This module has the manifests of versions and the log of alias moves, which are stored in `manifests/`
+below the storage root."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -10,15 +11,17 @@ from gridmill.domain.provenance import Provenance
 MANIFEST_FORMAT = 1
 MANIFESTS = "manifests"
 HANDED = "inputs"
-"""Folder below the storage root: inputs copied for attempts whose work folders are on another disk."""
+"""The folder below the storage root with inputs that were copied for attempts whose work folders are on
+another disk."""
 _VERSIONS = "versions"
 _MOST_TOLD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFile:
-    """A file as it was when its version succeeded. `path` is relative to the version's folder, with `/`; `%`
-    and bytes that are not UTF-8 are written `%XX`. `sha256` is the hash of its content, in hex."""
+    """A file of a version as it was when the version was made. `path` is relative to the folder of the
+    version, with `/` as the separator. In `path`, `%` and bytes that are not UTF-8 are written as `%XX`.
+    `sha256` is the SHA-256 hash of the content of the file, in hex."""
 
     path: str
     size_bytes: int
@@ -28,8 +31,8 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLink:
-    """A symbolic link, as in the code of a model. `path` is written as for a file; `target` is the target of
-    the link."""
+    """A symbolic link in a version, for example in the code of a model. `path` is written in the same way as
+    for a file. `target` is the path to which the link points."""
 
     path: str
     target: str
@@ -37,9 +40,10 @@ class StoredLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionContents:
-    """All files of a version, by path. For a sink, these are the data files of exactly this version, and the
-    part of the table's log that describes them; `rejects` are the files of the table of its rejected rows, by
-    their paths there. `links` is None if they were not listed."""
+    """All files of a version, ordered by path. For a sink, the files are the data files of exactly this
+    version, and the part of the table's log that describes these files. `rejects` are the files of the table
+    of rejected rows, by their paths in that table. `links` is None if the links of the version were not
+    listed."""
 
     files: tuple[StoredFile, ...] = ()
     links: tuple[StoredLink, ...] | None = None
@@ -48,9 +52,10 @@ class VersionContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionManifest:
-    """The content of `manifests/PIPELINE/JOB/NUMBER.json`. `version` is the record as it was committed, with
-    its fingerprint and the versions that it was made from. `contents` is None if the files were not listed.
-    `provenance` is None if the inputs of the fingerprint are unknown."""
+    """The content of the file `manifests/PIPELINE/JOB/NUMBER.json`. `version` is the record of the version
+    as it was committed, with its fingerprint and the versions that it was made from. `contents` is None if
+    the files of the version were not listed. `provenance` is None if the inputs of the fingerprint are
+    unknown."""
 
     format: int
     gridmill: str
@@ -61,10 +66,12 @@ class VersionManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AliasMove:
-    """A line of `manifests/PIPELINE/JOB/aliases.jsonl`: after this move, `alias` meant `after`.
+    """A line of the file `manifests/PIPELINE/JOB/aliases.jsonl`: after this move, `alias` named the version
+    `after`.
 
-    `before` and `after` are a version (`weather/lstm@3`), `best by METRIC`, or empty for none. `time` is in
-    Unix seconds. `by` is a run, an import, or the Unix user of the control node.
+    `before` and `after` are a version (`weather/lstm@3`), `best by METRIC`, or empty if the alias named no
+    version. `time` is the time of the move in Unix seconds. `by` is a run, an import, or the Unix user of
+    the control node that moved the alias.
     """
 
     time: float
@@ -76,35 +83,37 @@ class AliasMove:
 
 
 def manifest_uri(name: str, number: int) -> str:
-    """The URI of the manifest of version `number` of `name` (`pipeline/job`), below the storage root."""
+    """Return the URI of the manifest of version `number` of `name` (`pipeline/job`), below the storage
+    root."""
     return f"{MANIFESTS}/{name}/{number}.json"
 
 
 def moves_uri(name: str) -> str:
-    """The URI of the moves of the aliases of `name`, below the storage root."""
+    """Return the URI of the file with the moves of the aliases of `name`, below the storage root."""
     return f"{MANIFESTS}/{name}/aliases.jsonl"
 
 
 def contents_uri(output_uri: str) -> str:
-    """The URI at which an attempt that writes to `KIND/PIPELINE/JOB/ATTEMPT` lists its output files, until
-    the version is committed. The name tells `gridmill clean` to which attempt the list belongs."""
+    """Return the URI at which an attempt that writes to `KIND/PIPELINE/JOB/ATTEMPT` lists its output files,
+    until the version is committed. From the name of the list, `gridmill clean` finds the attempt to which
+    the list belongs."""
     _, pipeline, job, attempt = output_uri.split("/")
     return f"{MANIFESTS}/{pipeline}/{job}/.{attempt}.draft"
 
 
 def version_uri(output: Output) -> str:
-    """The URI of a version of a table at a farm, in a folder of its own: the farm makes it once and never
-    changes it."""
+    """Return the URI of a version of a table at a farm, which is in its own folder: the farm writes this
+    folder once and never changes it."""
     return f"{_VERSIONS}/{output.uri}@{output.table_version}"
 
 
 def lies_alone(uri: str) -> bool:
-    """Whether a table's folder has only one version."""
+    """Return whether the folder of a table contains only one version."""
     return uri.startswith(f"{_VERSIONS}/")
 
 
 class FileProblemKind(StrEnum):
-    """The kinds of problems of a stored file."""
+    """The kinds of problems that a stored file can have."""
 
     MISSING = "missing"
     CHANGED = "changed"
@@ -113,14 +122,15 @@ class FileProblemKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
-    """A file of a version that differs from its manifest. `path` is the path in the manifest."""
+    """A file of a version that differs from its entry in the manifest. `path` is the path of the file in the
+    manifest."""
 
     path: str
     kind: FileProblemKind
 
     @property
     def text(self) -> str:
-        """The problem as text: `rows.parquet was changed`."""
+        """The problem of the file as text. An example is `rows.parquet was changed`."""
         match self.kind:
             case FileProblemKind.MISSING:
                 return f"{self.path} is missing"
@@ -130,18 +140,19 @@ class FileProblem:
 
 
 def problem_text(problems: Sequence[FileProblem]) -> str:
-    """A text about the first of the problems."""
+    """Return a text about the first of the problems."""
     more = f" and {len(problems) - _MOST_TOLD} more" if len(problems) > _MOST_TOLD else ""
     return ", ".join(one.text for one in problems[:_MOST_TOLD]) + more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationResult:
-    """The result of reading the whole content of a version: `files` were read, and `file_problems` found.
+    """The result of a check of the whole content of a version. `files` is the number of files that were
+    read, and `file_problems` are the problems that were found.
 
-    `problem` is the reason why nothing was compared, or the problem of the manifest. `known` means that the
-    version has a list of its files. A version from before manifests existed has no list, which is not an
-    error.
+    `problem` is the reason why no file was compared, or the problem of the manifest. `known` means that the
+    version has a list of its files. A version that was made before manifests existed has no list of its
+    files, which is not an error.
     """
 
     version: str

@@ -1,4 +1,5 @@
-"""Views that the user interfaces show: records joined for a reader, computed on request, never stored."""
+"""This module has the views that the user interfaces show: records that are joined for a reader, computed
+when a client requests them, and never stored."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -21,9 +22,9 @@ from gridmill.domain.usage import DiskSpace
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartView:
     """A part of a job: the node of its newest attempt (empty before the first attempt), the exit code and
-    seconds of that attempt (None before its end), all attempts of the part, oldest first, the reason why it
-    waits, and the body of the newest progress event. The job's `message` has the last output of a command on
-    a node, and the reason of its failure."""
+    seconds of that attempt (None before its end), all attempts of the part, oldest first, the reason why the
+    part waits, and the body of its newest progress event. The `message` of the part's job has the last
+    output of a command on a node, and the reason of its failure."""
 
     job: JobRun
     node: str = ""
@@ -36,11 +37,13 @@ class PartView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job of a run. `why` is the reason why the job waits; this includes a started job whose site does not
-    answer or whose data cannot be transferred. `progress` is the body of the newest progress event. `metrics`
-    has the newest value of each metric. `attempts` are oldest first; for a gang only rank 0, which represents
-    all ranks. `ranks` are the other ranks. `parts` are the parts of the job. Of many attempts, only the last
-    are included; of many parts, first the failed and running parts: `job` has the numbers of both."""
+    """A job of a run, as the user interfaces show it. `why` is the reason why the job waits, also for a job
+    that has started but whose site does not answer or whose data cannot be transferred. `progress` is the
+    body of the newest progress event of the job. `metrics` has the newest value of each metric. `attempts`
+    are the attempts of the job, oldest first; for a gang only the attempt of rank 0, which represents all
+    ranks. `ranks` are the attempts of the other ranks of a gang. `parts` are the parts of the job, if it
+    runs in parts. If there are many attempts, only the last are included; if there are many parts, failed
+    and running parts are included first. `job` has the total numbers of attempts and parts."""
 
     job: JobRun
     attempts: tuple[Attempt, ...] = ()
@@ -54,13 +57,15 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run and its jobs, in declaration order. Of a run with many jobs, only the most important are
-    included: first the failed and running jobs, then the waiting jobs; `counts` has the number of jobs in
-    each state, of all jobs. `critical` is the critical path; None if jobs are left out.
+    """A run and its jobs, in the order of their declaration. If a run has many jobs, only the most important
+    jobs are included: first failed and running jobs, then waiting jobs. `counts` has the number of jobs in
+    each state, for all jobs of the run. `critical` is the critical path of the run. `critical` is None if
+    jobs are left out of the view.
 
-    `version` changes with everything else in the view. A reader that sends it as `since` gets a view with
-    `unchanged` and without jobs while its view is still current. `last_event` is the id of the run's newest
-    event that the view includes (empty: none): a reader that follows the events after it misses none.
+    `version` changes whenever anything else in the view changes. If a reader sends this version as `since`
+    and its view is still current, the reader gets a view with `unchanged` and without jobs. `last_event` is
+    the id of the newest event of the run that the view includes (empty: none), so that a reader that follows
+    the events after this id misses no event.
     """
 
     run: Run
@@ -73,21 +78,23 @@ class RunView:
 
     @property
     def states(self) -> Mapping[JobState, int]:
-        """The number of jobs in each state."""
+        """Return the number of jobs in each state."""
         return self.counts or Counter(job.job.state for job in self.jobs)
 
     @property
     def left_out(self) -> int:
-        """The number of jobs that are counted and not in `jobs`."""
+        """The number of jobs that are counted but are not in `jobs`."""
         return sum(self.states.values()) - len(self.jobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionView:
-    """A version. `names` are its present names (`latest`, `best`, aliases). `lineage` are all versions that
-    it was made from, nearest first. `sources` are the sources of the sinks in the lineage, by id. `used_by`
-    are the versions that were made directly from it. `bundle` is the hash of the code that it was made with
-    (empty: Gridmill's own). `parameters` are the parameters of the run that made it."""
+    """A version of an artifact, as the user interfaces show it. `names` are the present names of the version
+    (`latest`, `best`, aliases). `lineage` has all versions from which this version was made, nearest first.
+    `sources` are the sources of the sinks in the lineage, by the id of the sink's version. `used_by` has the
+    versions that were made directly from this version. `bundle` is the hash of the code with which the
+    version was made (empty: Gridmill's own). `parameters` are the parameters of the run that made the
+    version."""
 
     artifact: Artifact
     names: tuple[str, ...] = ()
@@ -100,9 +107,9 @@ class VersionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPreview:
-    """The effects of removing `versions`, and the obstacles: `aliases` of the versions, versions that were
-    made from them (`used_by`), active runs that may use them (`running`). `already_removed` means that all of
-    them were removed before."""
+    """The effects of removing `versions`, and the facts that prevent it. These facts are the `aliases` of
+    the versions, the versions that were made from them (`used_by`), and the active runs that may use them
+    (`running`). `already_removed` means that the content of all these versions was removed earlier."""
 
     versions: tuple[str, ...]
     size_bytes: int = 0
@@ -114,9 +121,10 @@ class RemovalPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRemovalPreview:
-    """The effects of removing a run: it deletes the records of its jobs and attempts, its log lines and other
-    events, and `size_bytes` of files (its report, files of failed attempts). `versions` are the versions that
-    the run made: they are kept, without the parameters and the code version of the run."""
+    """The effects of removing a run: the removal deletes the records of its jobs and attempts, its log lines
+    and other events, and `size_bytes` of files (its report, and files of failed attempts). `versions` are
+    the versions that the run made: they are kept, but without the parameters and the code version of the
+    run."""
 
     run: str
     jobs: int
@@ -127,18 +135,21 @@ class RunRemovalPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """One job of a dry run. `wave` numbers groups of jobs that can run at the same time, from 1. `starts` and
-    `ends` are expected seconds from the start of the run (None: there are no measurements). `advice` is a
-    line on the gain of other numbers of workers; empty if nothing was measured. `problem` is the reason why
-    the job cannot run, `doubt` the reason why it may fail. `transfer` is the expected transfer to its site
-    and back (None: none). If a job may use several resources, `alternatives` are the expectations for each,
-    and `choice` is the reason for the chosen resource. `when` is as the job declares it: the times are for a
-    run without failures. `waiting` describes the files of its source that are not settled yet. `reason` is
-    why the job would execute, or that it would be restored and from which version. `most_cpus` is the number
-    of CPUs of an attempt that is alone in its pod; None: the declared number. `inferred` are sentences on
-    undeclared facts that it derives from its data. `asked` are the amounts that its site is asked for if the
-    job is alone and the site has a queue, and `request` is the same request in the syntax of the site.
-    `unchecked` is the reason why it is unknown whether the job fits there."""
+    """One job of a dry run, which plans a run without starting it. `wave` is the number (from 1) of a group
+    of jobs that can run at the same time. `starts` and `ends` are the expected seconds from the start of the
+    run to the start and the end of the job (None if there are no measurements). `advice` is a line about the
+    gain of another number of workers; empty if nothing was measured. `problem` is the reason why the job
+    cannot run, and `doubt` is the reason why it may fail. `transfer` has the data that is expected to be
+    transferred to the site of the job and back (None if there is no transfer). If a job may use several
+    resources, `alternatives` has the expected times for each resource, and `choice` is the reason why the
+    resource was chosen. `when` has the value that the job declares; the planned times are those of a run
+    without failures. `waiting` describes the files of the job's source that are not settled yet. `reason` is
+    the reason why the job would execute, or the text that it would be restored and from which version.
+    `most_cpus` is the number of CPUs of an attempt that is alone in its pod. None means that the attempt
+    gets the declared number of CPUs. `inferred` has sentences about facts that are not declared and that the
+    job derives from its data. `asked` are the amounts that Gridmill requests from the site if the job is
+    alone and the site has a queue, and `request` is the same request in the syntax of the site. `unchecked`
+    is the reason why it is unknown whether the job fits at the site."""
 
     job: str
     kind: str
@@ -168,8 +179,8 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmView:
-    """A farm that is one of the grid's sites: the status that it reports now (None: it does not answer, and
-    `problem` is the reason), and the measured route to it."""
+    """A farm that is one of the grid's sites: the status that the farm reports now (None: it does not
+    answer, and `problem` is the reason), and the measured route to the farm."""
 
     site: str
     status: FarmStatus | None = None
@@ -179,9 +190,10 @@ class FarmView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRun:
-    """The output of `gridmill plan`. `expected_seconds` is None if a job's time is not known yet. `conflict`
-    is the reason why the run would be refused as a whole. `unchecked` are the jobs that were not checked
-    against data, each with the reason (`JOB: WHY`)."""
+    """The plan of a run that was not started, which `gridmill plan` prints. `expected_seconds` is None if
+    the time of a job is not known yet. `conflict` is the reason why the control node would refuse the whole
+    run. `unchecked` has the jobs that were not checked against their data, each with the reason (`JOB:
+    WHY`)."""
 
     pipeline: str
     jobs: tuple[PlannedJob, ...]
@@ -193,7 +205,7 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleView:
-    """A schedule, its next due times (Unix seconds), and the reason why it waits, if it does."""
+    """A schedule with its next due times (Unix seconds), and the reason why it waits, if it waits."""
 
     schedule: Schedule
     next: tuple[float, ...] = ()
@@ -201,14 +213,14 @@ class ScheduleView:
 
     @property
     def name(self) -> str:
-        """The pipeline's name."""
+        """The name of the pipeline of the schedule."""
         return self.schedule.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientView:
-    """A client of a control node on its machine: its process, its command line, and the runs that are stopped
-    when it ends."""
+    """A client of a control node on its machine: the process of the client, its command line, and the runs
+    that are stopped when the client ends."""
 
     pid: int
     command: str
@@ -217,10 +229,11 @@ class ClientView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
-    """The control node itself. `problems` are its lasting problems, such as a site that does not answer or a
-    job that waits for room. `disks` are the file systems of the home and the storage root. `evicted_bytes`
-    were deleted there since the start because space was short. `embedded` means that the control node ends
-    with the last of its `clients`."""
+    """The state of the control node, as the user interfaces show it. `problems` are problems of the control
+    node that last for some time, such as a site that does not answer or a job that waits for room. `disks`
+    are the file systems of the home and of the storage root. `evicted_bytes` is the number of bytes that
+    were deleted there since the control node started, because disk space was short. `embedded` means that
+    the control node ends when the last of its `clients` ends."""
 
     version: str
     home: str
