@@ -36,7 +36,8 @@ def _source_towards(host: str, port: int) -> str:
 
 
 def interface_of(address: str) -> str:
-    """The network interface that has this IPv4 address; empty if there is none."""
+    """Returns the name of the network interface with this IPv4 address, or an empty text if there is
+    none."""
     try:
         wanted = socket.inet_aton(address)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -54,7 +55,7 @@ def _has(probe: socket.socket, interface: str, wanted: bytes) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Whether no program on this host listens at that TCP port."""
+    """Returns whether no program on this host listens at this TCP port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,8 @@
-"""Judges how an attempt ended from its exit status and the pod's observations; counts out-of-memory kills.
+"""Determines how an attempt ended, from its exit status and from the pod's observations. The module also
+counts processes that were killed because of memory.
 
-The judgement is a pure function. The kills are counted by the cgroup in which a batch system holds the pod,
-and by the machine.
+The outcome of an attempt is computed by a pure function. Killed processes are counted for the cgroup in
+which a batch system runs the pod, and for the whole machine.
 """
 
 import signal
@@ -28,7 +29,7 @@ TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
 
 
 class MemoryShortage(Enum):
-    """Shows which memory was short when the kernel or the pod killed a process of an attempt."""
+    """Shows which memory limit was exceeded when the kernel or the pod killed a process of an attempt."""
 
     ATTEMPT = "attempt"  # it needed more than its own limit
     POD = "pod"  # it was within its limit, but the pod of its resource was not
@@ -37,13 +38,14 @@ class MemoryShortage(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnding:
-    """The pod's observations of an end.
+    """The pod's observations about the end of an attempt.
 
-    `status` is from wait(); None if the process never started or the status is unknown. `shortage`: one of
-    its processes was killed because of memory. `ignored_term`: it was killed because it did not end within
-    the grace after SIGTERM. `ended_for` is the outcome if it was ended because of its files. `reported` is
-    the outcome.json that the job's own process wrote; a command writes none unless it could not be started.
-    `trouble` is an error of the pod itself.
+    `status` is the status from wait(), or None if the process never started or the status is unknown.
+    `shortage` is set if a process of the attempt was killed because of memory. `ignored_term` is true if the
+    attempt was killed because it did not end within the grace period after SIGTERM. `ended_for` is the
+    outcome if the attempt was ended because of the files that it wrote. `reported` is the content of
+    outcome.json, which the process of the job wrote. A command writes this file only if its program could
+    not be started. `trouble` is an error of the pod itself.
     """
 
     status: int | None
@@ -109,8 +111,9 @@ def _by_status(ending: AttemptEnding, code: int | None) -> AttemptOutcome:
 
 
 def _with_files(ending: AttemptEnding, left: CollectedFiles) -> AttemptOutcome:
-    """For a rank of a gang, only reports problems with the files. Other ranks may still write, and the last
-    rank decides (`scheduler.gang_results`)."""
+    """Returns the outcome with the problems of the output files. For a rank of a gang, it adds only problems
+    with the files and no notes. Other ranks of the gang may still write files, and the control node judges
+    the files after the last rank (`scheduler.gang_results`)."""
     if left.problem and not ending.in_gang:
         return _failed(Cause.OUTPUT, left.problem, left.hint)
     return AttemptOutcome(
@@ -140,8 +143,8 @@ def _memory(ending: AttemptEnding) -> AttemptOutcome:
 
 
 def _others_short(ending: AttemptEnding, shortage: MemoryShortage) -> AttemptOutcome:
-    """The outcome if other jobs exhausted the memory. It is retried unchanged, and its size is not learned
-    from it."""
+    """Returns the outcome of an attempt whose memory was exhausted by other jobs. Such an attempt is retried
+    with the same size, and its memory use is not used for estimates."""
     whose = "the pod of its resource" if shortage is MemoryShortage.POD else "the machine"
     used = show_bytes(ending.use.peak_memory_bytes)
     limit = f" of its {show_bytes(ending.memory_limit)}" if ending.memory_limit else ""
@@ -154,24 +157,25 @@ def _failed(cause: Cause, message: str, hint: str = "") -> AttemptOutcome:
 
 
 def port_in_use(port: int) -> AttemptOutcome:
-    """The outcome of a rank that could not start. The gang starts again with other ports."""
+    """Returns the outcome of a rank that could not start because its port is in use. The gang is then
+    started again with other ports."""
     return AttemptOutcome(
         state=AttemptState.LOST, cause=Cause.LOST, message=f"another program took port {port} of its host"
     )
 
 
 def was_terminated(status: int | None) -> bool:
-    """Whether it ended by SIGTERM, or is a shell that reports this for its command."""
+    """Returns whether the process ended by SIGTERM, or is a shell that reports this for its command."""
     return status is not None and (status & 0x7F == signal.SIGTERM or status >> 8 == 128 + signal.SIGTERM)
 
 
 def was_killed(status: int | None) -> bool:
-    """Whether it ended by SIGKILL, or is a shell that reports this for its command."""
+    """Returns whether the process ended by SIGKILL, or is a shell that reports this for its command."""
     return status is not None and (status & 0x7F == _KILLED or status >> 8 == 128 + _KILLED)
 
 
 def describe(status: int) -> str:
-    """A wait status in words: `killed by SIGSEGV`, `ended with exit code 3`."""
+    """Describes a status of wait() in words, for example `killed by SIGSEGV` or `ended with exit code 3`."""
     code = _exit_code(status)
     return f"killed by {_signal_name(status & 0x7F)}" if code is None else f"ended with exit code {code}"
 
@@ -188,8 +192,8 @@ def _signal_name(number: int) -> str:
 
 
 def _shell_note(code: int) -> str:
-    """The meaning of a shell's exit code: 128 + N if signal N killed its command, 127 if the command does not
-    exist."""
+    """Returns the meaning of a shell's exit code: 128 + N means that signal N killed its command, and 127
+    means that the command does not exist."""
     if 128 < code < 128 + 65:
         return f" (a program in it was killed by {_signal_name(code - 128)})"
     return {126: " (a command could not be executed)", 127: " (a command was not found)"}.get(code, "")
@@ -197,31 +201,33 @@ def _shell_note(code: int) -> str:
 
 _VMSTAT = Path("/proc/vmstat")
 _NO_LIMIT = 2**62
-"""Version 1 shows a number near 2**63 if there is no limit."""
+"""If there is no limit, cgroup version 1 shows a number near 2**63 as the limit."""
 
 
 def outer_oom_kills() -> int:
-    """How many processes of this process's cgroup were killed because of memory; 0 if it is unknown."""
+    """Returns how many processes in the cgroup of this process were killed because of memory, or 0 if the
+    number is unknown."""
     file = _counter()
     return _oom_kills(file) if file is not None else 0
 
 
 def machine_oom_kills() -> int:
-    """How many processes of the machine were killed because of memory since it booted; 0 if it is unknown."""
+    """Returns how many processes of the machine were killed because of memory since the machine started, or
+    0 if the number is unknown."""
     return _oom_kills(_VMSTAT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterGroup:
-    """The limit of the cgroup that contains the pod, and whether it ever ran out of memory at that limit
-    (None: the kernel does not report it)."""
+    """The memory limit of the cgroup that contains the pod, and whether this cgroup ever ran out of memory
+    at its limit (None if the kernel does not report it)."""
 
     limit_bytes: int
     was_full: bool | None
 
 
 def outer_group() -> OuterGroup | None:
-    """The nearest cgroup that contains the pod and has a limit; None if there is none."""
+    """Returns the nearest cgroup that contains the pod and has a memory limit, or None if there is none."""
     counter = _counter()
     if counter is None:
         return None

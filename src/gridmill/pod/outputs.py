@@ -1,9 +1,11 @@
-"""Collects the output folder of a command so that it can be stored: a version has only files and folders.
+"""Collects the output folder of a command so that it can be stored. The stored version contains only files
+and folders.
 
-A link is replaced with its target if the target belongs to the attempt (its output, its work folder, its
-checkpoints) or to a version that it reads. Other targets may change or vanish after the attempt. Sockets,
-pipes and devices are useless after their process has ended, so they are removed and the log reports it. A
-small output is collected at once, a large one by a process beside the pod's loop.
+A link is replaced with its target if the target belongs to the attempt (to its output, its work folder or
+its checkpoints) or to a version that the attempt reads. Links to other targets are refused, because these
+targets may change or disappear after the attempt. Sockets, pipes and devices are useless after their process
+has ended. They are removed, and the log reports it. A small output is collected at once. A large output is
+collected by a separate process while the pod's loop continues.
 """
 
 import os
@@ -34,15 +36,15 @@ from gridmill.transfer.verify import find_troubles, repair_hint, seal, seal_agai
 _DRAFT = ".gridmill-copy-"
 _MOST_COPIED = 1_000_000
 _FEW, _LITTLE_BYTES = 200, 1 << 20
-"""Outputs up to this size are hashed at once, which takes some milliseconds."""
+"""Outputs up to this size are hashed in the pod's loop, which takes some milliseconds."""
 _COPY = "Write the file itself to the output, for example with `cp -L`."
 _EMPTY = 'Keep the folder and delete only its content: `rm -rf "$GRIDMILL_OUTPUT"/*`.'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedFiles:
-    """The files to store. `problem` is the reason if they cannot be stored; `notes` are lines for the job's
-    log."""
+    """The files that will be stored. `problem` is the reason if the files cannot be stored, and `notes` are
+    lines for the job's log."""
 
     files: int = 0
     size_bytes: int = 0
@@ -53,14 +55,15 @@ class CollectedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFolders:
-    """The folders of a command's files.
+    """The folders that contain the files of a command.
 
-    `output` is the output folder. `excluded` are other folders that only its attempts write to; the first
-    belongs to this rank alone. `inputs` are the folders of the versions that it reads. `wanted` are its
-    declared outputs. `shared` are inputs that may be shared with other readers; `root` is the storage root
-    with them. All ranks of a gang share `output`; `others` means that other ranks may still write there.
-    `listed` is the file that gets the list of files with hashes. For a gang (`of_gang`) the control node
-    checks again which files exist.
+    `output` is the output folder of the command. `excluded` are other folders to which only attempts of this
+    command write. The first of them belongs to this rank alone. `inputs` are the folders of the versions
+    that the command reads. `wanted` are the outputs that the command declares. `shared` are inputs that may
+    be shared with other readers, and `root` is the storage root that contains these inputs. All ranks of a
+    gang share `output`, and `others` is true if other ranks may still write to it. `listed` is the path of a
+    file, to which the list of output files with their hashes is written. For a gang (`of_gang`), the control
+    node checks again which files exist.
     """
 
     output: Path
@@ -75,7 +78,7 @@ class OutputFolders:
 
 
 def left_by(order: AttemptOrder, work: Path) -> OutputFolders:
-    """The folders of a command's attempt."""
+    """Returns the folders of a command's attempt."""
     return OutputFolders(
         output=below(order.root, order.output_uri),
         excluded=(work, below(order.root, order.checkpoint_uri)) if order.checkpoint_uri else (work,),
@@ -97,13 +100,15 @@ def _shared(order: AttemptOrder) -> Iterator[Artifact]:
 
 
 def _versions(order: AttemptOrder) -> Iterator[Path]:
-    """The folders of the inputs. An input that the attempt got may be a link to such a folder."""
+    """Yields the folders of the inputs. An input that was made for the attempt may be a link to the folder
+    of a version."""
     uris = (entry.artifact.output.uri for entry in order.inputs)
     return (below(order.root, uri) for uri in uris if uri)
 
 
 def look(left: OutputFolders, most: int) -> CollectedFiles | None:
-    """The files to store if a quick look suffices: few files and no links to replace. Otherwise None."""
+    """Returns the files to store if a quick check is sufficient, because there are few files and no links to
+    replace. Otherwise None."""
     try:
         if left.shared:
             return None
@@ -122,7 +127,7 @@ def look(left: OutputFolders, most: int) -> CollectedFiles | None:
 
 
 def collect(left: OutputFolders) -> CollectedFiles:
-    """The files to store, after links were replaced. It may take long."""
+    """Replaces links in the output and returns the files to store. The call may take long."""
     try:
         _check_shared(left)
         _check_folder(left.output)
@@ -136,7 +141,7 @@ def collect(left: OutputFolders) -> CollectedFiles:
 
 
 def _check_shared(left: OutputFolders) -> None:
-    """Raises InputError if a version that the job read in place was changed meanwhile."""
+    """Raises InputError if a version that the job read at its stored place was changed during the job."""
     for version in left.shared:
         seal_again(left.root, version)
         problems = find_troubles(left.root, version)
@@ -163,8 +168,8 @@ def _check_folder(folder: Path) -> None:
 
 
 def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
-    """All entries below except folders; links are not followed. Raises OSError for a folder that cannot be
-    read."""
+    """Yields all entries below the folder except folders. Links are not followed. Raises OSError if a folder
+    cannot be read."""
     with os.scandir(folder) as found:
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
@@ -192,10 +197,10 @@ def _counted(
 
 
 def _listed(left: OutputFolders, collected_files: CollectedFiles) -> CollectedFiles:
-    """The same result, after the files were listed with their hashes.
+    """Lists the output files with their hashes, and returns the collected files with the result of this.
 
-    Each rank of a gang lists the files that it sees at its end, and reads only files that no other rank has
-    read.
+    Each rank of a gang lists the files that exist when it ends, and hashes only files that no other rank has
+    hashed.
     """
     if left.listed is not None and collected_files.files and not collected_files.problem:
         listed_contents = read_contents(left.listed) or NOTHING
@@ -217,7 +222,7 @@ def _present_text(found: set[str]) -> str:
 
 
 class _OutputScan:
-    """One pass over the links and special files of an output."""
+    """Processes the links and the special files of an output once."""
 
     def __init__(self, left: OutputFolders) -> None:
         self._left = left
@@ -227,7 +232,8 @@ class _OutputScan:
         self._made = 0
 
     def run(self) -> Iterator[str]:
-        """Replaces links and removes special files. Returns lines for the log. Raises InputError, OSError."""
+        """Replaces links with their targets, and removes special files. Returns lines for the log of the
+        job. Raises InputError, OSError."""
         replaced = 0
         for entry in [one for one in _entries(self._left.output) if _is_odd(one)]:
             path = Path(entry.path)
@@ -243,8 +249,8 @@ class _OutputScan:
         return os.path.relpath(path, self._left.output)
 
     def _replace(self, link: Path) -> bool:
-        """Replaces the link with its target in one step. Returns False if another rank will do this at its
-        end."""
+        """Replaces the link with its target in one atomic step. Returns False if another rank of the gang
+        will replace the link when it ends."""
         target = self._target(link)
         if self._left.others and not target.is_relative_to(self._own[0]):
             return False
@@ -261,7 +267,7 @@ class _OutputScan:
         return True
 
     def _target(self, link: Path) -> Path:
-        """The final target of the link. Raises InputError for a target that cannot be stored."""
+        """Returns the final target of the link. Raises InputError if the target cannot be stored."""
         what = f"the output has a link {self._name(link)} to {os.readlink(link)}"
         try:
             target = Path(os.path.realpath(link, strict=True))
@@ -276,8 +282,8 @@ class _OutputScan:
         return target
 
     def _copy(self, source: Path, target: Path, trail: tuple[Path, ...]) -> None:
-        """Copies a file or folder. `trail` are the real folders that contain this copy; a link to one of them
-        is refused."""
+        """Copies a file or a folder. `trail` are the real folders that contain this copy. A link to one of
+        these folders is refused, because the copy would never end."""
         self._made += 1
         if self._made > _MOST_COPIED:
             raise InputError(f"links in the output lead to more than {_MOST_COPIED} files", hint=_COPY)
@@ -299,8 +305,8 @@ class _OutputScan:
                 self._copy(real, target / entry.name, (*trail, real))
 
     def _copy_file(self, source: Path, target: Path) -> None:
-        """Makes a hard link if the file belongs to the attempt alone, because it takes no space. Otherwise
-        copies it."""
+        """Makes a hard link if the file belongs only to the attempt, because a hard link takes no space.
+        Otherwise the file is copied."""
         mine = _is_in(source, self._own) and source.stat().st_nlink == 1
         if mine or source.is_relative_to(self._output):
             try:
@@ -315,14 +321,14 @@ def _is_in(path: Path, places: Iterable[Path]) -> bool:
 
 
 _AT_ONCE = 2_000
-"""Up to this many files are counted in the loop itself, which takes some milliseconds."""
+"""Up to this number of files are counted in the loop of the pod, which takes some milliseconds."""
 _FILE = "collected.json"
 _FIRST_FREE = 3
 
 
 class OutputCollection:
-    """Collects the output of one attempt, whose folder is `folder`. `pid` is the process that works on it (0:
-    none)."""
+    """Collects the output of one attempt. `folder` is the folder of the attempt. `pid` is the id of the
+    process that collects the output, or 0 if there is none."""
 
     def __init__(self, left: OutputFolders, folder: Path) -> None:
         self.pid = 0
@@ -340,12 +346,12 @@ class OutputCollection:
             )
 
     def cancel(self) -> None:
-        """Ends the process that works on it. Nothing is stored then."""
+        """Ends the process that collects the output. Nothing is stored in this case."""
         if self.pid:
             processes.send([self.pid], signal.SIGKILL)
 
     def collected(self) -> CollectedFiles | None:
-        """The files to store; None while the process works on them."""
+        """Returns the files to store, or None while the process is still collecting them."""
         if self._found is None:
             ended = processes.stat(self.pid) is None
             self._found = _read(self._file)
@@ -357,7 +363,8 @@ class OutputCollection:
 
 
 def _work(left: OutputFolders, file: Path, parent: int) -> None:
-    """The main function of the process. It keeps nothing of the pod open and ends with the pod."""
+    """The main function of the process that collects the output. This process closes all files of the pod
+    and ends when the pod ends."""
     os.setsid()
     os.closerange(_FIRST_FREE, os.sysconf("SC_OPEN_MAX"))
     settle((), parent)

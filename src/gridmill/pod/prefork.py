@@ -1,8 +1,8 @@
-"""Forks a process ahead of time, already in its own cgroup, which becomes the next command.
+"""Forks a process in advance and puts it into its own cgroup. The process later becomes the next command.
 
-Entering a cgroup waits for a grace period of the kernel (some 7 ms), and forking copies page tables. Both
-happen while no job waits for them. One spare process is kept; the further commands of a burst are forked when
-they come.
+Entering a cgroup takes about 7 ms, because it waits for a grace period of the kernel. Forking must copy page
+tables. Forking in advance does both steps while no job waits for them. One spare process is kept. If several
+commands start at the same time, processes for the other commands are forked when these commands start.
 """
 
 import os
@@ -20,33 +20,35 @@ from gridmill.pod.launch import Launch, Pipes, apply_launch, fork, receive, send
 from gridmill.pod.limits import PodLimits
 
 _FAILURES = 3
-"""After this many spares in a row died while they waited, no more are made."""
+"""If this many spare processes in a row died while they waited, no more spare processes are made."""
 
 Become = Callable[[Launch], NoReturn]
-"""Turns the waiting process into the job of the launch."""
+"""A function that turns the waiting process into the job of the launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreforkedProcess:
-    """A preforked process that waits for a job, and its cgroup (None without cgroups)."""
+    """A process that was forked in advance and waits for a job, and its cgroup (None if there are no
+    cgroups)."""
 
     pid: int
     group: AttemptGroup | None
     link: socket.socket
 
     def launch(self, launch: Launch, pipes: Pipes) -> None:
-        """Turns the process into the job. Raises OSError if the process does not exist any more."""
+        """Turns the waiting process into the job. Raises OSError if the waiting process does not exist any
+        more."""
         with self.link:
             send(self.link, launch, pipes)
 
     def discard(self) -> None:
-        """Ends the process; the pod's loop reaps it like any child."""
+        """Ends the waiting process. The loop of the pod reaps it like any other child."""
         self.link.close()
 
 
 class PreforkPool:
-    """The preforked processes. The pod's loop owns them: it calls `refill` when nothing else waits, and
-    `died` after it reaped one."""
+    """The processes that were forked in advance. The loop of the pod calls `refill` when it has nothing else
+    to do, and `died` after it reaped a waiting process."""
 
     def __init__(self, limits: PodLimits, become: Become) -> None:
         self._limits, self._become = limits, become
@@ -56,16 +58,16 @@ class PreforkPool:
 
     @property
     def pid(self) -> int:
-        """The pid of the waiting process (0: none)."""
+        """The process id of the waiting process, or 0 if there is none."""
         return self._spare.pid if self._spare is not None else 0
 
     @property
     def wanted(self) -> bool:
-        """True if a process should be made now."""
+        """True if a spare process should be made now."""
         return self._spare is None and self._failures < _FAILURES
 
     def take(self) -> PreforkedProcess | None:
-        """Takes the spare, which then belongs to the caller."""
+        """Returns the spare process, which then belongs to the caller."""
         spare, self._spare = self._spare, None
         return spare
 
@@ -86,7 +88,7 @@ class PreforkPool:
         self._spare = PreforkedProcess(pid=pid, group=group, link=ours)
 
     def died(self) -> None:
-        """Called after the waiting process was reaped."""
+        """Must be called after the waiting process was reaped."""
         spare = self.take()
         if spare is not None:
             self._failures += 1
@@ -109,7 +111,7 @@ class PreforkPool:
 
 
 def _wait(link: socket.socket, joins: tuple[str, ...], parent: int, become: Become) -> None:
-    """The main function of the waiting process: it first does everything that does not depend on the job."""
+    """The main function of the waiting process. It first does all steps that do not depend on the job."""
     os.setsid()
     _close_others(link.fileno())
     settle(joins, parent)
@@ -122,6 +124,6 @@ def _wait(link: socket.socket, joins: tuple[str, ...], parent: int, become: Beco
 
 
 def _close_others(keep: int) -> None:
-    """Closes the pipes of other attempts and the pod's files."""
+    """Closes the pipes of other attempts and the files of the pod in this process."""
     os.closerange(3, keep)
     os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))

@@ -1,6 +1,6 @@
-"""Reads /proc: which processes live, their start times, parents and environments.
+"""Reads from /proc which processes are alive, and their start times, parents and environments.
 
-Without /proc (macOS) process trees are unknown and only process groups can be signalled.
+Without /proc (on macOS), process trees are unknown, and only process groups can be signalled.
 """
 
 import os
@@ -15,7 +15,8 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStat:
-    """A process. `started` is in clock ticks since boot. Together with the pid it is unique."""
+    """The state of a process. `started` is the start of the process in clock ticks since boot. The start
+    time and the process id together identify a process."""
 
     pid: int
     state: str
@@ -26,7 +27,8 @@ class ProcessStat:
 
 
 def stat(pid: int) -> ProcessStat | None:
-    """The process; None if it does not exist or is a zombie (dead, waiting to be reaped)."""
+    """Returns the process, or None if it does not exist or is a zombie (it has ended and waits to be
+    reaped)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -46,13 +48,14 @@ def stat(pid: int) -> ProcessStat | None:
 
 
 def started(pid: int) -> int:
-    """The start of the process in ticks since boot; 0 if it does not exist or the start is unknown."""
+    """Returns the start of the process in ticks since boot, or 0 if the process does not exist or its start
+    is unknown."""
     status = stat(pid)
     return status.started if status else 0
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Whether the process of that pid lives and started then (0: any start)."""
+    """Returns whether the process with this id is alive and started at `start` (0 for any start time)."""
     if PROC.is_dir():
         status = stat(pid)
         return status is not None and start in (0, status.started)
@@ -66,7 +69,7 @@ def is_alive(pid: int, start: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """Its direct children, zombies included; [] if the process does not exist."""
+    """Returns the direct children of the process, including zombies, or [] if the process does not exist."""
     result: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -78,7 +81,7 @@ def children(pid: int) -> list[int]:
 
 
 def tree(roots: Iterable[int]) -> list[int]:
-    """The processes and all their descendants, parents first."""
+    """Returns these processes and all their descendants. Parents come before their children."""
     pids: dict[int, None] = {}
     waiting = list(roots)
     while waiting:
@@ -90,7 +93,7 @@ def tree(roots: Iterable[int]) -> list[int]:
 
 
 def environ_has(pid: int, entry: str) -> bool:
-    """True when the process was started with `NAME=value` in its environment."""
+    """Returns True if the process was started with `NAME=value` in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return entry.encode() in file.read().split(b"\0")
@@ -99,7 +102,8 @@ def environ_has(pid: int, entry: str) -> bool:
 
 
 def marked(entry: str) -> list[int]:
-    """Every living process with that entry in its environment. Reads all of /proc: not for hot paths."""
+    """Returns every living process that has this entry in its environment. The function reads all of /proc,
+    so it must not be called often."""
     try:
         pids = [int(name) for name in os.listdir(PROC) if name.isdigit()]
     except OSError:
@@ -108,7 +112,7 @@ def marked(entry: str) -> list[int]:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Signals each process. A process that does not exist is fine."""
+    """Sends a signal to each process. Processes that do not exist are ignored."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -117,7 +121,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def send_group(group: int, number: signal.Signals) -> None:
-    """Signals a process group. A group that does not exist is fine."""
+    """Sends a signal to a process group. A process group that does not exist is ignored."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

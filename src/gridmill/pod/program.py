@@ -1,8 +1,10 @@
-"""Prepares `command` jobs and built-in jobs that run a project's code: environment, folder, program.
+"""Prepares `command` jobs, and built-in jobs that run the code of a project: their environment, folder and
+program.
 
-Built-in jobs with foreign code are custom trainings, and predictions by models that need their own code. The
-job itself is code of Gridmill. It gets a private copy of the project's code, and an environment for each
-requirements file. The interpreters of these environments are in GRIDMILL_PYTHONS.
+Built-in jobs that run the code of a project are custom trainings, and predictions with models that need
+their own code. The code of the built-in job itself is part of Gridmill. Such a job gets a private copy of
+the project's code, and a Python environment for each requirements file. The variable GRIDMILL_PYTHONS
+contains the interpreters of these environments.
 """
 
 import json
@@ -35,28 +37,29 @@ INHERITED = (
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "XDG_RUNTIME_DIR"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-"""The variables of Gridmill's environment that a command gets, besides LC_* and Slurm's. The list protects
-credentials."""
+"""The variables of Gridmill's environment that a command gets, in addition to the variables LC_* and the
+variables of Slurm. The list protects credentials: other variables are not passed on."""
 
 GPU_SHARE = "GRIDMILL_GPU_SHARE"
-"""The job's share of its GPU, if it does not have all of it."""
+"""The variable with the job's share of its GPU. It is set if the job does not have the whole GPU."""
 _OF_SHARE = 0.9
-"""The part of its share that JAX allocates at once. Contexts and kernels of all jobs on the GPU need the
-rest."""
+"""JAX allocates this fraction of the job's GPU share when it starts. The contexts and kernels of all jobs on
+the GPU need the remaining memory."""
 
 GLOO = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The program to execute, and its folder."""
+    """The program that a command executes, and the folder in which it runs."""
 
     argv: tuple[str, ...]
     cwd: Path
 
 
 def markers(order: AttemptOrder, pod_folder: Path) -> dict[str, str]:
-    """The variables that every process of an attempt has. The last two help to find the process."""
+    """Returns the variables that every process of an attempt has. The last two variables make it possible to
+    find the processes of the attempt."""
     return {
         "GRIDMILL_RUN": order.run_id,
         "GRIDMILL_JOB": order.job.name,
@@ -67,10 +70,10 @@ def markers(order: AttemptOrder, pod_folder: Path) -> dict[str, str]:
 
 
 def devices(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
-    """The variables for threads and GPUs.
+    """Returns the variables for threads and GPUs.
 
-    The numbers in the order count the GPUs of the pod. Raises InputError for a gang whose workers would share
-    a GPU.
+    The GPU numbers in the order are indexes into the list of the pod's GPUs. Raises InputError for a gang
+    whose workers would share a GPU.
     """
     own = [name for name in base.get(POD_GPUS, "").split(",") if name]
     names = [own[index] if index < len(own) else str(index) for index in _gpus(order)]
@@ -90,8 +93,8 @@ def devices(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def _share(share: float) -> dict[str, str]:
-    """The variables that keep libraries from allocating all memory of a shared GPU. Gridmill's own libraries
-    read the first."""
+    """Returns the variables that prevent libraries from allocating all the memory of a shared GPU.
+    Gridmill's own libraries read the first of these variables."""
     if share == 1:
         return {}
     return {
@@ -102,26 +105,26 @@ def _share(share: float) -> dict[str, str]:
 
 
 def _gpus(order: AttemptOrder) -> tuple[int, ...]:
-    """The GPU numbers of the job. A rank of a gang gets the GPUs of all ranks on its host, and uses its own
-    by its local rank, like torchrun."""
+    """Returns the GPU numbers of the job. A rank of a gang gets the GPUs of all ranks on its host. It
+    selects its own GPU by its local rank, as with torchrun."""
     if order.gang is None:
         return order.gpu_indices
     return tuple(gpu for member in order.gang.local_members for gpu in member.gpus)
 
 
 def rank_variables(order: AttemptOrder, base: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a gang's rank; empty for any other job."""
+    """Returns the variables of a rank of a gang, or an empty mapping for any other job."""
     if order.gang is None:
         return {}
     return {**gang_environment(order.gang), **_gloo(order.gang, base)}
 
 
 def _gloo(gang: Gang, base: Mapping[str, str]) -> dict[str, str]:
-    """The network interface for gloo.
+    """Returns the variable that sets the network interface for gloo.
 
-    By default gloo listens at the address of the host's own name, which other hosts often cannot reach
-    (Debian's is 127.0.1.1). This is the interface that they reach, or the one that the owner of the machine
-    set.
+    By default, gloo listens at the address of the host's own name. Other hosts often cannot reach this
+    address (on Debian it is 127.0.1.1). The returned interface is the interface that other hosts reach, or
+    the interface that the owner of the machine set.
     """
     if len({member.address for member in gang.members}) == 1:
         return {}
@@ -132,8 +135,8 @@ def _gloo(gang: Gang, base: Mapping[str, str]) -> dict[str, str]:
 def command_environment(
     order: AttemptOrder, *, base: Mapping[str, str], work: Path, pod_folder: Path
 ) -> dict[str, str]:
-    """The environment of a command. Variables that the job declares replace all except Gridmill's own names.
-    Raises InputError for a variable that cannot be set."""
+    """Returns the environment variables of a command. Variables that the job declares replace all other
+    variables, except Gridmill's own. Raises InputError if a variable cannot be set."""
     spec = _spec(order)
     check_env(spec.env, in_gang=order.gang is not None)
     kept = inherited(base, pip=spec.environment is not None)
@@ -160,8 +163,8 @@ def _checkpoints(order: AttemptOrder) -> dict[str, str]:
 
 
 def inherited(base: Mapping[str, str], *, pip: bool) -> dict[str, str]:
-    """The variables of Gridmill's environment that a project's code gets. `pip` adds those that building its
-    environment needs."""
+    """Returns the variables of Gridmill's environment that the code of a project gets. With `pip`, the
+    result includes the variables that are needed to build the environment of the code."""
     prefixes = ("LC_", "SLURM_", "PIP_") if pip else ("LC_", "SLURM_")
     return {name: value for name, value in base.items() if name in INHERITED or name.startswith(prefixes)}
 
@@ -173,7 +176,8 @@ def _spec(order: AttemptOrder) -> CommandSpec:
 
 
 def execute(order: AttemptOrder, home: Path, work: Path) -> NoReturn:
-    """Prepares the command's folder and executes the command. Raises InputError, StorageError, OSError."""
+    """Prepares the folder of the command and executes the command. Raises InputError, StorageError,
+    OSError."""
     check_order(order, order.root, print)
     program = make_ready(order, home, work, os.environ)
     os.chdir(program.cwd)
@@ -186,7 +190,7 @@ def execute(order: AttemptOrder, home: Path, work: Path) -> NoReturn:
 
 
 def make_ready(order: AttemptOrder, home: Path, work: Path, environment: Mapping[str, str]) -> Program:
-    """Makes all files and folders of the command. Raises InputError, StorageError, OSError."""
+    """Makes all files and folders that the command needs. Raises InputError, StorageError, OSError."""
     program = prepare(order, home, work)
     make_folder(environment["GRIDMILL_OUTPUT"])
     hand_over(order, work)
@@ -196,21 +200,21 @@ def make_ready(order: AttemptOrder, home: Path, work: Path, environment: Mapping
 
 
 def make_folder(path: str | Path) -> None:
-    """Makes the folder if the pod has not made it already. Raises OSError."""
+    """Makes the folder if the pod has not made it before. Raises OSError."""
     if not os.path.isdir(path):
         os.makedirs(path, exist_ok=True)
 
 
 def not_executed(name: str, error: OSError, environment: Mapping[str, str]) -> InputError:
-    """The reason why the program of a command could not be executed."""
+    """Returns the error that explains why the program of a command could not be executed."""
     if isinstance(error, FileNotFoundError) or _is_nowhere(name, environment):
         return InputError(f"there is no program {name!r}", hint=_PATH_HINT)
     return InputError(f"{name!r} cannot be executed: {error.strerror}")
 
 
 def programs(name: str, environment: Mapping[str, str]) -> list[str]:
-    """The files that may be a command's program, in the order in which they are tried. Relative paths are
-    relative to the command's folder."""
+    """Returns the files that may be the program of a command, in the order in which they are tried. Relative
+    paths are relative to the folder of the command."""
     if os.sep in name:
         return [name]
     found = [os.path.join(folder, name) for folder in os.get_exec_path(environment)]
@@ -218,8 +222,8 @@ def programs(name: str, environment: Mapping[str, str]) -> list[str]:
 
 
 def _is_nowhere(name: str, environment: Mapping[str, str]) -> bool:
-    """Whether no readable folder of PATH contains it. For an unreadable folder the error is "permission
-    denied"."""
+    """Returns whether no readable folder in PATH contains the program. If a folder in PATH is not readable,
+    the error is "permission denied"."""
     return os.sep not in name and not any(
         os.path.exists(os.path.join(folder, name)) for folder in os.get_exec_path(environment)
     )
@@ -229,7 +233,7 @@ _PATH_HINT = "A list is executed without a shell; for shell syntax write the com
 
 
 def prepare(order: AttemptOrder, home: Path, work: Path) -> Program:
-    """Makes all that the command needs on disk. Raises InputError, StorageError."""
+    """Makes all files and folders that the command needs. Raises InputError, StorageError."""
     spec = _spec(order)
     spec.check()
     if not isinstance(spec.run, str) and not spec.run:
@@ -242,7 +246,8 @@ def prepare(order: AttemptOrder, home: Path, work: Path) -> Program:
 
 
 def unpack_code(order: AttemptOrder, home: Path, work: Path) -> Path:
-    """A private copy of the project's code, `code` in the work folder. Raises InputError, StorageError."""
+    """Makes a private copy of the project's code in the folder `code` of the work folder, and returns its
+    path. Raises InputError, StorageError."""
     code = work / CODE
     make_folder(work / "tmp")
     if order.bundle is None:
@@ -264,7 +269,7 @@ def _folder(spec: CommandSpec, code: Path) -> Path:
 
 
 def read_requirements(name: str, code: Path, bundle: str) -> Requirements:
-    """The requirements file of that name in the code. Raises InputError."""
+    """Returns the requirements file with this name from the project's code. Raises InputError."""
     path = code / name
     if not path.resolve().is_relative_to(code.resolve()):
         raise InputError(f"the environment {name!r} is outside the project")
@@ -278,13 +283,14 @@ def read_requirements(name: str, code: Path, bundle: str) -> Requirements:
 
 
 def enter_environment(folder: Path) -> None:
-    """Puts the programs of that environment first, so that `python` is its Python."""
+    """Puts the programs of this Python environment first in PATH, so that `python` starts its
+    interpreter."""
     os.environ["VIRTUAL_ENV"] = str(folder)
     os.environ["PATH"] = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
 
 
 def runs_foreign_code(order: AttemptOrder) -> bool:
-    """Whether it is one of these jobs."""
+    """Returns whether the job is a built-in job that runs the code of a project."""
     job = order.job
     return (job.runs_code and job.command is None) or (
         job.prediction is not None and job.prediction.trust and any(map(_needs_code, order.inputs))
@@ -298,8 +304,8 @@ def _needs_code(entry: Input) -> bool:
 def foreign_environment(
     order: AttemptOrder, *, base: Mapping[str, str], work: Path, pod_folder: Path
 ) -> dict[str, str]:
-    """The environment of the job's process: only the variables that a command gets, and all that Gridmill
-    itself needs."""
+    """Returns the environment variables for the process of the job: the variables that a command gets, and
+    the variables that Gridmill itself needs."""
     ours = {name: value for name, value in base.items() if name.startswith(("GRIDMILL_", "PYTHON"))}
     return {
         **inherited(base, pip=True),
@@ -313,8 +319,8 @@ def foreign_environment(
 
 
 def prepare_foreign(order: AttemptOrder, home: Path, work: Path) -> None:
-    """Makes all that the job's code needs, and sets this process's environment. Raises InputError,
-    StorageError."""
+    """Makes all files and folders that the code of the job needs, and sets the environment of this process.
+    Raises InputError, StorageError."""
     if not runs_foreign_code(order):
         return
     pythons: dict[str, str] = {}
@@ -330,8 +336,8 @@ def prepare_foreign(order: AttemptOrder, home: Path, work: Path) -> None:
 
 
 def requirements_of(entry: Input, text: str, order: AttemptOrder, work: Path) -> Requirements:
-    """The requirements files with which a model was trained. They are in the copy of its code, because they
-    may refer to other files."""
+    """Returns the requirements files with which a model was trained. The requirements files are in the copy
+    of the model's code, because they may refer to other files there."""
     output = entry.artifact.output
     name, bundle = output.details.get("requirements"), output.details.get("bundle")
     kept = below(order.root, output.uri) / CODE / str(name)

@@ -1,7 +1,8 @@
-"""Code bundles and Python environments of jobs: unpacked or built once per content, with a lock.
+"""The code bundles and the Python environments of jobs. They are unpacked or built once for each content,
+under a lock.
 
-An attempt that may write to its code gets a copy. An environment is built once per content of a requirements
-file and Python version.
+An attempt that may write to its code gets a private copy of the code. A Python environment is built once for
+each combination of requirements file content and Python version.
 """
 
 import fcntl
@@ -31,13 +32,13 @@ from gridmill.storage.unpack import unpack_bundle
 from gridmill.transfer.tree_writer import clone
 
 _FEW_ENTRIES, _LITTLE_BYTES = 16, 256 * KIB
-"""The pod itself copies code up to this size."""
+"""The pod itself copies code up to this size. Larger code is copied by another process."""
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock file and waits while another process holds it. The kernel releases it when the holder
-    dies."""
+    """Takes a lock on this file, and waits while another process has the lock. The kernel releases the lock
+    when the process that has it dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -45,12 +46,13 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def bundle_folder(home: Path, bundle: str) -> Path:
-    """The folder into which a bundle is unpacked."""
+    """Returns the folder into which a bundle is unpacked."""
     return home / "cache" / "bundles" / bundle
 
 
 def is_small_code(folder: Path) -> bool:
-    """Whether a copy takes only some milliseconds: few, small files and folders, and no links."""
+    """Returns whether copying the folder takes only some milliseconds: it has few, small files and folders,
+    and no links."""
     few, size = islice(_entries(folder), _FEW_ENTRIES + 1), 0
     for count, entry in enumerate(few):
         size += entry.stat(follow_symlinks=False).st_size
@@ -68,8 +70,9 @@ def _entries(folder: Path | str) -> Iterator["os.DirEntry[str]"]:
 
 
 def unpacked(home: Path, bundle: str, archive: str = "") -> Path:
-    """The folder with the bundle's content. The first use unpacks it from `archive` or the home's own
-    bundles. Raises StorageError if the bundle does not exist, InputError if the archive is unsafe."""
+    """Returns the folder with the content of the bundle. At the first use, the bundle is unpacked from
+    `archive`, or from the bundles in the home. Raises StorageError if the bundle does not exist, and
+    InputError if its archive is unsafe."""
     folder = bundle_folder(home, bundle)
     if not folder.is_dir():
         with locked(folder.with_name(f"{bundle}.lock")):
@@ -85,10 +88,10 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def private_copy(source: Path, target: Path) -> None:
-    """Copies the content of `source` to `target`, a new or empty folder; links are copied as links.
+    """Copies the content of `source` to `target`, which is a new or empty folder. Links are copied as links.
 
-    If the file system can (Btrfs, XFS, bcachefs), the copy shares blocks until one side writes. Writing to
-    the copy never changes the source.
+    On a file system that supports it (Btrfs, XFS, bcachefs), the copy and the source share blocks until one
+    of them is changed. Writing to the copy never changes the source.
     """
     shutil.copytree(source, target, symlinks=True, copy_function=_copy, dirs_exist_ok=True)
 
@@ -106,8 +109,8 @@ _UNANSWERED = re.compile(
     r"Could not fetch URL (?!.*\b4\d\d Client Error)|HTTP error (5\d\d|429)|connection broken by"
     r"|(ReadTimeout|ConnectTimeout|ConnectionReset|IncompleteRead)Error|Temporary failure in name resolution"
 )
-"""Lines of pip's log about a network or an index that failed. pip itself continues without such an index, and
-then reports that there is no such package."""
+"""Matches lines of pip's log about a failed network or package index. pip itself continues without such an
+index, and then reports that the package does not exist."""
 _KILLED = {
     code: number.name
     for number in (signal.SIGKILL, signal.SIGTERM)
@@ -122,7 +125,7 @@ _NOISE = ("[notice]", "Looking in links", "Looking in indexes", "is ignored: eit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """A requirements file, its text, and the bundle it is part of."""
+    """A requirements file, its text, and the bundle that contains it."""
 
     file: Path
     text: str
@@ -130,9 +133,10 @@ class Requirements:
 
     @property
     def key(self) -> str:
-        """The name of the environment: the same text and Python give the same name.
+        """Returns the name of the environment. The same text and the same Python version give the same name.
 
-        If the text refers to other files of the project, the name includes the bundle.
+        If the text of the requirements refers to other files of the project, the name depends on the bundle
+        too.
         """
         made_of = [platform.python_implementation(), platform.python_version(), self.text]
         if _REFERS_TO_FILES.search(self.text):
@@ -146,11 +150,12 @@ _REFERS_TO_FILES = re.compile(
 
 
 def ready_environment(home: Path, requirements: Requirements) -> Path:
-    """The folder of the environment. The first use builds it; other users wait.
+    """Returns the folder of the Python environment. The first call builds the environment, and other callers
+    wait until it is complete.
 
-    An incomplete environment (without the mark inside) is built again. Raises InputError with pip's last
-    lines; InstallError if the package index did not answer or the installer was killed; StorageError if the
-    disk is full.
+    If an environment is incomplete (the mark file inside it is missing), it is built again. Raises
+    InputError with the last lines that pip printed, InstallError if the package index did not answer or the
+    installer was killed, and StorageError if the disk is full.
     """
     folder = home / "cache" / "environments" / requirements.key
     mark = folder / _READY
@@ -182,8 +187,8 @@ def _build(folder: Path, requirements: Requirements) -> None:
 
 
 def _make_empty(folder: Path) -> list[str]:
-    """Makes an environment without packages and returns the pip command that installs into it. It is
-    Gridmill's own pip, if it has one, because a new pip takes seconds."""
+    """Makes an environment without packages, and returns the pip command that installs packages into it. The
+    command uses Gridmill's own pip if there is one, because installing a new pip takes seconds."""
     if find_spec("pip") is None:
         _run([sys.executable, "-m", "venv", str(folder)])
         return [str(folder / "bin" / "python"), "-m", "pip"]
@@ -192,8 +197,8 @@ def _make_empty(folder: Path) -> list[str]:
 
 
 class PipProgress:
-    """The progress of pip, from the lines that it prints. The number of packages grows until pip downloads,
-    because it resolves first."""
+    """Derives the progress of pip from the lines that pip prints. Because pip first resolves dependencies,
+    the number of packages grows until pip starts the downloads."""
 
     def __init__(self) -> None:
         self._collected: dict[str, None] = {}
@@ -201,8 +206,8 @@ class PipProgress:
         self.unpacking = 0
 
     def feed(self, line: str) -> str:
-        """The present step of pip, as `pip install numpy (3 of 12 packages)`; empty for a line without
-        progress."""
+        """Returns the present step of pip, for example `pip install numpy (3 of 12 packages)`, or an empty
+        text if the line shows no progress."""
         if match := _INSTALLING.match(line):
             self.unpacking = match[1].count(",") + 1
             return f"pip install, unpacking (0 of {show_count(self.unpacking, 'package')})"
@@ -217,7 +222,8 @@ class PipProgress:
 
 
 def _show_unpacking(folder: Path, progress: PipProgress, over: threading.Event) -> None:
-    """Shows the number of unpacked packages until `over` is set, because pip prints nothing in that time."""
+    """Shows the number of unpacked packages until `over` is set, because pip prints nothing while it
+    unpacks."""
     before = _packages_in(folder)
     while not over.wait(_LOOK_SECONDS):
         if progress.unpacking:
@@ -240,8 +246,8 @@ _INSTALLING = re.compile(r"\s*Installing collected packages: (.+)")
 def _run(
     argv: list[str], cwd: Path | None = None, log: Path | None = None, progress: PipProgress | None = None
 ) -> None:
-    """Runs an installer. `log` is the file to which it writes more than it prints; `progress` reads its
-    lines."""
+    """Runs an installer. `log` is the path of the log file of the installer, which contains more than the
+    installer prints. `progress` reads the printed lines."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
         argv,
@@ -263,7 +269,8 @@ def _run(
 
 
 def _unanswered(log: Path | None) -> str:
-    """The first line of the log that reports an index that did not answer; empty if there is none."""
+    """Returns the first line of the log which reports that a package index did not answer, or an empty text
+    if there is none."""
     if log is None or not log.exists():
         return ""
     with log.open(errors="replace") as lines:
@@ -272,7 +279,8 @@ def _unanswered(log: Path | None) -> str:
 
 
 def _failure(code: int, last: str, unanswered: str) -> GridmillError:
-    """The error for an installer's exit code, the last lines that it printed and the line of its log."""
+    """Returns the error for the installer's exit code, the last lines that it printed, and the line from its
+    log."""
     if code in _KILLED:
         return InstallError(
             f"the installer of the environment was killed by {_KILLED[code]}",
@@ -296,7 +304,8 @@ def _log_line(text: str) -> None:
 
 
 def _show(at: str) -> None:
-    """Reports progress while the environment is built. The terminal, `status` and the report show it."""
+    """Reports progress while the Python environment is being built. The terminal, the command `status` and
+    the report show this progress."""
     _report({"type": "progress", "done": 0, "phase": ENVIRONMENT, "note": f"building environment: {at}"})
 
 

@@ -1,8 +1,9 @@
-"""Processes that wait to become simple commands, forked ahead by a small process (`forker.py`).
+"""Processes that wait to become simple commands. A small process (`forker.py`) forks them in advance.
 
-Such a process is a child of the pod in its own cgroup, like those of `prefork`, and costs a third of them. It
-can only execute a program: the pod makes everything that a simple command needs on disk. One process is kept;
-after a burst, as many as the burst needed.
+Such a process is a child of the pod in its own cgroup, like the processes of `prefork`, but it costs only a
+third as much. A waiting process can only execute a program, so the pod makes everything on disk that a
+simple command needs. One waiting process is kept. After many commands started at the same time, as many
+processes are kept as these commands needed.
 """
 
 import os
@@ -28,18 +29,18 @@ from gridmill.pod.limits import PodLimits
 
 _POINTER = 8
 _FAILURES = 3
-"""After this many processes in a row could not be made, no more are made."""
+"""If this many processes in a row could not be made, no more processes are made."""
 _MOST = 8
 _CALM_SECONDS = 5.0
-"""This long after the last burst only one process is kept again."""
+"""If no commands have started together for this many seconds, only one waiting process is kept again."""
 _PATIENCE_SECONDS = 2.0
-"""A process that is not ready after this time is abandoned."""
+"""A process that is not ready after this number of seconds is abandoned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The command that such a process executes: the first of `paths` that can be executed. If there is none,
-    the process writes the error number to `trouble`."""
+    """The command that a waiting process executes. It executes the first of `paths` that can be executed. If
+    none of the paths can be executed, the process writes the error number to the file `trouble`."""
 
     argv: tuple[str, ...]
     paths: tuple[str, ...]
@@ -49,7 +50,8 @@ class Program:
     trouble: str
 
     def packed(self, address: int) -> bytes:
-        """The bytes that the process reads to that address. Raises ValueError if they are too large."""
+        """Returns the bytes that the waiting process reads to this address. Raises ValueError if the bytes
+        are too large."""
         environment = [f"{name}={value}" for name, value in self.environment.items()]
         words = [self.trouble, self.folder, *self.paths, *self.argv, *environment]
         texts = [os.fsencode(word) + b"\0" for word in words]
@@ -69,7 +71,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallSpare:
-    """The waiting process and its cgroup (None without cgroups)."""
+    """A process that waits for a simple command, and its cgroup (None if there are no cgroups)."""
 
     pid: int
     address: int
@@ -77,20 +79,20 @@ class SmallSpare:
     link: socket.socket
 
     def launch(self, program: Program, pipes: Pipes) -> None:
-        """Turns the process into the command. Raises OSError if the process does not exist any more,
-        ValueError if the command cannot be encoded."""
+        """Turns the waiting process into the command. Raises OSError if the waiting process does not exist
+        any more, and ValueError if the command cannot be encoded."""
         told = program.packed(self.address)
         with self.link:
             socket.send_fds(self.link, [told], [pipes.out, pipes.err, pipes.events])
 
     def discard(self) -> None:
-        """Ends the process; the pod's loop reaps it like any child."""
+        """Ends the waiting process. The loop of the pod reaps it like any other child."""
         self.link.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Coming:
-    """A process in preparation. `hello` is None until the process has sent its first message."""
+    """A process that is not ready yet. `hello` is None until the process has sent its first message."""
 
     group: AttemptGroup | None
     link: socket.socket
@@ -98,13 +100,13 @@ class _Coming:
 
 
 def can_fork_small() -> bool:
-    """Whether this machine has the system call that the small process needs."""
+    """Returns whether this machine has the system call that the small process needs."""
     return sys.platform == "linux" and os.uname().machine in forker.CLONE_NUMBERS
 
 
 class SmallSpares:
-    """The small processes. The pod's loop owns them: it calls `expect` before it starts commands, `refill`
-    when nothing else waits, and `died` after it reaped the small process."""
+    """The processes that wait to become simple commands. The loop of the pod calls `expect` before it starts
+    commands, `refill` when it has nothing else to do, and `died` after it reaped the small process."""
 
     def __init__(self, limits: PodLimits) -> None:
         self.pid = 0
@@ -118,11 +120,11 @@ class SmallSpares:
         self._failures = 0
 
     def is_one(self, pid: int) -> bool:
-        """Whether that pid is the small process or a waiting process."""
+        """Returns whether this process id belongs to the small process or to a waiting process."""
         return pid in (self.pid, *(coming.hello[0] for coming in self._coming if coming.hello is not None))
 
     def _bring_up(self) -> bool:
-        """Starts the small process if it does not run. Returns False if it cannot run."""
+        """Starts the small process if it is not running. Returns False if the small process cannot run."""
         if self._failures >= _FAILURES:
             return False
         if self._link is not None:
@@ -143,7 +145,8 @@ class SmallSpares:
         return True
 
     def died(self) -> None:
-        """Called after the small process was reaped. The processes that it forked live on."""
+        """Must be called after the small process was reaped. The waiting processes that it forked continue
+        to run."""
         self._failures += 1
         self.pid = 0
         if self._child is not None:
@@ -153,7 +156,8 @@ class SmallSpares:
             self._link = None
 
     def expect(self, commands: int) -> None:
-        """Called before so many simple commands start: makes their processes in parallel."""
+        """Makes processes for this number of simple commands in parallel. It is called before these commands
+        start."""
         if commands > len(self._coming):
             self._aim = max(self._aim, min(commands, _MOST))
             self._fill(min(commands, _MOST))
@@ -161,7 +165,7 @@ class SmallSpares:
             self._calm_at = time.monotonic() + _CALM_SECONDS
 
     def refill(self) -> None:
-        """Makes as many processes as the next commands may need."""
+        """Makes as many waiting processes as the next commands may need."""
         if self._aim > 1 and time.monotonic() >= self._calm_at:
             self._aim = 1
             while len(self._coming) > 1:
@@ -180,7 +184,7 @@ class SmallSpares:
             self._ask(group)
 
     def _ask(self, group: AttemptGroup | None) -> None:
-        """Makes one process in that group."""
+        """Asks the small process to fork one process in this cgroup."""
         joins = group.joins if group is not None else ()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(_PATIENCE_SECONDS)
@@ -198,7 +202,7 @@ class SmallSpares:
         self._coming.append(_Coming(group=group, link=ours, hello=hello))
 
     def take(self) -> SmallSpare | None:
-        """Takes a process, which then belongs to the caller; None if there is none."""
+        """Returns a waiting process, which then belongs to the caller, or None if there is none."""
         while self._coming:
             coming = self._coming.popleft()
             hello = coming.hello or _hello(coming.link)
@@ -221,7 +225,7 @@ class SmallSpares:
             self._limits.release(group)
 
     def close(self) -> None:
-        """Ends the waiting processes and the small process, and reaps them."""
+        """Ends the waiting processes and the small process, and reaps all of them."""
         while self._coming:
             self._drop(self._coming.pop())
         if self._link is not None:
@@ -236,8 +240,8 @@ class SmallSpares:
 
 
 def _hello(link: socket.socket) -> tuple[int, int] | None:
-    """The first message of a ready process: its number and the address of its text. None if the process died
-    or takes too long."""
+    """Returns the first message of a process that is ready: its process id and the address of its text.
+    Returns None if the process died or takes too long."""
     try:
         pid, address = HELLO.unpack(link.recv(HELLO.size))
     except (OSError, struct.error):
@@ -246,7 +250,7 @@ def _hello(link: socket.socket) -> tuple[int, int] | None:
 
 
 def read_trouble(file: Path) -> int | None:
-    """The error number that such a process wrote; None if it wrote none."""
+    """Returns the error number that a waiting process wrote, or None if it wrote no error."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):

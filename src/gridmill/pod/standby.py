@@ -1,6 +1,7 @@
-"""`python -m gridmill.pod.standby FD`: a process that imports what a pod needs before it becomes a pod.
+"""`python -m gridmill.pod.standby FD`: a process that imports all modules of a pod before it becomes a pod.
 
-FD is a socket. It receives the pod's folder, lock and log once. If the socket ends before, the process ends.
+FD is the descriptor of a socket. Over the socket, the process receives the pod's folder, lock and log once.
+If the socket is closed before the process receives a pod, the process ends.
 """
 
 import os
@@ -15,7 +16,8 @@ _PATH_BYTES = 4096 * 4
 
 
 def main(descriptor: int) -> int:
-    """Waits, then runs the pod. Returns the pod's exit code; 0 if no pod was needed."""
+    """Waits for the data of a pod, and then runs the pod. Returns the exit code of the pod, or 0 if no pod
+    was needed."""
     find("links", "unix")
     with socket.socket(fileno=descriptor) as link:
         data, descriptors, _, _ = socket.recv_fds(link, _PATH_BYTES, 2)

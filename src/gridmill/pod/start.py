@@ -1,4 +1,5 @@
-"""Starts the process of an attempt: forked by the pod, ahead or now, or by its warm zygote."""
+"""Starts the process of an attempt. The pod forks it in advance or now, or the prepared zygote of the pod
+forks it."""
 
 import contextlib
 import os
@@ -38,15 +39,16 @@ from gridmill.pod.zygote_client import ZygoteClient
 
 _OURS = "GRIDMILL_"
 TROUBLE = "not-executed"
-"""The file of an attempt that contains the error number if its command could not be executed."""
+"""The file of an attempt that contains the error number if the command of the attempt could not be
+executed."""
 _EXITED_WITH_1 = 1 << 8  # in the form of a status of wait()
 
 
 class ProcessStarter:
     """Starts the processes of jobs.
 
-    The zygote is None if each job is a new program; `spares` and `small` are None if no process is forked
-    ahead.
+    The zygote is None if each job is executed as a new program. `spares` and `small` are None if no process
+    is forked in advance.
     """
 
     def __init__(
@@ -66,19 +68,20 @@ class ProcessStarter:
         self._small_code: dict[str, bool] = {}
 
     def expect(self, orders: Sequence[AttemptOrder]) -> None:
-        """Called before these start: makes the needed processes in parallel."""
+        """Prepares the processes for these attempts in parallel. It is called before the attempts start."""
         if self._small is not None and orders:
             self._small.expect(sum(map(self.is_simple, orders)))
 
     def spare(self, order: AttemptOrder) -> PreforkedProcess | SmallSpare | None:
-        """Takes a process forked ahead for that order. It then belongs to the caller."""
+        """Returns a process that was forked in advance and is suitable for this order. The process then
+        belongs to the caller."""
         if order.job.kind != JobKind.COMMAND:
             return None
         small = self._small.take() if self._small is not None and self.is_simple(order) else None
         return small or (self._prefork_pool.take() if self._prefork_pool else None)
 
     def is_simple(self, order: AttemptOrder) -> bool:
-        """Whether the command can start fast: its code is small and it reads no files."""
+        """Returns whether the command can start fast, because its code is small and it reads no files."""
         spec = order.job.command
         if spec is None or spec.environment or order.gang is not None:
             return False
@@ -87,7 +90,7 @@ class ProcessStarter:
         return order.part is None and (order.bundle is None or self._is_small_code(order.bundle))
 
     def _is_small_code(self, bundle: str) -> bool:
-        """Whether that code is unpacked and has few, small files and no links."""
+        """Returns whether the code is unpacked and has few, small files and no links."""
         if bundle not in self._small_code:
             folder = bundle_folder(self._folder.home, bundle)
             if not folder.is_dir():
@@ -98,8 +101,8 @@ class ProcessStarter:
     def start(
         self, attempt: Attempt, pipes: Pipes, affinity: tuple[int, ...], *, warm: bool = True
     ) -> int | None:
-        """Starts the process. Returns the pid; None if the zygote will report it. It closes the job's ends of
-        the pipes. Raises InputError, OSError."""
+        """Starts the process of the attempt. Returns its process id, or None if the zygote will report the
+        id. The function closes the job's ends of the pipes. Raises InputError, OSError."""
         order = attempt.order
         try:
             if not isinstance(attempt.preforked, SmallSpare):
@@ -129,10 +132,10 @@ class ProcessStarter:
             pipes.close()
 
     def _wake(self, attempt: Attempt, launch: Launch, pipes: Pipes) -> int:
-        """The pid of the spare that becomes the job.
+        """Returns the process id of the spare process that becomes the job.
 
-        Returns 0 if there is none, if it has died, or if the job must be executed by a process that can
-        report its errors.
+        Returns 0 if there is no spare process, if it has died, or if the job must be executed by a process
+        that can report its errors.
         """
         spare = attempt.preforked
         if isinstance(spare, SmallSpare):
@@ -150,7 +153,8 @@ class ProcessStarter:
         return 0
 
     def _program(self, order: AttemptOrder, launch: Launch) -> Program:
-        """The simple command, after all its files were made. Raises GridmillError, OSError, ValueError."""
+        """Makes all files of the simple command, and returns the command. Raises GridmillError, OSError,
+        ValueError."""
         folder = Path(launch.folder)
         ready = make_ready(order, self._folder.home, folder / "work", launch.environment)
         paths = programs(ready.argv[0], launch.environment)[:PROGRAMS]
@@ -166,7 +170,8 @@ class ProcessStarter:
         )
 
     def not_executed(self, attempt: Attempt) -> AttemptOutcome | None:
-        """The outcome of a simple command that could not be executed; None for any other command."""
+        """Returns the outcome of a simple command that could not be executed, or None for any other
+        command."""
         exited = attempt.exit is not None and attempt.exit.status == _EXITED_WITH_1
         if not exited or not isinstance(attempt.preforked, SmallSpare) or attempt.order.job.command is None:
             return None
@@ -187,14 +192,15 @@ class ProcessStarter:
         return fork(child)
 
     def cancel(self, attempt_id: str) -> bool:
-        """Cancels a launch that the zygote has not started. Returns False if it has."""
+        """Cancels the launch of an attempt if the zygote has not started it. Returns False if the zygote has
+        already started the attempt."""
         return self._zygote_client is not None and self._zygote_client.cancel(attempt_id)
 
     def environment(
         self, order: AttemptOrder, work: Path, client: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """The environment of the attempt's process. It extends the environment of the client that started the
-        run, or else the pod's."""
+        """Returns the environment variables for the attempt's process. They extend the environment of the
+        client that started the run. If there is none, they extend the environment of the pod."""
         base = self._base if client is None else _of_client(client, self._base)
         if order.job.kind == JobKind.COMMAND:
             return command_environment(order, base=base, work=work, pod_folder=self._folder.path)
@@ -226,13 +232,14 @@ def _without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_client(client: Mapping[str, str], pod: Mapping[str, str]) -> dict[str, str]:
-    """The client's variables, except Gridmill's own: the pod's settings were fixed when it started."""
+    """Returns the variables of the client, without Gridmill's own variables, because the settings of the pod
+    were fixed when it started."""
     theirs = {name: value for name, value in client.items() if not name.startswith(_OURS)}
     return _without_ranks({**theirs, **{name: one for name, one in pod.items() if name.startswith(_OURS)}})
 
 
 def become_command(launch: Launch, home: Path) -> NoReturn:
-    """Executes the command whose order is in the launch's folder."""
+    """Executes the command whose order is in the folder of the launch."""
     folder = Path(launch.folder)
     try:
         execute(decode((folder / "order.json").read_bytes(), AttemptOrder), home, folder / "work")
@@ -247,6 +254,6 @@ def _imports(order: AttemptOrder) -> tuple[str, ...]:
 
 
 def _may_be_warm(order: AttemptOrder) -> bool:
-    """Whether the job is executed: commands, jobs with a project's code, and jobs with GPUs, because GPU
-    libraries must not start in a fork."""
+    """Returns whether the zygote may fork the job. Commands, jobs that run the code of a project, and jobs
+    with GPUs are executed as new programs, because GPU libraries must not start in a forked process."""
     return order.job.kind != JobKind.COMMAND and not order.given.gpus and not runs_foreign_code(order)

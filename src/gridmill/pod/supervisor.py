@@ -1,4 +1,5 @@
-"""Supervises all attempts of a pod from Start to ENDED. Each id is started at most once in all time."""
+"""Supervises all attempts of a pod, from their Start message to their ENDED event. An attempt with a given
+id is started only once, even after restarts."""
 
 import contextlib
 import os
@@ -48,8 +49,8 @@ _CUT = frozenset({Cause.STOPPED, Cause.SIGNAL, Cause.EXIT})
 
 
 class Supervisor:
-    """The supervisor. The pod's loop owns it: it calls `tick`, `reap` and the functions in the selector's
-    data."""
+    """Supervises the attempts of one pod. The loop of the pod calls `tick`, `reap` and the functions that
+    are stored as data in the selector."""
 
     def __init__(
         self,
@@ -78,22 +79,24 @@ class Supervisor:
         self._record = os.open(folder.starts, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.last_end = time.monotonic()
         self.loud = False
-        """Whether a job wrote much since this was set to False."""
+        """Whether a job wrote much output since this attribute was last set to False."""
 
     # requests of the control node
 
     def attempts(self) -> Mapping[str, AttemptState]:
-        """Every attempt id that runs, or that ended and is not acknowledged."""
+        """Returns the id of every attempt that runs, or that has ended but whose end is not acknowledged,
+        with its state."""
         ended = {attempt_id: state for attempt_id, (_, state) in self._unacknowledged.items()}
         return {**dict.fromkeys(self._live, AttemptState.RUNNING), **ended}
 
     @property
     def busy(self) -> bool:
-        """True while any attempt is live."""
+        """True while any attempt is running."""
         return bool(self._live)
 
     def start(self, order: AttemptOrder, environment: Mapping[str, str] | None = None) -> None:
-        """Starts an attempt, unless its id is known, with the environment of its client or of the pod."""
+        """Starts an attempt with the environment of its client or of the pod. If the id of the attempt is
+        already known, nothing happens."""
         attempt_id = order.attempt_id
         if attempt_id in self._known_attempts:
             return
@@ -124,7 +127,7 @@ class Supervisor:
             self._launch(attempt)
 
     def _note(self, attempt_id: str, pid: int = 0, start: int = 0) -> None:
-        """Records a start for the cleanup after this pod. Raises OSError."""
+        """Records the start of an attempt, for the cleanup after this pod has ended. Raises OSError."""
         os.write(self._record, f"{attempt_id} {pid} {start}\n".encode())
 
     def _refuse(
@@ -134,7 +137,8 @@ class Supervisor:
         self._journal_end(order.attempt_id, order.token, outcome)
 
     def _open(self, order: AttemptOrder, now: float, environment: Mapping[str, str] | None) -> Attempt:
-        """Makes the attempt with its pipes and limits. It is not launched yet."""
+        """Makes the record of an attempt with its pipes and limits. The process of the attempt is not
+        started yet."""
         timeout = order.job.timeout_seconds
         spare = self._spare(order)
         group = spare.group if spare is not None else self._limits.group(order.attempt_id, order.given)
@@ -152,7 +156,7 @@ class Supervisor:
         )
 
     def _spare(self, order: AttemptOrder) -> PreforkedProcess | SmallSpare | None:
-        """Takes a process forked ahead and sets the limits of the order."""
+        """Returns a process that was forked in advance, with the limits of the order, if there is one."""
         spare = self._starter.spare(order)
         if spare is not None and not self._limits.hold(spare.group, order.given):
             spare.discard()
@@ -168,7 +172,7 @@ class Supervisor:
         return emit
 
     def _launch(self, attempt: Attempt, *, warm: bool = True) -> None:
-        """Makes its process, or asks the zygote to make it."""
+        """Starts the process of the attempt, or asks the zygote to fork it."""
         try:
             pipes, ends = make_pipes()
         except OSError as error:
@@ -193,7 +197,7 @@ class Supervisor:
         self._ended(attempt, ProcessExit(status=None, trouble=trouble))
 
     def forked(self, attempt_id: str, pid: int) -> None:
-        """Called after the attempt's process exists."""
+        """Must be called when the process of the attempt exists."""
         attempt = self._live.get(attempt_id)
         if attempt is None:
             return
@@ -210,20 +214,22 @@ class Supervisor:
             self._orphans.terminate(attempt)
 
     def not_forked(self, attempt_id: str, trouble: str) -> None:
-        """Called if the zygote could not make its process, or died before it reported the process."""
+        """Must be called if the zygote could not fork the process, or died before it reported the
+        process."""
         attempt = self._live.get(attempt_id)
         if attempt is not None:
             self._ended_early(attempt, trouble)
 
     def launch_cold(self, attempt_id: str) -> None:
-        """Executes an attempt that the zygote does not fork."""
+        """Executes an attempt as a new program, because the zygote does not fork it."""
         attempt = self._live.get(attempt_id)
         if attempt is not None:
             attempt.reader.end(time.monotonic())
             self._launch(attempt, warm=False)
 
     def stop(self, attempt_id: str, reason: str, grace_seconds: float) -> None:
-        """Ends an attempt. For an unknown id it reports an end, and refuses a later start."""
+        """Ends an attempt. If the attempt is unknown, the supervisor reports its end and refuses a later
+        start of it."""
         attempt = self._live.get(attempt_id)
         if attempt is not None and attempt.stage != AttemptStage.ENDING:
             attempt.stop_reason = attempt.stop_reason or reason
@@ -236,7 +242,8 @@ class Supervisor:
             self._journal_end(attempt_id, "", outcome)
 
     def _stop_collecting(self, attempt: Attempt, reason: str) -> None:
-        """Called after its program ended with success, if storing its output takes long."""
+        """Stops storing the output of an attempt. It is called for an attempt whose program succeeded, if
+        storing its output takes long."""
         if attempt.collection is not None and attempt.collection.collected() is None:
             attempt.stop_reason = attempt.stop_reason or reason
             attempt.collection.cancel()
@@ -247,8 +254,9 @@ class Supervisor:
             self.stop(attempt_id, reason, grace_seconds)
 
     def cut_short(self, reason: str, grace_seconds: float) -> None:
-        """Called when a signal told the pod to end. The jobs may have got the signal first, so their ends are
-        not reported: the site knows the real reason better."""
+        """Ends all attempts. It is called when a signal asks the pod to end. The jobs may have received the
+        signal before the pod, so the ends of the jobs are not reported. The site can determine the real
+        reason better."""
         for attempt in self._live.values():
             ended = attempt.exit is not None and not was_terminated(attempt.exit.status)
             attempt.cut = attempt.stop_reason is None and not ended
@@ -267,7 +275,7 @@ class Supervisor:
             self._orphans.terminate(attempt)
 
     def acknowledge(self, number: int) -> None:
-        """Deletes the records of attempts whose end is committed."""
+        """Deletes the records of attempts whose end the control node has committed."""
         self._journal.acknowledge(number)
         for attempt_id, (at, _) in tuple(self._unacknowledged.items()):
             if at <= number:
@@ -277,13 +285,14 @@ class Supervisor:
     # events of processes
 
     def reaped(self, pid: int, end: ProcessExit) -> None:
-        """Called when a process has ended: one of an attempt, or an orphan, which needs no action."""
+        """Must be called when a child process has ended. The child is the process of an attempt, or an
+        orphan, which needs no action."""
         attempt = self._by_pid.get(pid)
         if attempt is not None and attempt.exit is None:
             self._ended(attempt, end)
 
     def is_leader(self, pid: int) -> bool:
-        """Returns True if it was the process of an attempt."""
+        """Returns whether the process with this id was the process of an attempt."""
         return pid in self._by_pid
 
     def _ended(self, attempt: Attempt, end: ProcessExit) -> None:
@@ -295,8 +304,8 @@ class Supervisor:
         self._try_to_end(attempt, now)
 
     def _try_to_end(self, attempt: Attempt, now: float) -> None:
-        """Kills remaining processes, reads the rest of the output, and reports the end. If this is
-        incomplete, it tries again soon."""
+        """Kills the remaining processes of the attempt, reads the remaining output, and reports the end of
+        the attempt. If some of these steps are not complete, the function is called again soon."""
         attempt.look_again = now + _LOOK_AGAIN_SECONDS
         if self._journal.full:
             attempt.look_again, attempt.give_up = now + _FULL_SECONDS, now + _GIVE_UP_SECONDS
@@ -311,7 +320,8 @@ class Supervisor:
             self._conclude(attempt, now)
 
     def _has_collected(self, attempt: Attempt) -> bool:
-        """Whether the output of the command is ready to be stored. The first call starts the work."""
+        """Returns whether the output of the command is ready to be stored. The first call starts collecting
+        the output."""
         if not attempt.leaves_files:
             return True
         if attempt.collection is None:
@@ -337,10 +347,11 @@ class Supervisor:
         self._uncleaned.append(attempt)
 
     def _drop_large_output(self, attempt: Attempt, outcome: AttemptOutcome) -> None:
-        """Deletes the files of an attempt that filled the disk or could not write all of its files: no job
-        needs them, and other jobs wait for space.
+        """Deletes the files of an attempt that filled the disk or could not write all its files. No job
+        needs these files, and other jobs wait for the space.
 
-        The ranks of a gang share the folder, and parts are combined later, so these are kept.
+        The output folder of a gang is kept because its ranks share it. The outputs of parts are kept because
+        they are combined later.
         """
         order = attempt.order
         own = order.output_uri.rpartition("/")[2] == order.attempt_id
@@ -348,7 +359,8 @@ class Supervisor:
             self._cleanup.remove_tree(below(order.root, order.output_uri))
 
     def _free_shared(self, attempt: Attempt) -> tuple[str, ...]:
-        """Removes files that it made in /dev/shm and that no process uses. Returns a line for its log."""
+        """Removes files in /dev/shm that the attempt made and that no process uses. Returns a line about the
+        removed files for the log of the attempt."""
         left = attempt.meter.left_behind()
         others = [other.meter for other in self._live.values() if other is not attempt]
         mine = {key: path for key, path in left.items() if not any(meter.knows(key) for meter in others)}
@@ -392,7 +404,8 @@ class Supervisor:
         )
 
     def tidy(self) -> None:
-        """Removes the files of ended attempts after their ends were sent, because no job waits for this."""
+        """Removes the files of ended attempts. This is done after the ends of the attempts were sent,
+        because no job waits for it."""
         while self._uncleaned:
             attempt = self._uncleaned.pop()
             if attempt.group is not None:
@@ -451,11 +464,12 @@ class Supervisor:
         return read
 
     def due(self) -> float:
-        """The time when `tick` has something to do next (monotonic seconds)."""
+        """Returns the monotonic time in seconds at which `tick` has something to do next."""
         return min((attempt.due() for attempt in self._live.values()), default=float("inf"))
 
     def tick(self, now: float) -> None:
-        """Sends log texts, measures, ends attempts that ran too long or used too much, and continues ends."""
+        """Sends log texts, takes measurements, and continues the ends of attempts. It also ends attempts
+        that ran too long or used too much memory."""
         self._hold_back(self._journal.full)
         if now >= self._disk_guard.due and self._live:
             self._watch_disk(now)
@@ -469,7 +483,8 @@ class Supervisor:
                 self._enforce(attempt, now)
 
     def _watch_disk(self, now: float) -> None:
-        """Ends attempts that write too much, and reports a short disk to each running attempt once."""
+        """Ends attempts that write too much, and notifies each running attempt once that a disk has too
+        little space."""
         running = [one for one in self._live.values() if one.stage == AttemptStage.RUNNING]
         over = self._disk_guard.look((one.disk for one in running), now)
         for attempt in running:
@@ -481,8 +496,8 @@ class Supervisor:
                 self._emitter(attempt.order)(EventType.LOG, {"stream": "err", "text": line})
 
     def _hold_back(self, full: bool) -> None:
-        """Stops reading the jobs' pipes while the journal is full. The jobs then wait in write(), and nothing
-        is lost."""
+        """Stops reading the jobs' pipes while the journal is full. While the journal is full, the jobs wait
+        in write(), so no output is lost."""
         if full == self._held_back:
             return
         self._held_back = full
@@ -505,5 +520,5 @@ class Supervisor:
             self._orphans.kill(attempt, now)
 
     def close(self) -> None:
-        """Closes the files. All attempts must have ended."""
+        """Closes the files. All attempts must have ended before this call."""
         os.close(self._record)

@@ -1,8 +1,10 @@
-"""The control groups of a farm's tenants: limits for all tenants, for one tenant, and for each of its pods.
+"""The control groups (cgroups) of a farm's tenants: limits for all tenants together, for one tenant, and for
+each of its pods.
 
-Root makes them before a pod starts, and the pod starts inside. The limits belong to root. The pod's folder
-belongs to the tenant's user, so that the pod can make the groups of its attempts below it (`pod/cgroups.py`).
-All writes are planned as values: `plan_groups` is a pure function and can plan for any machine.
+Root makes the groups before a pod starts, and the pod starts inside them. The limits of the groups belong to
+root, so the tenant cannot change them. The folder of the pod belongs to the user of the tenant, so that the
+pod can make the groups of its attempts below it (`pod/cgroups.py`). All writes are planned as values before
+they are made: `plan_groups` is a pure function and can plan for any machine.
 """
 
 import os
@@ -23,19 +25,21 @@ from gridmill.errors import UnavailableError
 from gridmill.pod.cgroups import Hierarchies, destroy
 
 _LIMITED = ("memory", "pids", "cpu")
-"""The controllers without which a tenant could exhaust a machine."""
+"""The cgroup controllers that must be available, because without them a tenant could exhaust a machine."""
 _PERIOD_US = 100_000
 _SHARES_PER_CPU, _WEIGHT_PER_CPU = 1024, 100
 _MOST_WEIGHT = 10_000
 _TRIES = 50
 _HANDED_OVER = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control", "tasks")
-"""The files in the folder of a pod that its user may write: to make folders and to move its own processes."""
+"""The files in the cgroup folder of a pod to which the user of the pod may write, to make folders and to
+move its own processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedGroup:
-    """A cgroup folder and the values to write into its files, in that order. A file whose name ends with `?`
-    may be missing. `handed_over`: the folder becomes the tenant's. `joined`: the pod's process enters it."""
+    """A cgroup folder, and the values to write into its files in this order. A file whose name ends with `?`
+    may be missing. `handed_over` is true if the folder is given to the tenant's user. `joined` is true if
+    the process of the pod enters this group."""
 
     folder: Path
     writes: tuple[tuple[str, str], ...] = ()
@@ -45,7 +49,8 @@ class PlannedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The totals of which limits are parts: memory in bytes, and the number of processes and threads."""
+    """The totals of a machine, of which limits are a percentage: its memory in bytes, and its number of
+    processes and threads."""
 
     memory_bytes: int
     processes: int
@@ -53,7 +58,8 @@ class Machine:
 
 
 def read_machine(hierarchies: Hierarchies) -> Machine:
-    """This machine, or the part of it that the groups above this process permit."""
+    """Returns the totals of this machine, or the smaller totals that the groups above this process
+    permit."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     files = [Path("/proc/sys/kernel/pid_max"), Path("/proc/sys/kernel/threads-max")]
     pids = hierarchies.v1.get("pids") or hierarchies.unified
@@ -75,7 +81,7 @@ def _with_parents(folder: Path | None) -> tuple[Path, ...]:
 
 
 def _number(file: Path) -> int:
-    """The number in the file; 0 if it is missing or not a number."""
+    """Returns the number in the file, or 0 if the file is missing or does not contain a number."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):
@@ -85,7 +91,8 @@ def _number(file: Path) -> int:
 def plan_groups(
     hierarchies: Hierarchies, confinement: Confinement, machine: Machine
 ) -> tuple[PlannedGroup, ...]:
-    """The groups in the order in which they are made; none if a controller is missing."""
+    """Returns the groups in the order in which they must be made, or none if a cgroup controller is
+    missing."""
     base = _v2_base(hierarchies)
     if base is not None:
         return tuple(_plan_v2(base, confinement, machine))
@@ -95,7 +102,7 @@ def plan_groups(
 
 
 def _v2_base(hierarchies: Hierarchies) -> Path | None:
-    """The nearest folder of version 2 that delegates all three controllers."""
+    """Returns the nearest cgroup folder of version 2 that delegates all three controllers."""
     for folder in _with_parents(hierarchies.unified):
         with suppress(OSError):
             if set(_LIMITED) <= set((folder / "cgroup.subtree_control").read_text().split()):
@@ -104,8 +111,8 @@ def _v2_base(hierarchies: Hierarchies) -> Path | None:
 
 
 def _plan_v2(base: Path, confinement: Confinement, machine: Machine) -> Iterator[PlannedGroup]:
-    """The groups of version 2. A process may be only in a group that delegates no controller, so the pod's
-    own group is `agent`."""
+    """Yields the planned groups of cgroup version 2. In version 2, a process may only be in a group that
+    delegates no controller, so the pod itself runs in the group `agent`."""
     down = ("cgroup.subtree_control", "+memory +pids +cpu")
     farm = base / confinement.farm
     tenant = farm / confinement.tenant
@@ -141,15 +148,16 @@ def _weight(cpus: float) -> str:
 
 
 def _quota(confinement: Confinement, machine: Machine) -> int:
-    """Microseconds of CPU time in each period; 0: no limit, it has all CPUs."""
+    """Returns the microseconds of CPU time in each period, or 0 if there is no limit because the pod has all
+    CPUs."""
     if not 0 < confinement.capacity.cpus < machine.cpus:
         return 0
     return max(_PERIOD_US // 10, round(quota_cpus(confinement.capacity) * _PERIOD_US))
 
 
 def _plan_v1(hierarchies: Hierarchies, confinement: Confinement, machine: Machine) -> Iterator[PlannedGroup]:
-    """The groups of version 1. Each controller has its own tree, and the processes are in the pod's folder of
-    each."""
+    """Yields the planned groups of cgroup version 1. In version 1, each controller has its own tree, and the
+    processes are in the folder of the pod in each tree."""
     quota, cpus = _quota(confinement, machine), confinement.capacity.cpus
     all_memory = str(tenants_memory_bytes(confinement.node, machine.memory_bytes))
     memory = str(pod_memory_bytes(confinement))
@@ -180,10 +188,10 @@ def _plan_v1(hierarchies: Hierarchies, confinement: Confinement, machine: Machin
 
 
 def _trees(hierarchies: Hierarchies) -> dict[Path, list[str]]:
-    """The folder of this process in each tree that is used, and the tree's controllers, of which some share a
-    tree.
+    """Returns the folder of this process in each cgroup tree that is used, with the controllers of the tree.
+    Several controllers may share a tree.
 
-    Version 2 without controllers, or else the freezer, tracks the processes.
+    Processes are found through version 2 without controllers, or else through the freezer of version 1.
     """
     trees: dict[Path, list[str]] = {}
     for name in (*_LIMITED, "cpuacct"):
@@ -206,7 +214,7 @@ def _shares(cpus: float) -> str:
 
 
 class TenantGroups:
-    """The groups of one pod, after they were made."""
+    """The cgroups of one pod, after they were made."""
 
     def __init__(self, planned: Sequence[PlannedGroup]) -> None:
         self._planned = planned
@@ -214,11 +222,11 @@ class TenantGroups:
 
     @property
     def joins(self) -> tuple[str, ...]:
-        """The files that a process writes `0` to in order to enter them."""
+        """Returns the files to which a process writes `0` to enter the groups."""
         return tuple(f"{one.folder}/cgroup.procs" for one in self._planned if one.joined)
 
     def make(self, user: int) -> None:
-        """Makes the groups. Raises UnavailableError if the kernel refuses one."""
+        """Makes the groups of the pod. Raises UnavailableError if the kernel refuses a group."""
         for tries in range(_TRIES):
             try:
                 for one in self._planned:
@@ -233,14 +241,14 @@ class TenantGroups:
                 return
 
     def enter(self) -> None:
-        """Moves this process into the groups. Raises OSError."""
+        """Moves this process into the groups of the pod. Raises OSError."""
         for file in self.joins:
             _write(file, "0")
 
 
 def remove_groups(folders: Iterable[str]) -> bool:
-    """Ends the processes in the groups of a pod, removes the groups, and the groups above that are empty.
-    Returns whether all groups of the pod are removed."""
+    """Ends the processes in the groups of a pod, and removes these groups and the groups above them that are
+    empty. Returns whether all groups of the pod were removed."""
     gone = [destroy(Path(folder)) for folder in sorted(folders, key=len, reverse=True)]
     for folder in folders:
         for above in list(Path(folder).parents)[:3]:
@@ -265,7 +273,7 @@ def _make(planned: PlannedGroup, user: int) -> None:
 
 
 def _weigh_tenants(planned: Sequence[PlannedGroup]) -> None:
-    """Sets a tenant's share of the CPUs to the sum of its pods."""
+    """Sets the CPU weight of a tenant to the sum of the weights of its pods."""
     for one in planned:
         for name in ("cpu.shares", "cpu.weight"):
             if one.handed_over and name in dict(one.writes):
@@ -277,7 +285,7 @@ _MOST_SHARES = {"cpu.shares": 262_144, "cpu.weight": _MOST_WEIGHT}
 
 
 def _write(path: str, text: str) -> None:
-    """Writes to an existing file."""
+    """Writes text to an existing file."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())

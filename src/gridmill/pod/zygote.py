@@ -1,9 +1,10 @@
-"""The zygote: a process that has imported what jobs of one type need, and only forks.
+"""The zygote: a process that has imported the libraries of one type of job, and does nothing but fork jobs.
 
-A pod executes `python -m gridmill.pod.zygote TYPE FD`. Libraries that only some jobs of the type need are
-imported before the first of these jobs. The zygote runs no job, opens no connection and touches no GPU, so a
-forked child is as good as a new process that has done its imports. Its OpenBLAS gets one thread, so that no
-other thread exists when it forks; children raise the number.
+A pod starts its zygote as `python -m gridmill.pod.zygote TYPE FD`. Libraries that only some jobs of the type
+need are imported before the first of these jobs is forked. The zygote runs no job, opens no connection and
+uses no GPU. Therefore a forked child is as good as a new process that has done its imports. OpenBLAS gets
+only one thread in the zygote, so that there is no other thread when it forks. Its children increase the
+number.
 """
 
 import contextlib
@@ -29,8 +30,8 @@ from gridmill.pod.launch import BLOCK_BYTES, Launch, Pipes, die_with_parent, ent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteReport:
-    """A message of a zygote: `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, the use that
-    wait() reported) or `failed` (attempt_id, message) if it could not fork."""
+    """A message of a zygote to the pod. `ready`, `forked` (attempt_id, pid), `ended` (pid, wait status, the
+    use that wait() reported) or `failed` (attempt_id, message) if it could not fork."""
 
     kind: str
     attempt_id: str = ""
@@ -44,8 +45,8 @@ class ZygoteReport:
 
 
 class Zygote:
-    """The zygote. It answers on `link` (SOCK_SEQPACKET, one message a packet) until the pod closes the
-    link."""
+    """The zygote. The zygote answers on `link` (a SOCK_SEQPACKET socket, one message per packet) until the
+    pod closes the link."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -62,7 +63,7 @@ class Zygote:
             signal.signal(number, signal.SIG_IGN)
 
     def serve(self) -> None:
-        """Serves until the pod has ended. No child lives longer."""
+        """Answers requests until the pod has ended. All children end before."""
         self._send_report(ZygoteReport(kind="ready"))
         try:
             while True:
@@ -116,11 +117,12 @@ class Zygote:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """A handler that does nothing: without a handler the kernel does not write to the wake-up descriptor."""
+    """A signal handler that does nothing. It is needed because the kernel does not write to the wake-up
+    descriptor if a signal has no handler."""
 
 
 def _be(launch: Launch, pipes: Pipes, parent: int) -> None:
-    """Runs the forked child, which is the attempt's process."""
+    """Runs the forked child, which is the process of the attempt."""
     enter(launch, pipes, parent)
     sys.argv = ["gridmill-job", launch.attempt_id]
     os.chdir(Path(launch.folder) / "work")
@@ -132,15 +134,15 @@ def _be(launch: Launch, pipes: Pipes, parent: int) -> None:
 
 
 def _open_streams() -> None:
-    """Makes new streams: those of the zygote were made for a file, but these are pipes, written line by
-    line."""
+    """Makes new output streams, because the streams of the zygote were made for a file. The streams of the
+    job are pipes and are written line by line."""
     sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115  until the end
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def preload(kind: str) -> None:
-    """Imports the libraries of jobs of that type, without pandas: no job uses it, and it takes a third of a
-    second."""
+    """Imports the libraries of jobs of this type. pandas is not imported, because no job uses it and
+    importing it takes a third of a second."""
     names = PREIMPORTS.get(kind, ())
     if names:
         with contextlib.suppress(ImportError):
@@ -151,8 +153,8 @@ def preload(kind: str) -> None:
 
 
 def bring(names: Iterable[str]) -> None:
-    """Imports modules that are not imported yet. A module that cannot be imported is skipped, because the job
-    reports the error."""
+    """Imports those of these modules that are not imported yet. A module that cannot be imported is skipped,
+    because the job reports the error later."""
     missing = [name for name in names if name not in sys.modules]
     for name in missing:
         with contextlib.suppress(Exception):  # a module built for another version can raise any error
@@ -162,14 +164,14 @@ def bring(names: Iterable[str]) -> None:
 
 
 def keep() -> None:
-    """Freezes all imported objects: a garbage collection in a child would write to their pages and so copy
-    them."""
+    """Freezes all imported objects, because a garbage collection in a child would write to their memory
+    pages and so copy these pages."""
     gc.collect()
     gc.freeze()
 
 
 def main(kind: str, descriptor: int) -> None:
-    """Imports the libraries, then serves."""
+    """Imports the libraries of this type of job, and then answers requests."""
     die_with_parent(os.getppid())
     link = socket.socket(fileno=descriptor)
     link.set_inheritable(False)

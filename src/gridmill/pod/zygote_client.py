@@ -1,4 +1,5 @@
-"""The pod's end of its zygote, a warm process that forks built-in jobs and is replaced when it dies."""
+"""The pod's client of its zygote. The zygote is a prepared process that forks built-in jobs, and it is
+replaced when it dies."""
 
 import os
 import selectors
@@ -18,29 +19,32 @@ from gridmill.pod.outcome import describe
 from gridmill.pod.zygote import ZygoteReport
 
 _PROGRAM = (sys.executable, "-P", "-W", "ignore::DeprecationWarning", "-m", "gridmill.pod.zygote")
-"""The warning of newer Pythons about forking with threads. The only threads belong to allocators, which are
-safe to fork."""
+"""The program suppresses the warning of newer Python versions about forking a process that has threads. The
+only threads of the zygote belong to memory allocators, which are safe to fork."""
 PATIENCE_SECONDS = 30.0
-"""A zygote that is not ready after this time is abandoned: jobs are started by exec instead."""
+"""A zygote that is not ready after this number of seconds is abandoned. Jobs are then started as new
+programs."""
 _TRY_AGAIN_SECONDS = 0.005
 _FAILURES = 3
-"""After this many deaths in a row before it was ready, no other zygote is made."""
+"""If this many zygotes in a row died before they were ready, no other zygote is made."""
 
 
 class ZygoteListener(Protocol):
-    """Receives the events of the jobs' processes. The supervisor implements it."""
+    """Receives the events of the jobs' processes from the zygote's client. The supervisor implements this
+    protocol."""
 
     def forked(self, attempt_id: str, pid: int) -> None:
         """The attempt's process exists."""
 
     def not_forked(self, attempt_id: str, trouble: str) -> None:
-        """The process could not be made, or died with the zygote before its number was known."""
+        """The process of the attempt could not be made, or it died with the zygote before its process id was
+        known."""
 
     def launch_cold(self, attempt_id: str) -> None:
-        """There is no zygote: the job must be executed."""
+        """The attempt must be executed as a new program, because there is no zygote."""
 
     def reaped(self, pid: int, end: ProcessExit) -> None:
-        """The attempt's process has ended."""
+        """The process of the attempt has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +54,8 @@ class _PendingFork:
 
 
 class ZygoteClient:
-    """The client of the zygote. The pod's loop owns it: it calls `tick`, and `zygote_died` after it reaped
-    the zygote."""
+    """The pod's client of its zygote. The loop of the pod calls `tick`, and it calls `zygote_died` after it
+    reaped the zygote."""
 
     def __init__(
         self, kind: str, *, cpus: float, environment: Mapping[str, str], selector: selectors.BaseSelector
@@ -72,7 +76,7 @@ class ZygoteClient:
         self._children: dict[int, str] = {}
 
     def bring_up(self, listener: ZygoteListener, now: float) -> None:
-        """Makes a zygote, unless one exists or none can run."""
+        """Starts a zygote, unless one is running or no zygote can run."""
         self._listener = listener
         if self._link is not None or self._failures >= _FAILURES:
             return
@@ -91,7 +95,8 @@ class ZygoteClient:
         self._selector.register(ours, selectors.EVENT_READ, self._receive_reports)
 
     def request(self, launch: Launch, pipes: Pipes) -> bool:
-        """Accepts the launch and its pipes. Returns False if there is no zygote."""
+        """Accepts the launch and its pipes, to send them to the zygote. Returns False if there is no
+        zygote."""
         if self._link is None or self._failures >= _FAILURES:
             return False
         self._queue.append(_PendingFork(launch=launch, pipes=pipes))
@@ -99,7 +104,7 @@ class ZygoteClient:
         return True
 
     def cancel(self, attempt_id: str) -> bool:
-        """Cancels a launch. Returns False if it was sent already."""
+        """Cancels a launch. Returns False if the launch was already sent to the zygote."""
         for waiting in self._queue:
             if waiting.launch.attempt_id == attempt_id:
                 waiting.pipes.close()
@@ -167,7 +172,8 @@ class ZygoteClient:
                 listener.reaped(report.pid, end)
 
     def zygote_died(self, status: int, now: float) -> None:
-        """Reports the ends of its children (the kernel kills them with it), and makes another zygote."""
+        """Reports the ends of the zygote's children, which the kernel kills together with the zygote, and
+        starts another zygote."""
         self._receive_reports()  # it may have sent messages before it died
         trouble = f"the process from which it was forked died: {describe(status)}"
         if not self._ready and self._give_up_at < float("inf"):
@@ -195,13 +201,13 @@ class ZygoteClient:
                 self._listener.not_forked(attempt_id, trouble)
 
     def due(self) -> float:
-        """The time when `tick` has something to do next (monotonic seconds)."""
+        """Returns the monotonic time in seconds at which `tick` has something to do next."""
         if not self._ready:
             return self._give_up_at
         return self._try_again_at if self._queue else float("inf")
 
     def tick(self, now: float) -> None:
-        """Sends waiting launches, and abandons a zygote that does not become ready."""
+        """Sends waiting launches to the zygote, and abandons a zygote that does not become ready."""
         self._pass_on()
         if not self._ready and now >= self._give_up_at:
             self._failures, self._give_up_at = _FAILURES, float("inf")

@@ -1,4 +1,4 @@
-"""Objects below a prefix of a bucket, accessed with the credentials of the bucket's owner."""
+"""Reads and writes objects below a prefix of a bucket, with the credentials of the bucket's owner."""
 
 import re
 import ssl
@@ -19,7 +19,7 @@ from gridmill.transfer.signed_urls import check_bucket, refusal, send
 from gridmill.transfer.stream import UNMETERED, ByteMeter
 
 PASS_SECONDS = 900.0
-"""How long a signed URL is valid."""
+"""The number of seconds for which a signed URL is valid."""
 _ALLOW = "Check that the credentials are correct, have not expired and permit this prefix."
 _SET = "Correct the clock of this machine or of the bucket's server: they differ."
 _MAKE = (
@@ -32,17 +32,17 @@ _SAY = (
 )
 _SILENT = "its server does not answer"
 _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
-"""Metadata services that libraries ask for credentials if none are given."""
+"""Metadata services of cloud providers. Libraries ask them for credentials if no credentials are given."""
 _TRIED = re.compile(
     r"Generic \w+ error: Error performing \w+ \S+ in \S+(, .*retry_timeout: \S+)?\s+- (HTTP error: )?"
 )
-"""The request that obstore writes before its result in a message."""
+"""Matches the description of the request that obstore writes before the result in an error message."""
 _REFUSAL = re.compile(r"<Code>(?P<code>\w+)</Code>(.*<Message>(?P<told>[^<]+)</Message>)?", re.DOTALL)
 _SKEWED = "RequestTimeTooSkewed"
 _S3 = {"disable_bulk_delete": "true"}  # some servers with the S3 protocol do not support it
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
-"""The timeouts of reads. A read may take long while bytes arrive."""
+"""The timeouts of reads. A read may take long as long as bytes arrive."""
 _PUTTING = {"timeout": timedelta(seconds=300)}
 """The timeout of a put, in which no bytes arrive."""
 
