@@ -44,30 +44,31 @@ _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _READING = {"timeout": timedelta(seconds=900), "read_timeout": timedelta(seconds=30)}
 """The timeouts of reads. A read may take long as long as bytes arrive."""
 _PUTTING = {"timeout": timedelta(seconds=300)}
-"""The timeout of a put, in which no bytes arrive."""
+"""The timeout for putting an object into the bucket, because no bytes arrive during this request."""
 
 
 class BucketClient:
-    """A prefix of a bucket. Safe to use from several threads. All methods raise TransferRefusedError,
-    UnavailableError."""
+    """Accesses the objects below a prefix of a bucket. This class is safe to use from several threads. All
+    methods raise TransferRefusedError and UnavailableError."""
 
     def __init__(
         self, url: str, options: Mapping[str, str] | None = None, *, pass_seconds: float = PASS_SECONDS
     ) -> None:
-        """Opens the prefix, see `open_store`. Signed URLs are valid for `pass_seconds`."""
+        """Opens the prefix of the bucket; see `open_store`. Signed URLs are valid for `pass_seconds`."""
         self.url, self.pass_seconds = url, pass_seconds
         self._store: Any = open_store(url, options or {})
         self._puts: Any = open_store(url, options or {}, puts=True)
 
     def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
-        """Puts an object, completely or not at all."""
+        """Puts an object into the bucket, either completely or not at all."""
         signs = not self.url.startswith("file:")
         if meter is UNMETERED or not signs or not self._sent(name, content, meter):
             self._put(name, content)
 
     def _sent(self, name: str, content: bytes, meter: ByteMeter) -> bool:
-        """Puts piece by piece with a signed URL, because obstore reports no progress. Returns False if the
-        URL is refused; then obstore puts the object or reports the reason."""
+        """Puts an object piece by piece with a signed URL, because obstore reports no progress. Returns
+        False if the signed URL is refused. In this case, obstore puts the object or reports the reason of
+        the refusal."""
         try:
             send(self.sign("PUT", name), len(content), meter.sending(content))
         except HTTPError as error:
@@ -92,7 +93,8 @@ class BucketClient:
                 ) from error
 
     def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
-        """The content of an object. Raises NotFoundError, and DataError if it is larger than `most_bytes`."""
+        """Returns the content of an object. Raises NotFoundError if the object does not exist, and DataError
+        if it is larger than `most_bytes`."""
         with explained(self.url):
             try:
                 got = obstore.get(self._store, name)
@@ -123,19 +125,21 @@ class BucketClient:
         return True
 
     def names(self, folder: str) -> Iterator[Sequence[str]]:
-        """The names and sizes of all objects in a folder, page by page."""
+        """Yields the names and sizes of all objects in a folder of the bucket, page by page."""
         with explained(self.url):
             for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
                 yield [entry["path"] for entry in page]
 
     def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
-        """The names of objects that were put before that moment, in a folder or below the whole prefix."""
+        """Yields the names of objects that were put before this time, in a folder or below the whole
+        prefix."""
         with explained(self.url):
             for page in obstore.list(self._store, prefix=folder, chunk_size=1000):
                 yield from (entry["path"] for entry in page if entry["last_modified"] < before)
 
     def sign(self, method: str, name: str) -> str:
-        """A URL that gives access to this object only, to GET or to PUT it, for `pass_seconds`."""
+        """Returns a signed URL that gives access to this object only, to GET it or to PUT it, for
+        `pass_seconds`."""
         with explained(self.url):
             signed: str = obstore.sign(
                 self._store, cast(Any, method), name, timedelta(seconds=self.pass_seconds)
@@ -144,10 +148,11 @@ class BucketClient:
 
 
 def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> object:
-    """Opens obstore's store for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`.
+    """Opens the store of obstore for `s3://BUCKET/PREFIX`, `gs://…` or `file:///FOLDER`.
 
-    `options` are obstore's own for that kind, as `endpoint`. Missing options, above all the credentials, come
-    from the environment. The store is for `puts`, or for all other requests. Raises InputError.
+    `options` are the options of obstore for this kind of store, for example `endpoint`. Options that are
+    missing, such as the credentials, are taken from the environment. With `puts`, the returned store has the
+    timeouts for putting objects. Otherwise it has the timeouts for all other requests. Raises InputError.
     """
     scheme = url.partition("://")[0]
     if scheme == "file":
@@ -163,8 +168,8 @@ def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> o
 
 @contextmanager
 def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError) -> Iterator[None]:
-    """Converts errors of obstore. Uses only the end of the first line, because the rest describes obstore's
-    internals."""
+    """Converts errors of obstore into errors of Gridmill. The message uses only the end of the first line,
+    because the other lines describe details inside obstore."""
     try:
         yield
     except (refused, PermissionDeniedError, UnauthenticatedError) as error:
@@ -180,7 +185,7 @@ def explained(url: str, *, refused: type[BaseException] = PermissionDeniedError)
 
 
 def _refusal(error: BaseException, url: str) -> TransferRefusedError:
-    """The message of the bucket's server, if it has one."""
+    """Returns an error with the message of the bucket's server, if the server sent one."""
     match = _REFUSAL.search(str(error))
     words = [word for word in (match["code"], match["told"]) if word] if match else [_line(error)]
     hint = _SET if words[0] == _SKEWED else _ALLOW

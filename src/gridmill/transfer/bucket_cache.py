@@ -1,8 +1,8 @@
-"""Chunks that stay in a bucket for other jobs and farms, so that they are not transferred again.
+"""Keeps chunks in a bucket for other jobs and farms, so that these chunks are not transferred again.
 
 Many small chunks are packed into one object, because a request costs as much for a kilobyte as for a
-megabyte. A pack is the contents of its chunks, one after the other. Its index has 36 bytes for each chunk:
-the hash, and the size (big-endian).
+megabyte. A pack contains the contents of its chunks, one after the other. The index of a pack has 36 bytes
+for each chunk: the hash, and the size (big-endian).
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from gridmill.transfer.signed_urls import SignedUrlFarm
 from gridmill.transfer.stream import UNMETERED, ByteMeter, Chunk
 
 SMALL_BYTES = 1 << 20
-"""Chunks up to this size are packed if there are several."""
+"""Chunks up to this size in bytes are packed into one object if there are several of them."""
 _LINE = Struct(">32sI")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSlice:
-    """The position of a chunk: from `begin` to `end` (bytes) of a pack."""
+    """The position of a chunk in a pack: from byte `begin` to byte `end`."""
 
     pack: str
     begin: int
@@ -37,8 +37,8 @@ class PackSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPack:
-    """A pack that is ready to be put: content first, because the index makes it visible. The name is the hash
-    of the index."""
+    """A pack that is ready to be put into the bucket. Its content is put before its index, because the index
+    makes the pack visible. The name of a pack is the hash of its index."""
 
     name: str
     content: bytes
@@ -53,8 +53,8 @@ def pack(chunks: Sequence[Chunk]) -> ChunkPack:
 
 
 def parts(name: str, index: bytes) -> Mapping[str, PackSlice]:
-    """The positions of its chunks, by hash. Returns nothing if the index does not match the name of its
-    pack."""
+    """Returns the positions of the pack's chunks, by their hashes. Returns nothing if the index does not
+    match the name of its pack."""
     if hashlib.sha256(index).hexdigest() != name:
         return {}
     result, begin = {}, 0
@@ -72,20 +72,20 @@ _INDEX_BYTES = 64 << 20
 
 
 class ListableBucket(Bucket, Protocol):
-    """A bucket that can be listed, see `bucket.BucketClient`."""
+    """A bucket whose objects can be listed; see `bucket.BucketClient`."""
 
     def has(self, name: str) -> bool:
         """Whether the object exists."""
 
     def names(self, folder: str) -> Iterator[Sequence[str]]:
-        """The names and sizes of all objects in a folder, page by page."""
+        """Yields the names and sizes of all objects in a folder of the bucket, page by page."""
 
 
 class BucketCache:
-    """A ChunkWriter (see `engine`) into a bucket.
+    """Stores chunks in a bucket for repeated use. It implements ChunkWriter (see `engine`).
 
-    Chunks are below a prefix as `chunks/ab/HASH`, small ones together as `packs/NAME` with `index/NAME`,
-    which is put last. Several threads and processes may use it.
+    Chunks are stored below a prefix as `chunks/ab/HASH`. Small chunks are stored together as `packs/NAME`
+    with the index `index/NAME`, which is put last. Several threads and processes may use the same cache.
     """
 
     def __init__(self, bucket: ListableBucket) -> None:
@@ -96,7 +96,7 @@ class BucketCache:
         self._single: set[str] = set()
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """The chunks that the bucket does not have, without repetition. Raises InputError,
+        """Returns those of the chunks that the bucket does not have, each of them once. Raises InputError,
         UnavailableError."""
         unique = list(dict.fromkeys(chunks))
         for chunk in unique:
@@ -115,9 +115,10 @@ class BucketCache:
         return tuple(lacking)
 
     def send(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED) -> None:
-        """Puts these chunks. Objects with the same name have the same content, so overwriting is safe.
+        """Puts these chunks into the bucket. Objects with the same name have the same content, so
+        overwriting an object is safe.
 
-        Raises DataError for content that does not match its hash, InputError if access is refused,
+        Raises DataError if a content does not match its hash, InputError if access is refused, and
         UnavailableError.
         """
         for chunk in chunks:
@@ -132,8 +133,8 @@ class BucketCache:
             self._put_pack(small, meter)
 
     def renew(self, chunks: Sequence[Chunk], meter: ByteMeter = UNMETERED) -> None:
-        """Puts these chunks again, each as its own object, because one of their objects is damaged. Raises as
-        `send`."""
+        """Puts each of these chunks again as a separate object, because the object that contained the chunk
+        is damaged. Raises as `send`."""
         for chunk in chunks:
             chunk.check()
         packed = self._packed_chunks()
@@ -159,8 +160,8 @@ class BucketCache:
             self._packed[made.name] = parts(made.name, made.index)
 
     def parcels(self, sizes: Mapping[str, int]) -> tuple[BucketObject, ...]:
-        """The signed reads of these chunks for a farm without credentials (`sizes` in bytes by hash). The
-        chunks must exist."""
+        """Returns signed URLs with which a farm without credentials can read these chunks. `sizes` are the
+        sizes in bytes by hash. The chunks must exist."""
         packed, slices_by_pack = self._packed_chunks(), dict[str, list[ChunkSlice]]()
         for chunk, size_bytes in sizes.items():
             part = packed.get(chunk)
@@ -174,13 +175,13 @@ class BucketCache:
         )
 
     def forget_listing(self) -> None:
-        """Clears the cached listing, so that the bucket is read again."""
+        """Deletes the cached listing, so that the bucket is listed again."""
         with self._lock:
             self._packed, self._single = {}, set()
 
     def clear(self, before: datetime) -> None:
-        """Deletes objects that were put before that moment, indexes first. Chunks that are needed again are
-        put again.
+        """Deletes objects that were put before this time. Indexes are deleted first. If a deleted chunk is
+        needed again, it is put again.
 
         Raises InputError, UnavailableError.
         """
@@ -190,7 +191,7 @@ class BucketCache:
                 pass
 
     def is_empty(self) -> bool:
-        """Whether the prefix is empty. Raises InputError, UnavailableError."""
+        """Returns whether there are no objects below the prefix. Raises InputError, UnavailableError."""
         return not any(page for folder in _FOLDERS for page in self._bucket.names(folder))
 
     def _packed_chunks(self) -> dict[str, PackSlice]:
@@ -201,7 +202,8 @@ class BucketCache:
             return packed
 
     def _learn(self) -> dict[str, PackSlice]:
-        """The positions of packed chunks. Reads new indexes and drops deleted ones."""
+        """Returns the positions of chunks in packs. The function reads new indexes and forgets deleted
+        ones."""
         names = [path.rpartition("/")[2] for page in self._bucket.names("index") for path in page]
         with self._lock:
             new = [name for name in names if name not in self._packed]
@@ -218,7 +220,8 @@ class BucketCache:
             return {}
 
     def _not_listed(self, names: list[str]) -> list[str] | None:
-        """The chunks that a listing does not show; None if single requests are faster than a listing."""
+        """Returns the chunks that a listing of the bucket does not show, or None if single requests are
+        faster than a listing."""
         lacking = dict.fromkeys(names)
         for page, paths in enumerate(self._bucket.names("chunks")):
             for path in paths:
@@ -229,10 +232,11 @@ class BucketCache:
 
 
 class SharedBucketEndpoint:
-    """A ChunkEndpoint to a farm.
+    """Sends chunks to a farm through objects in a bucket that are kept for repeated use. It implements
+    ChunkEndpoint.
 
-    A chunk is put into the bucket, if it does not exist there, and the farm reads it from there. Chunks from
-    the farm use `bucket_exchange`. Several threads may use it.
+    A chunk is put into the bucket if it does not exist there, and the farm reads it from the bucket. Chunks
+    that come from the farm are transferred by `bucket_exchange`. Several threads may use this endpoint.
     """
 
     def __init__(
@@ -244,7 +248,7 @@ class SharedBucketEndpoint:
         uses: UniqueNames | None = None,
         meter: ByteMeter = UNMETERED,
     ) -> None:
-        """The objects that are in use, see `bucket_exchange`."""
+        """`uses` records the objects that are in use; see `bucket_exchange`."""
         self._farm, self._cache, self._bucket = far, kept, bucket
         self._sizes, self._uses, self._meter = sizes, uses, meter
         self._back = ExportBucketEndpoint(far, bucket, sizes, uses, meter)
@@ -259,7 +263,7 @@ class SharedBucketEndpoint:
         return self._farm.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """See ChunkWriter. Raises InputError if the bucket refuses one of the sides."""
+        """See ChunkWriter. Raises InputError if the bucket refuses access to this home or to the farm."""
         lacking = set(self._cache.missing(chunk.hash for chunk in chunks))
         self._cache.send([chunk for chunk in chunks if chunk.hash in lacking], self._meter)
         sizes = {chunk.hash: len(chunk.data) for chunk in chunks}
@@ -276,7 +280,7 @@ class SharedBucketEndpoint:
         return passed(self._bucket, lambda: self._farm.take(self._cache.parcels(sizes)))
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See ChunkReader. Raises InputError if the bucket refuses one of the sides."""
+        """See ChunkReader. Raises InputError if the bucket refuses access to this home or to the farm."""
         return self._back.fetch(chunks)
 
 

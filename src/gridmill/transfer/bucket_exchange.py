@@ -1,4 +1,5 @@
-"""Transfers chunks to and from a farm by objects of a shared bucket: each is used once and deleted."""
+"""Transfers chunks to and from a farm through objects in a shared bucket. Each object is used once and then
+deleted."""
 
 import logging
 import time
@@ -20,8 +21,8 @@ T = TypeVar("T")
 
 
 class UniqueNames:
-    """Names of objects that this process uses now, each used once, in a folder of its own. Safe to use from
-    several threads."""
+    """Creates names for the objects that this process is using now. Each name is used once, and all names
+    are in a separate folder. This class is safe to use from several threads."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.folder = uuid4().hex
@@ -30,14 +31,14 @@ class UniqueNames:
         self._last = float("-inf")
 
     def begin(self) -> str:
-        """A name that was never used."""
+        """Returns a name that was never used before."""
         name = f"{self.folder}/{uuid4().hex}"
         with self._lock:
             self._names.add(name)
         return name
 
     def end(self, name: str) -> None:
-        """Ends the use of that name: an object that appears under it later is useless."""
+        """Ends the use of this name. If an object with this name appears later, it is useless."""
         with self._lock:
             self._names.discard(name)
             self._last = self._monotonic()
@@ -47,37 +48,38 @@ class UniqueNames:
             return name in self._names
 
     def since(self, seconds: float) -> bool:
-        """Whether an object was in use in that time."""
+        """Returns whether an object was in use during the last `seconds` seconds."""
         with self._lock:
             return bool(self._names) or self._monotonic() - self._last < seconds
 
 
 class Bucket(Protocol):
-    """A bucket with its credentials: see `bucket.BucketClient`."""
+    """A bucket with its credentials; see `bucket.BucketClient`."""
 
     pass_seconds: float
 
     def put(self, name: str, content: bytes, meter: ByteMeter = UNMETERED) -> None:
-        """Puts an object, completely or not at all."""
+        """Puts an object into the bucket, either completely or not at all."""
 
     def get(self, name: str, most_bytes: int, meter: ByteMeter = UNMETERED) -> bytes:
-        """The content of an object."""
+        """Returns the content of an object."""
 
     def remove(self, name: str) -> None:
         """Deletes the object. May be repeated."""
 
     def older(self, before: datetime, folder: str | None = None) -> Iterator[str]:
-        """The names of objects that were put before that moment, in a folder or below the whole prefix."""
+        """Yields the names of objects that were put before this time, in a folder or below the whole
+        prefix."""
 
     def sign(self, method: str, name: str) -> str:
-        """A URL that gives access to one object."""
+        """Returns a signed URL that gives access to one object."""
 
 
 class ExportBucketEndpoint:
-    """A ChunkEndpoint to a farm.
+    """Sends chunks to and from a farm through objects that are used once. It implements ChunkEndpoint.
 
-    Chunks that are sent together are one object with a new name, which the farm may read or write for a short
-    time. Several threads may use it.
+    Chunks that are sent together are one object with a new name. The farm may read or write this object for
+    a short time. Several threads may use this endpoint.
     """
 
     def __init__(
@@ -88,8 +90,9 @@ class ExportBucketEndpoint:
         uses: UniqueNames | None = None,
         meter: ByteMeter = UNMETERED,
     ) -> None:
-        """`sizes` are the sizes in bytes of all chunks that will be requested. `uses` records the objects in
-        use for the sweeper of the bucket. The `meter` counts the bytes between home and the bucket."""
+        """`sizes` are the sizes in bytes of all chunks that will be requested. `uses` records which objects
+        are in use, for the collector that deletes unused objects. The `meter` counts the bytes that are sent
+        between the home and the bucket."""
         self._farm, self._bucket, self._sizes = far, bucket, sizes
         self._names, self._meter = uses or UniqueNames(), meter
 
@@ -108,7 +111,8 @@ class ExportBucketEndpoint:
         return self._farm.missing(chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """See ChunkWriter. Raises TransferRefusedError if the bucket refuses one of the sides."""
+        """See ChunkWriter. Raises TransferRefusedError if the bucket refuses access to this home or to the
+        farm."""
         slices = sliced((chunk.hash, len(chunk.data)) for chunk in chunks)
         with self._once() as name:
             self._bucket.put(name, b"".join(chunk.data for chunk in chunks), self._meter)
@@ -117,7 +121,8 @@ class ExportBucketEndpoint:
             raise UnavailableError(f"{name} was deleted from the bucket before the farm downloaded it")
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See ChunkReader. Raises TransferRefusedError if the bucket refuses one of the sides."""
+        """See ChunkReader. Raises TransferRefusedError if the bucket refuses access to this home or to the
+        farm."""
         slices = sliced((chunk, self._sizes[chunk]) for chunk in chunks)
         with self._once() as name:
             passed(self._bucket, lambda: self._farm.give(self._parcel("PUT", name, slices)))
@@ -129,8 +134,8 @@ class ExportBucketEndpoint:
 
     @contextmanager
     def _once(self) -> Iterator[str]:
-        """Gives the name of a new object, which is deleted at the end. An object that cannot be deleted now
-        is swept later."""
+        """Yields the name of a new object, which is deleted at the end of the `with` block. If the object
+        cannot be deleted then, `sweep` deletes it later."""
         name = self._names.begin()
         try:
             yield name
@@ -143,18 +148,18 @@ class ExportBucketEndpoint:
 
 
 def sweep(bucket: Bucket, before: datetime, but: Container[str] = ()) -> None:
-    """Deletes objects that were put before that moment and not deleted for any reason, except objects in use
-    (`but`)."""
+    """Deletes objects that were put before this time and that were not deleted for any reason. Objects in
+    use (`but`) stay."""
     for name in bucket.older(before):
         if name not in but:
             bucket.remove(name)
 
 
 def passed(bucket: Bucket, ask: Callable[[], T]) -> T:
-    """Converts the farm's answers.
+    """Returns the farm's answer, or converts its error.
 
-    If the signed URL may have expired, a refusal is a reason to retry with a new URL. It may expire early,
-    because clocks differ.
+    If the signed URL may have expired, a refusal becomes an error that is retried with a new URL. A URL may
+    expire early, because clocks differ.
     """
     began = time.monotonic()
     try:

@@ -1,7 +1,8 @@
-"""Makes manifests: the chunks of files and folders, with a cache of hashes.
+"""Makes manifests, which list the chunks of files and folders. A cache of hashes saves reading unchanged
+files.
 
-With the cache, an unchanged tree is examined but not read. Several threads hash many small files. Only one of
-them runs at a time, except while they wait for a disk.
+With the cache, the files of an unchanged folder are examined but not read. Several threads compute the
+hashes of many small files. Only one of these threads runs at a time, except while threads wait for a disk.
 """
 
 import os
@@ -26,15 +27,15 @@ from gridmill.errors import ConflictError, InputError, NotFoundError, StorageErr
 from gridmill.transfer.paths import FilesBelow, check_path, file_below, folder_below
 
 SETTLED_NS = 2_000_000_000
-"""A file that changed more recently may change again within the same tick of the file system's clock, so its
-hash is not cached."""
+"""If a file changed more recently than this number of nanoseconds, its hash is not cached, because it may
+change again within the same tick of the file system's clock."""
 
 HASH = "blake3"
-"""The hash function; cached hashes of another function are ignored."""
+"""The name of the hash function. Cached hashes of another function are ignored."""
 
 
 class FileStatus(Protocol):
-    """The fields of `os.stat` that show whether a file changed."""
+    """The fields of `os.stat` that show whether a file has changed."""
 
     @property
     def st_size(self) -> int:
@@ -42,11 +43,11 @@ class FileStatus(Protocol):
 
     @property
     def st_mtime_ns(self) -> int:
-        """The time when its content changed."""
+        """The time in nanoseconds at which the content of the file last changed."""
 
     @property
     def st_ctime_ns(self) -> int:
-        """The time when its content or its inode changed."""
+        """The time in nanoseconds at which the content or the inode of the file last changed."""
 
     @property
     def st_ino(self) -> int:
@@ -54,17 +55,18 @@ class FileStatus(Protocol):
 
 
 Seen = tuple[int, int, int, int]
-"""The size of a file in bytes, times of change of its content and of its inode (ns), and inode number."""
+"""The size of a file in bytes, the times of the last changes of its content and of its inode (ns), and its
+inode number."""
 
 
 def seen(stat: FileStatus) -> Seen:
-    """The fields that are equal if the file did not change."""
+    """Returns the fields that are equal in two observations of a file if the file did not change."""
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashCacheFile:
-    """The file that stores a HashCache."""
+    """The content of the file that stores a HashCache."""
 
     hash: str = ""
     chunk_bytes: int = 0
@@ -72,9 +74,11 @@ class HashCacheFile:
 
 
 class HashCache:
-    """The hashes of one tree's files, stored in a file, or only in memory without a file.
+    """The hashes of the files of one folder. They are stored in a cache file, or only in memory if there is
+    no cache file.
 
-    One scan uses it at a time. Lost or damaged entries are only hashed again.
+    Only one scan may use a HashCache at a time. If entries of the cache are lost or damaged, their files are
+    hashed again.
     """
 
     def __init__(self, path: Path | None, *, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -85,7 +89,7 @@ class HashCache:
         self._chunk_bytes = 0
 
     def open(self, chunk_bytes: int) -> None:
-        """Reads the stored hashes for chunks of that size."""
+        """Reads the stored hashes that were computed for chunks of this size."""
         self._chunk_bytes, self._new, self._old = chunk_bytes, {}, {}
         if self._path is None:
             return
@@ -94,15 +98,16 @@ class HashCache:
             self._old = kept.files if (kept.hash, kept.chunk_bytes) == (HASH, chunk_bytes) else {}
 
     def again(self) -> None:
-        """Starts another scan from the result of the previous scan, without reading the file again."""
+        """Prepares another scan with the result of the previous scan, without reading the cache file
+        again."""
         self._old, self._new = self._new, {}
 
     def keep_all(self) -> None:
-        """Uses the stored entries as the result of a scan, for `again`."""
+        """Takes the stored entries as the result of a scan, for a later call of `again`."""
         self._new = dict(self._old)
 
     def look(self, path: str, stat: FileStatus) -> tuple[str, ...] | None:
-        """The file's chunks; None if it must be read."""
+        """Returns the chunks of the file, or None if the file must be read."""
         cached = self._old.get(path)
         if cached is None or cached[0] != seen(stat):
             return None
@@ -110,12 +115,12 @@ class HashCache:
         return cached[1]
 
     def keep(self, path: str, stat: FileStatus, chunks: tuple[str, ...]) -> None:
-        """Records the file's chunks, with its status before it was read."""
+        """Records the chunks of the file, with the status that the file had before it was read."""
         if max(stat.st_mtime_ns, stat.st_ctime_ns) < self._now_ns() - SETTLED_NS:
             self._new[path] = (seen(stat), chunks)
 
     def save(self) -> None:
-        """Stores exactly the entries of this scan. Raises StorageError."""
+        """Stores the entries of this scan and no others. Raises StorageError."""
         if self._path is None or self._new == self._old:
             return
         draft = self._path.with_name(f".{self._path.name}.{uuid4().hex}")
@@ -137,12 +142,12 @@ PATIENCE_SECONDS = 0.25
 
 
 class FairScheduler:
-    """A lock for threads that do many small operations on the files of one tree.
+    """A lock for threads that do many small operations on the files of one folder.
 
-    Several such threads switch the interpreter with each operation, which costs more than the operations
-    (twice the time, for files of 10 kB in memory). Therefore only one runs at a time in this process. While
-    it waits for files (a disk, a network), others may run. No thread waits for a turn longer than
-    `patience_seconds`.
+    If several such threads run, they switch the interpreter with each operation. This costs more than the
+    operations (it takes twice the time for files of 10 kB in memory). Therefore only one of these threads
+    runs at a time in this process. While the running thread waits for files (on a disk or a network), other
+    threads may run. No thread waits for its turn longer than `patience_seconds`.
     """
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
@@ -150,7 +155,7 @@ class FairScheduler:
 
     @contextmanager
     def turn(self, files: int) -> Iterator[None]:
-        """Makes the lock for that many threads."""
+        """Takes the lock for a thread that processes this number of files."""
         if self._wait or not _ALONE.acquire(timeout=self._patience_seconds):
             yield
             return
@@ -164,10 +169,10 @@ class FairScheduler:
 
 
 CHUNK_BYTES = 4 << 20
-"""The size of a chunk, except the last one of a file.
+"""The size of a chunk in bytes. Only the last chunk of a file can be smaller.
 
-Smaller chunks cost requests and syncs, larger ones transfer more: for a file of 256 MB to which 1 % is
-appended, on average 2 % with 4 MiB and 3 % with 8 MiB.
+Smaller chunks need more requests and disk syncs, and larger chunks transfer more data. If 1 % is appended to
+a file of 256 MB, on average 2 % is transferred with chunks of 4 MiB, and 3 % with chunks of 8 MiB.
 """
 _READ_BYTES = _SMALL_BYTES = 1 << 18  # stays in the processor's cache until it is hashed
 _TOGETHER = 256  # small files that a thread reads in one turn
@@ -175,18 +180,18 @@ _TOGETHER = 256  # small files that a thread reads in one turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ScannedFile:
-    """A file of the tree, with its status when it was found."""
+    """A file of the scanned folder, with the status that it had when it was found."""
 
     path: str
     stat: os.stat_result
 
 
 def scan(path: Path, *, cache: HashCache | None = None, chunk_bytes: int = CHUNK_BYTES) -> Manifest:
-    """The manifest of a folder, or of a single file (one entry with an empty path). Empty folders are not
-    included.
+    """Returns the manifest of a folder, or of a single file (one entry with an empty path). Empty folders
+    are not part of the manifest.
 
-    Raises NotFoundError; UnsafePathError or InputError for links, devices and names that cannot be
-    transferred; ConflictError for a file that changes during the scan; StorageError.
+    Raises NotFoundError; UnsafePathError or InputError for links, for devices, and for names that cannot be
+    transferred; ConflictError for a file that changes during the scan, and StorageError.
     """
     return _manifest(path, lambda: _list_files(path), cache, chunk_bytes)
 
@@ -194,8 +199,8 @@ def scan(path: Path, *, cache: HashCache | None = None, chunk_bytes: int = CHUNK
 def scan_files(
     root: Path, paths: Iterable[str], *, cache: HashCache | None = None, chunk_bytes: int = CHUNK_BYTES
 ) -> Manifest:
-    """The manifest of only these files below `root`, for example of a table at one version. Raises as
-    `scan`."""
+    """Returns the manifest of these files below `root` only, for example of the files of a table at one
+    version. Raises as `scan`."""
     return _manifest(root, lambda: [_looked(root, path) for path in sorted(set(paths))], cache, chunk_bytes)
 
 
@@ -238,8 +243,8 @@ def _list_files(root: Path) -> list[_ScannedFile]:
 
 
 def _walk(root: Path) -> Iterator[_ScannedFile]:
-    """Lists all files by descriptors, so that a program that writes there cannot redirect the scan with a
-    link."""
+    """Yields all files. The folders are opened by file descriptors, so that a program that writes there
+    cannot redirect the scan with a link."""
     with folder_below(root, "") as top:
         for above, folders, names, folder in os.fwalk(dir_fd=top, onerror=_raise):
             below = os.path.normpath(above)
@@ -283,8 +288,8 @@ def _check_kind(status: os.stat_result, root: Path, path: str) -> None:
 
 
 def _hashed(root: Path, files: list[_ScannedFile], chunk_bytes: int) -> dict[str, tuple[str, ...]]:
-    """The chunks of each file by path. Several threads read, because hashing releases the interpreter
-    lock."""
+    """Returns the chunks of each file by its path. Several threads read the files, because hashing releases
+    the interpreter lock."""
     small, medium, large = _by_size(files, (min(_SMALL_BYTES, chunk_bytes), chunk_bytes))
     hashes: dict[str, tuple[str, ...]] = {}
     turns = FairScheduler()
@@ -307,7 +312,8 @@ def _hashed(root: Path, files: list[_ScannedFile], chunk_bytes: int) -> dict[str
 
 
 def _by_size(files: Iterable[_ScannedFile], limits_bytes: Sequence[int]) -> tuple[list[_ScannedFile], ...]:
-    """Splits the files into those up to the first limit, up to the second, and larger ones."""
+    """Splits the files into groups by size: files up to the first limit, files up to the second limit, and
+    larger files."""
     result = tuple(list[_ScannedFile]() for _ in (*limits_bytes, 0))
     for file in files:
         result[bisect_left(limits_bytes, file.stat.st_size)].append(file)

@@ -1,7 +1,7 @@
-"""A store of chunks in a folder with a quota: verifies chunks and never evicts those in use.
+"""A store of chunks in a folder with a quota. It verifies chunks, and never evicts chunks that are in use.
 
-`SpaceByOwner` shares the quota: first come, first served. A transfer that waits for space does not block
-others.
+`SpaceByOwner` shares the quota among owners in the order in which they request space. A transfer that waits
+for space does not block other transfers.
 """
 
 import os
@@ -36,23 +36,23 @@ from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash, check_path
 from gridmill.transfer.stream import Chunk, ChunkStream, Content, damaged, matches
 
 HELD_BYTES = 8 << 20
-"""The bytes that are held in memory before they are written together."""
+"""The number of bytes that are collected in memory before they are written together."""
 
 
 class ChunkStore:
-    """The chunks of one tenant; a ChunkEndpoint that is a folder of this machine.
+    """The chunks of one tenant in a folder of this machine. It implements ChunkEndpoint.
 
     The folder contains `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
-    expected (see LargeFiles). A lot is a group of chunks that were stored together: it needs one rename
-    instead of one for each chunk. One process opens a store at a time; several of its threads may use it. If
-    the process is killed at any moment, the store has only complete chunks.
+    expected (see LargeFiles). A lot is a group of chunks that were stored together. It needs one rename
+    instead of one rename for each chunk. Only one process opens a store at a time, but several threads of
+    this process may use it. If the process is killed at any moment, the store contains only complete chunks.
     """
 
     def __init__(
         self, folder: Path, quota_bytes: int, *, name: str = "", disk: DiskRoom | None = None
     ) -> None:
-        """Opens the store and deletes incomplete files of a killed process. `disk` keeps a reserve free and
-        knows this store by `name`. Raises StorageError."""
+        """Opens the store and deletes incomplete files that a killed process left. `disk` keeps a reserve of
+        space free, and identifies this store by `name`. Raises StorageError."""
         self.folder = folder
         self.name, self.disk = name, disk
         self.quota_bytes = quota_bytes
@@ -75,17 +75,17 @@ class ChunkStore:
             disk.add(name, self)
 
     def close(self) -> None:
-        """Removes the store from its disk. May be repeated."""
+        """Removes the store from the object `disk`, which shares the space among stores. May be repeated."""
         if self.disk is not None:
             self.disk.remove(self.name)
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all chunks."""
+        """Returns the size of all chunks in bytes."""
         return self._size_bytes
 
     def _listed(self) -> OrderedDict[str, int]:
-        """The sizes in bytes of chunks and large files, the least recently used first."""
+        """Returns the sizes in bytes of chunks and large files. The least recently used are first."""
         entries = [
             (os.stat(self._path(name)).st_atime_ns, name, size) for name, size in self._large.sizes().items()
         ]
@@ -99,7 +99,8 @@ class ChunkStore:
         return OrderedDict((name, size) for _, name, size in sorted(entries))
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """The chunks that are missing, without repetition. The other chunks count as used now."""
+        """Returns those of the chunks that the store does not have, each of them once. The other chunks are
+        marked as used now."""
         presence: dict[str, bool] = {}
         with self._lock:
             return tuple(chunk for chunk in dict.fromkeys(chunks) if not self._has(chunk, presence))
@@ -113,8 +114,8 @@ class ChunkStore:
         return False
 
     def _touch(self, name: str) -> bool:
-        """Whether the chunk exists unchanged. A chunk that was deleted or changed is removed from the
-        index."""
+        """Returns whether the chunk exists unchanged. A chunk that was deleted or changed is removed from
+        the index."""
         if name not in self._sizes:
             return False
         exists = touch(self._file(name)) if name in self._lots else self._large.touch(name)
@@ -125,7 +126,7 @@ class ChunkStore:
         return True
 
     def _drop(self, name: str) -> int:
-        """Deletes the content of this name and returns its bytes."""
+        """Deletes the content with this name and returns its size in bytes."""
         self._large.remove(name)
         lot = self._lots.pop(name, None)
         if lot is not None:
@@ -135,12 +136,13 @@ class ChunkStore:
         return size_bytes
 
     def path(self, chunk: str) -> Path:
-        """The path of a chunk's file. Raises InputError for a name that is not a hash, NotFoundError."""
+        """Returns the path of the file with this chunk. Raises InputError if the name is not a hash, and
+        NotFoundError if the chunk does not exist."""
         check_hash(chunk)
         return Path(self._file(chunk))
 
     def _file(self, chunk: str) -> str:
-        """The path as text: making a Path for each of many small files takes too long."""
+        """Returns the path as text, because making a Path for each of many small files takes too long."""
         lot = self._lots.get(chunk)
         if lot is None:
             raise NotFoundError("is not stored here", place=f"chunk {chunk}")
@@ -151,7 +153,8 @@ class ChunkStore:
         return str(large) if large else self._file(name)
 
     def content(self, name: str) -> str:
-        """The read-only file with the content of this name (see `kept_as`). Raises NotFoundError."""
+        """Returns the path of the read-only file that has the content with this name (see `kept_as`). Raises
+        NotFoundError."""
         if name in self._lots:
             return self._file(name)
         if self._large.is_coming(name):
@@ -159,14 +162,14 @@ class ChunkStore:
         return self._path(name)
 
     def size_of(self, name: str) -> int:
-        """The size in bytes of the content of this name. Raises NotFoundError."""
+        """Returns the size in bytes of the content with this name. Raises NotFoundError."""
         size_bytes = self._sizes.get(name)
         if size_bytes is None:
             raise NotFoundError("is not stored here", place=f"file {name}")
         return size_bytes
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """The contents of the chunks, in this order. Raises NotFoundError, StorageError."""
+        """Yields the contents of the chunks, in this order. Raises NotFoundError, StorageError."""
         for chunk in chunks:
             try:
                 yield Chunk(hash=chunk, data=self._read(chunk))
@@ -183,10 +186,11 @@ class ChunkStore:
             return file.read()
 
     def expect(self, manifest: Manifest) -> tuple[str, ...]:
-        """Prepares the files of a tree: starts the large ones with the chunks that exist.
+        """Prepares the files of a manifest: it creates the large files and fills in the chunks that exist.
 
-        Returns the missing chunks, without repetition; if there are none, all files are available by
-        `content`. Raises InputError for chunks that do not have the announced sizes, StorageError as `send`.
+        Returns the missing chunks, each of them once. If no chunk is missing, `content` returns all files.
+        Raises InputError if chunks do not have the announced sizes, and StorageError in the same cases as
+        `send`.
         """
         large = layouts(manifest)
         small = [entry.chunks[0] for entry in manifest.files if len(entry.chunks) == 1]
@@ -212,15 +216,15 @@ class ChunkStore:
                 self._size_bytes += layout.size_bytes
 
     def _filled(self, name: str) -> list[str]:
-        """The missing chunks of a large file that no other file has."""
+        """Returns the missing chunks of a large file that are in no other file of the store."""
         lacking = [chunk for chunk in self._large.lacking(name) if not self._copied(chunk)]
         if set(self._large.lacking(name)) - set(lacking):
             raise InputError("its chunks do not have the announced sizes", place=f"file {name}")
         return lacking
 
     def _copied(self, chunk: str) -> bool:
-        """Writes an existing chunk to all places where it is expected. Returns whether it needs no file of
-        its own any more."""
+        """Writes an existing chunk to all places where it is expected. Returns whether the chunk does not
+        need a separate file any more."""
         with suppress(NotFoundError, DataError):
             (content_chunk,) = self.fetch((chunk,))
             content_chunk.check()
@@ -232,14 +236,15 @@ class ChunkStore:
         return False
 
     def _not_alone(self, chunks: Sequence[str]) -> list[str]:
-        """The chunks that do not exist anywhere. Chunks that exist only in large files get their own file."""
+        """Returns the chunks that do not exist anywhere in the store. If a chunk exists only in large files,
+        it gets a separate file."""
         with self._lock:
             wanted = [chunk for chunk in dict.fromkeys(chunks) if not self._touch(chunk)]
         return [chunk for chunk in wanted if not self._is_in_large_file(chunk)]
 
     def _is_in_large_file(self, chunk: str) -> bool:
-        """Copies the chunk from a large file to its own file. Returns whether a large file has it. A file
-        with other content is deleted."""
+        """Copies the chunk from a large file to a separate file. Returns whether a large file contains the
+        chunk. If the content of the large file has changed, the large file is deleted."""
         while holders := self._large.holders(chunk):
             with suppress(NotFoundError, DataError):
                 (content_chunk,) = self.fetch((chunk,))
@@ -252,11 +257,11 @@ class ChunkStore:
         return False
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """Stores these chunks and evicts the least recently used ones if the quota requires it.
+        """Stores these chunks, and evicts the least recently used chunks if the quota requires it.
 
-        Raises DataError for content that does not match its hash, InputError for a chunk that is too large,
-        and StorageError if the disk is full or pinned chunks fill the quota. After an error no incomplete
-        file remains.
+        Raises DataError if a content does not match its hash, InputError if a chunk is too large, and
+        StorageError if the disk is full or if pinned chunks fill the quota. After an error, no incomplete
+        file remains in the store.
         """
         with self._turns.turn(len(chunks)):
             for chunk in chunks:
@@ -268,8 +273,8 @@ class ChunkStore:
             raise self.why_not_kept(error, self.folder) from error
 
     def take_room(self, wanted_bytes: int, files: int = 0) -> None:
-        """Makes space for bytes in so many new files. Raises UnavailableError while the disk is short,
-        StorageError."""
+        """Makes space on the disk for this number of bytes in this number of new files. Raises
+        UnavailableError while the disk has too little space, and StorageError."""
         if self.disk is not None:
             try:
                 self.disk.take(self.name, wanted_bytes, files)
@@ -277,16 +282,17 @@ class ChunkStore:
                 raise not_kept(error, self.folder) from error
 
     def why_not_kept(self, error: OSError, place: Path) -> StorageError | UnavailableError:
-        """The error for a failed write. If the disk is full, it reports which tenants use it, and evicts
-        chunks so that a retry can succeed."""
+        """Returns the error for a failed write. If the disk is full, the error shows which tenants use it.
+        The function also evicts chunks, so that a retry can succeed."""
         if error.errno not in FULL or self.disk is None:
             return not_kept(error, place)
         self.disk.relieve()
         return UnavailableError(f"data waits for room: {self.disk.explain(self.name)}")
 
     def receive(self, flows: Iterable[ChunkStream]) -> None:
-        """Stores these chunks while they arrive. A chunk that is expected in a large file is written there
-        piece by piece; smaller ones are stored together. Raises as `send`, and the errors of the flows."""
+        """Stores these chunks while they arrive. A chunk that is expected in a large file is written to this
+        file piece by piece. Smaller chunks are stored together. Raises the same errors as `send`, and the
+        errors of the streams."""
         held, held_bytes = list[Chunk](), 0
         for flow in flows:
             check_hash(flow.hash)
@@ -307,8 +313,8 @@ class ChunkStore:
             raise self.why_not_kept(error, self.folder) from error
 
     def _keep(self, chunks: Sequence[Chunk]) -> None:
-        """Writes each chunk as its own file, all in one lot. The lot gets its name after the files are on the
-        disk."""
+        """Writes each chunk as a separate file. All these files are in one lot. The folder of the lot gets
+        its final name after the files are on the disk."""
         with self._lock:
             new = {chunk.hash: chunk for chunk in chunks if chunk.hash not in self._sizes}
             room_bytes = sum(len(chunk.data) for chunk in new.values())
@@ -327,15 +333,15 @@ class ChunkStore:
             raise
 
     def _write(self, folder: str, chunks: Collection[Chunk]) -> None:
-        """Writes the files into a new folder and syncs them. If a power failure removes the folder later, the
-        chunks are only missing."""
+        """Writes the files into a new folder and syncs them to the disk. If a power failure removes the
+        folder later, its chunks are only missing, and can be sent again."""
         os.mkdir(folder, 0o700)
         with self._turns.turn(len(chunks)):
             paths = [_write(f"{folder}/{chunk.hash}", chunk.data) for chunk in chunks]
         sync([*paths, folder])
 
     def _name(self, draft: str, new: Mapping[str, Chunk]) -> None:
-        """Adds the chunks to the index and ends their reservation."""
+        """Adds the chunks to the index and ends the reservation of their space."""
         lot = draft.rpartition("/")[2]
         for chunk in new.keys() & self._sizes.keys():  # another thread was faster
             _remove(draft, chunk)
@@ -346,7 +352,7 @@ class ChunkStore:
         self._lots.update(dict.fromkeys(mine, lot))
 
     def _make_room(self, room_bytes: int) -> None:
-        """Makes space for bytes that will arrive and reserves it."""
+        """Makes space for the bytes that will arrive, and reserves this space."""
         over_bytes = self._size_bytes + self._coming_bytes + room_bytes - self.quota_bytes
         if over_bytes > 0:
             over_bytes -= self._evict(over_bytes)
@@ -359,8 +365,8 @@ class ChunkStore:
         self._coming_bytes += room_bytes
 
     def outstanding(self, sizes: Mapping[str, int]) -> int:
-        """See EvictingStore. It takes no lock: an estimate of bytes that other threads write now is
-        sufficient."""
+        """See EvictingStore. The function takes no lock, because an estimate of the bytes that other threads
+        are writing now is sufficient."""
         return sum(
             self._large.absent_bytes(name) if name in self._sizes else size for name, size in sizes.items()
         )
@@ -387,7 +393,8 @@ class ChunkStore:
             return self._evict(wanted_bytes)
 
     def _evict(self, wanted_bytes: int) -> int:
-        """Deletes unused content, the least recently used first, and returns its bytes."""
+        """Deletes unused content, starting with the least recently used, and returns the number of deleted
+        bytes."""
         pinned, gone_bytes = self._all_pinned(), 0
         for name in [name for name in self._sizes if name not in pinned]:
             if gone_bytes >= wanted_bytes:
@@ -399,10 +406,11 @@ class ChunkStore:
         return set[str]().union(*self._pinned.values())
 
     def pin(self, owner: str, names: Iterable[str], *, instead_of: Iterable[str] = ()) -> None:
-        """Pins the content of these names (see `kept_as`), existing or not, for an owner (an attempt) until
-        it unpins.
+        """Pins the content with these names (see `kept_as`), whether it exists or not, for an owner (an
+        attempt). The pins last until the owner calls `unpin`.
 
-        They are added to the owner's pins and replace those `instead_of`. Raises InputError, StorageError.
+        The new pins are added to the owner's pins, and replace the pins in `instead_of`. Raises InputError,
+        StorageError.
         """
         path = self._pin(owner)
         with self._lock:
@@ -419,7 +427,7 @@ class ChunkStore:
                 raise not_kept(error, path) from error
 
     def pinned(self) -> Mapping[str, Mapping[str, int]]:
-        """By owner, the sizes (bytes) of its pinned content that exists."""
+        """Returns the sizes in bytes of the pinned content that exists, by owner."""
         with self._lock:
             return {
                 owner: {name: self._sizes[name] for name in names if name in self._sizes}
@@ -427,7 +435,7 @@ class ChunkStore:
             }
 
     def unpin(self, owner: str) -> None:
-        """Ends the owner's pins, so that its chunks may be evicted. May be repeated. Raises InputError,
+        """Ends all pins of the owner, so that its chunks may be evicted. May be repeated. Raises InputError,
         StorageError."""
         path = self._pin(owner)
         with self._lock:
@@ -457,7 +465,7 @@ def _check_size(size_bytes: int) -> None:
 
 
 def _remove(lot: str, chunk: str) -> None:
-    """Deletes the chunk's file, and the folder with the last file."""
+    """Deletes the file of the chunk. If it was the last file of its folder, the folder is deleted too."""
     with suppress(FileNotFoundError):
         os.unlink(f"{lot}/{chunk}")
     with suppress(OSError):
@@ -479,15 +487,16 @@ def _pins(path: Path) -> frozenset[str]:
 
 
 _FRESH_SECONDS = 60.0
-"""Waiting transfers repeat their request. A transfer that has not done so for this long has ended."""
+"""A transfer that waits for space repeats its request. A transfer that has not repeated its request for this
+number of seconds has ended."""
 _NAMED = 3
 
 
 class SpaceByOwner:
-    """The sizes in bytes of the content that owners (attempts) use, by name. Content of several owners counts
-    once.
+    """The sizes in bytes of the content that owners (attempts) use, by the name of the content. Content that
+    several owners use counts once.
 
-    Not safe to use from several threads at once.
+    This class is not safe to use from several threads at the same time.
     """
 
     def __init__(self, quota_bytes: int, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -501,11 +510,13 @@ class SpaceByOwner:
     def take(
         self, owner: str, tree: str, wanted: Mapping[str, int], others: Mapping[str, Mapping[str, int]]
     ) -> tuple[str, ...]:
-        """Reserves space for this tree too, in place of its earlier reservation.
+        """Reserves space for this folder in addition to the owner's other folders. The reservation replaces
+        an earlier reservation for the same folder.
 
-        `others` is the content used by owners that this object does not know. Returns later owners that still
-        wait and must give up their space; they request all of it again. Raises CapacityError for more than
-        the quota, and UnavailableError while others use the space, or came earlier and wait.
+        `others` is the content that is used by owners that this object does not have. Returns owners that
+        came later and are still waiting. They must give up their space and request all of it again. Raises
+        CapacityError if the request exceeds the quota. Raises UnavailableError while other owners use the
+        space, or if they came earlier and are waiting.
         """
         trees = {**self._trees.get(owner, {}), tree: wanted}
         mine = {name: size for has in trees.values() for name, size in has.items()}
@@ -559,13 +570,14 @@ class SpaceByOwner:
         }
 
     def left_over(self, owner: str, tree: str, wanted: Iterable[str]) -> set[str]:
-        """The names that the owner had for this tree and that none of its trees needs any more."""
+        """Returns the names of content that the owner had reserved for this folder and that no folder of the
+        owner needs any more."""
         trees = self._trees.get(owner, {})
         kept = {name for uri, has in trees.items() if uri != tree for name in has}
         return set(trees.get(tree, ())) - kept - set(wanted)
 
     def waits_no_more(self, owner: str) -> None:
-        """Ends the wait of an owner that has all its content, so that it keeps its space."""
+        """Ends the wait of an owner that has received all its content, so that the owner keeps its space."""
         self._waiting.pop(owner, None)
 
     def give_back(self, owner: str) -> None:

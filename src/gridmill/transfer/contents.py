@@ -1,4 +1,5 @@
-"""The files of a version with the hashes of their content, listed once, when the version is complete."""
+"""Lists the files of a version with the hashes of their content. The list is made once, when the version is
+complete."""
 
 import hashlib
 import os
@@ -27,7 +28,8 @@ from gridmill.errors import InputError, NotFoundError, StorageError, UnsafePathE
 NOTHING = VersionContents()
 _THREADS = 4
 _ALONE_BYTES = 4 << 20
-"""Fewer bytes are hashed without threads, because starting them takes about as long."""
+"""Files with fewer bytes than this are hashed without threads, because starting threads takes about as
+long."""
 _PLAIN = re.compile("[^%\ud800-\udfff]*")
 
 
@@ -41,9 +43,11 @@ class _ListedFile:
 def list_contents(
     folder: Path, contents: VersionContents = NOTHING, names: Iterable[str] | None = None
 ) -> VersionContents:
-    """The files and links below `folder` (with `names` only these files) by path.
+    """Returns the files and links below `folder` by their paths. With `names`, the result has only these
+    files.
 
-    A file that `contents` has with the same size and time of change is not read again. Raises StorageError.
+    If `contents` has a file with the same size and time of change, the file is not read again. Raises
+    StorageError.
     """
     before = {one.path: one for one in contents.files}
     with reading_errors(folder):
@@ -63,8 +67,8 @@ def _links(folder: Path) -> Iterator[StoredLink]:
 
 @contextmanager
 def reading_errors(place: str | Path) -> Iterator[None]:
-    """Converts errors of the operating system about a version's files into StorageError; `place` is used if
-    the error names no file."""
+    """Converts errors of the operating system about the files of a version into StorageError. `place` is
+    used if the error names no file."""
     try:
         yield
     except OSError as error:
@@ -100,7 +104,8 @@ def _list_files(folder: Path, names: Iterable[str] | None) -> Iterator[_ListedFi
 
 
 def list_paths(folder: Path, *, links: bool = False) -> Iterator[str]:
-    """The files below the folder in the form of a list of contents, with or without links. Raises OSError."""
+    """Yields the paths of the files below the folder, in the form that a list of contents uses. With
+    `links`, links are included. Raises OSError."""
     begin = len(str(folder)) + 1
     for place in _walk(str(folder)):
         if links or not os.path.islink(place):
@@ -108,7 +113,8 @@ def list_paths(folder: Path, *, links: bool = False) -> Iterator[str]:
 
 
 def target_of(place: str) -> str | None:
-    """The target of a link in the form of a list of contents; None if it is not a link. Raises OSError."""
+    """Returns the target of a link, in the form that a list of contents uses, or None if the file is not a
+    link. Raises OSError."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return written(os.readlink(place)) if os.path.islink(place) else None
     return None
@@ -124,14 +130,14 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def written(path: str) -> str:
-    """A path in the form of a list of contents: valid in JSON and unique."""
+    """Returns a path in the form that a list of contents uses, which is valid in JSON and unique."""
     return (
         path if _PLAIN.fullmatch(path) else quote(os.fsencode(path), safe="/ !\"#$&'()*+,:;<=>?@[\\]^`{|}~")
     )
 
 
 def place_of(folder: Path, path: str) -> str:
-    """The path of a stored file in its version's folder. Raises UnsafePathError."""
+    """Returns the path of a stored file in the folder of its version. Raises UnsafePathError."""
     name = os.fsdecode(unquote_to_bytes(path)) if "%" in path else path
     if name[:1] in ("", "/") or (".." in name and ".." in name.split("/")):
         raise UnsafePathError(f"{path!r} is not a valid path of a version's file", place=str(folder))
@@ -139,9 +145,9 @@ def place_of(folder: Path, path: str) -> str:
 
 
 def hash_all(sizes: Mapping[str, int]) -> dict[str, str]:
-    """The hashes of files, by their paths; `sizes` are in bytes. Raises OSError.
+    """Returns the hashes of files, by their paths. `sizes` are the sizes in bytes. Raises OSError.
 
-    Large files come first, so that no thread is left with a large one at the end.
+    Large files are hashed first, so that no thread still works on a large file at the end.
     """
     if len(sizes) < 2 or sum(sizes.values()) < _ALONE_BYTES:
         return {place: hash_of(place) for place in sizes}
@@ -151,19 +157,19 @@ def hash_all(sizes: Mapping[str, int]) -> dict[str, str]:
 
 
 def hash_of(path: str | Path) -> str:
-    """SHA-256 of a file's content, in hex; `sha256sum` prints the same. Raises OSError."""
+    """Returns the SHA-256 hash of a file's content in hex, as `sha256sum` prints it. Raises OSError."""
     with open(path, "rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_contents(path: Path, contents: VersionContents) -> None:
-    """Writes a list of contents, completely or not at all. Raises StorageError."""
+    """Writes a list of contents, either completely or not at all. Raises StorageError."""
     write_whole(path, encode(contents), sync=False)
 
 
 def write_whole(path: Path, *pieces: bytes, sync: bool = True) -> None:
-    """Opens a file that appears with all its content at the end. With `sync` it is on the disk before. Raises
-    StorageError."""
+    """Writes a file that appears at its path only when all its content is written. With `sync`, the content
+    is on the disk before the file appears. Raises StorageError."""
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +188,7 @@ def write_whole(path: Path, *pieces: bytes, sync: bool = True) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs the names of its files to the disk. Raises OSError."""
+    """Syncs the names of the files in the folder to the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -191,7 +197,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_contents(path: Path) -> VersionContents | None:
-    """The list that an attempt wrote; None if it wrote none. Raises StorageError if it cannot be read."""
+    """Returns the list of contents that an attempt wrote, or None if it wrote none. Raises StorageError if
+    the list cannot be read."""
     try:
         return decode(path.read_bytes(), VersionContents)
     except FileNotFoundError:
@@ -201,7 +208,8 @@ def read_contents(path: Path) -> VersionContents | None:
 
 
 def read_manifest(root: str | Path, version: Artifact) -> VersionManifest:
-    """The manifest of a version. Raises NotFoundError if there is none, StorageError if it is damaged."""
+    """Returns the manifest of a version. Raises NotFoundError if the version has no manifest, and
+    StorageError if the manifest is damaged."""
     path = below(root, manifest_uri(version.name, version.number))
     try:
         return decode(path.read_bytes(), VersionManifest)

@@ -1,8 +1,8 @@
-"""Shares the free space of one disk among the chunk stores on it: a reserve stays free.
+"""Shares the free space of one disk among the chunk stores on it, and keeps a reserve of space free.
 
-Space for a tree is reserved before its first byte arrives, so that transfers that start at the same time do
-not stop each other half-way. If there is no space, unused chunks of all stores are evicted, the least
-recently used first.
+The space for a folder is reserved before its first byte arrives. Otherwise, transfers that start at the same
+time could use up the space before any of them is complete. If there is no space, unused chunks of all stores
+are evicted, starting with the least recently used.
 """
 
 import logging
@@ -24,26 +24,28 @@ _RELIEVED_BYTES = 32 << 20
 
 
 class EvictingStore(Protocol):
-    """The methods of a chunk store that the disk uses."""
+    """The methods of a chunk store that the class DiskRoom uses."""
 
     def outstanding(self, sizes: Mapping[str, int]) -> int:
-        """How many bytes of the content with these names and sizes are missing."""
+        """Returns how many bytes of the content with these names and sizes the store does not have."""
 
     def count_outstanding(self, sizes: Mapping[str, int]) -> int:
-        """How many files of these are missing."""
+        """Returns how many files of the content with these names the store does not have."""
 
     def oldest_unused(self) -> int | None:
-        """The time of the last use of the oldest unused content (ns); None if all content is in use."""
+        """Returns the time in nanoseconds at which the oldest unused content was last used, or None if all
+        content is in use."""
 
     def evict(self, wanted_bytes: int) -> int:
-        """Deletes unused content, the least recently used first. Returns the largest number of bytes that
-        this can free."""
+        """Deletes unused content, starting with the least recently used. Returns the largest number of bytes
+        that the deletion can free."""
 
 
 class DiskRoom:
-    """The space of the disk that contains `folder`. Safe to use from several threads.
+    """Shares the space of the disk that contains `folder`. This class is safe to use from several threads.
 
-    `why` returns, for a store's name, who uses the disk. This is the end of the error message.
+    `why` returns for the name of a store a text about who uses the disk. This text becomes the end of the
+    error message.
     """
 
     def __init__(
@@ -65,20 +67,21 @@ class DiskRoom:
         return space_of(self._place, self._folder, self._reserve_bytes)
 
     def add(self, name: str, store: EvictingStore) -> None:
-        """Adds a store on this disk."""
+        """Adds a chunk store that is on this disk."""
         with self._lock:
             self._stores[name] = store
 
     def remove(self, name: str) -> None:
-        """Removes a store that is closed, with its reservations. May be repeated."""
+        """Removes a closed chunk store and its reservations. May be repeated."""
         with self._lock:
             self._stores.pop(name, None)
             self._promised = {key: trees for key, trees in self._promised.items() if key[0] != name}
 
     def promise(self, name: str, owner: str, tree: str, sizes: Mapping[str, int]) -> None:
-        """Reserves space for all missing chunks of a tree in the store of that name. May be repeated.
+        """Reserves space for all missing chunks of a folder, in the store with this name. May be repeated.
 
-        Raises CapacityError for more than the disk can ever hold, UnavailableError while it is short.
+        Raises CapacityError if the request exceeds the size of the disk, and UnavailableError while the disk
+        has too little free space.
         """
         with self._lock:
             store = self._stores.get(name)
@@ -95,7 +98,7 @@ class DiskRoom:
             self._promised[name, owner] = {**trees, tree: sizes}
 
     def arrived(self, name: str, owner: str, tree: str) -> None:
-        """Ends the reservation of a tree that is complete."""
+        """Ends the reservation for a folder that is complete."""
         with self._lock:
             self._promised.get((name, owner), {}).pop(tree, None)
 
@@ -105,19 +108,21 @@ class DiskRoom:
             self._promised.pop((name, owner), None)
 
     def take(self, name: str, wanted_bytes: int, files: int = 0) -> None:
-        """Makes space for bytes in so many new files. Raises UnavailableError while the disk is short."""
+        """Makes space for this number of bytes in this number of new files. Raises UnavailableError while
+        the disk has too little free space."""
         space = self.space()
         if space.free_bytes - wanted_bytes < space.reserve_bytes or _lacks_files(space, files):
             with self._lock:
                 self._free(name, wanted_bytes, {}, files)
 
     def relieve(self) -> None:
-        """Evicts more after the disk was full unexpectedly, so that a retry can succeed."""
+        """Evicts more chunks after the disk was unexpectedly full, so that a retry can succeed."""
         with self._lock:
             self._evict(_RELIEVED_BYTES)
 
     def recover(self) -> DiskSpace:
-        """The space, after eviction if the reserve is not free. Raises OSError."""
+        """Returns the space of the disk. If the reserve is not free, chunks are evicted first. Raises
+        OSError."""
         space = self.space()
         if space.is_short:
             with self._lock:
@@ -126,7 +131,8 @@ class DiskRoom:
         return space
 
     def explain(self, name: str = "") -> str:
-        """For the owner of that store: `the farm's disk has 3 MiB free, its reserve is 8 MiB; ...`."""
+        """Returns a text for the owner of the store, such as `the farm's disk has 3 MiB free, its reserve is
+        8 MiB; ...`."""
         space = self.space()
         has = f"the {self._place}'s disk has {show_bytes(space.free_bytes)} free"
         if space.lacks_files:
@@ -150,7 +156,7 @@ class DiskRoom:
         promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]],
         files: int = 0,
     ) -> None:
-        """Evicts the needed bytes and files. Raises UnavailableError."""
+        """Evicts chunks until the needed bytes and files are available. Raises UnavailableError."""
         space = self.space()
         missing = wanted_bytes + space.reserve_bytes - space.free_bytes + self._outstanding(promised, space)
         if missing > 0 or _lacks_files(space, files):
@@ -170,7 +176,8 @@ class DiskRoom:
     def _outstanding(
         self, promised: Mapping[tuple[str, str], Mapping[str, Mapping[str, int]]], space: DiskSpace
     ) -> int:
-        """The reserved bytes that have not arrived. It is exact only if the disk is nearly short."""
+        """Returns the number of reserved bytes that have not arrived. The number is exact only if the disk
+        has little free space."""
         trees = [(key[0], wanted) for key, trees in tuple(promised.items()) for wanted in trees.values()]
         most = sum(sum(wanted.values()) for _, wanted in trees)
         if most <= (space.free_bytes - space.reserve_bytes) // 2:
@@ -178,8 +185,8 @@ class DiskRoom:
         return sum(self._stores[name].outstanding(wanted) for name, wanted in trees if name in self._stores)
 
     def _evict(self, wanted_bytes: int, files: int = 0) -> None:
-        """Evicts until the disk shows that much more free space. Deleting files with other hard links frees
-        none."""
+        """Evicts chunks until the disk shows this many more free bytes. Free space is measured, because
+        deleting a file that has other hard links frees no space."""
         goal, evicted = self.space().free_bytes + wanted_bytes, 0
         while (space := self.space()).free_bytes < goal or _lacks_files(space, files):
             ages = [(age, name) for name, store in self._stores.items() if (age := store.oldest_unused())]
@@ -198,7 +205,7 @@ class DiskRoom:
 
 
 def _lacks_files(space: DiskSpace, wanted: int) -> bool:
-    """Whether fewer inodes than the reserve would remain."""
+    """Returns whether creating `wanted` files would leave fewer free inodes than the reserve."""
     return bool(space.files) and space.free_files - wanted < space.reserve_files
 
 
@@ -210,7 +217,8 @@ def _waiting(size_bytes: int, files: int) -> str:
 
 
 def who_uses(name: str, uses: Mapping[str, int]) -> str:
-    """`tenant a uses 3 MiB of it, 2 other tenants use 40 MiB`. A tenant does not see the names of others."""
+    """Returns a text such as `tenant a uses 3 MiB of it, 2 other tenants use 40 MiB`. The text for a tenant
+    does not contain the names of other tenants."""
     others = [size for other, size in uses.items() if other != name]
     own = [f"tenant {name} uses {show_bytes(uses[name])} of it"] if name in uses else []
     if others:

@@ -9,14 +9,15 @@ from pathlib import Path
 from gridmill.errors import StorageError
 
 _EACH = 16
-"""Up to this many files are synced singly, each with a wait for the disk. For more files the whole file
-system is synced once."""
+"""Up to this number of files are synced one by one, and each sync waits for the disk. For more files, the
+complete file system is synced once."""
 _C = ctypes.CDLL(None, use_errno=True)
 _SYNC_FILE_RANGE: Callable[..., int] | None = getattr(_C, "sync_file_range", None)
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE: start to write, do not wait
 READ_ONLY = 0o444  # placed files are hard links to stored files
 SEALED_NS = 1_000_000_000_000_000_000
-"""The modification time of sealed files. A file with another time was changed and is not used any more."""
+"""The modification time that sealed files get. If a file has another modification time, it was changed, and
+is not used any more."""
 _PIECE_BYTES = 1 << 18
 _JUST_NS = 60_000_000_000
 _RENAMEAT2: Callable[..., int] | None = getattr(_C, "renameat2", None)
@@ -25,7 +26,8 @@ _SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has 
 
 
 def sync(paths: Sequence[str | Path]) -> None:
-    """Syncs the contents of files and the entries of folders on one file system. Raises OSError."""
+    """Syncs the contents of files and the entries of folders to the disk. All of them must be on one file
+    system. Raises OSError."""
     if len(paths) > _EACH and _SYNCFS is not None:
         _with(paths[0], _sync_all)
         return
@@ -34,9 +36,10 @@ def sync(paths: Sequence[str | Path]) -> None:
 
 
 def put(draft: Path, folder: int, name: str) -> None:
-    """Renames the draft to that name in a folder (a descriptor), in one step if the system supports it.
+    """Renames the draft file to `name` in the folder (a file descriptor), in one atomic step if the system
+    supports it.
 
-    The file that had the name before gets the name of the draft. Raises OSError.
+    If another file had this name before, it gets the name of the draft. Raises OSError.
     """
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -55,14 +58,15 @@ def put(draft: Path, folder: int, name: str) -> None:
 
 
 def begin_sync(descriptor: int, offset: int, size: int) -> None:
-    """Starts to write a file's new bytes to the disk, so that the sync at its end waits less."""
+    """Starts to write new bytes of a file to the disk, so that the sync at the end of the file waits
+    less."""
     if _SYNC_FILE_RANGE is not None:
         _SYNC_FILE_RANGE(descriptor, ctypes.c_int64(offset), ctypes.c_int64(size), _WRITE)
 
 
 def seal(path: Path) -> None:
-    """Seals a complete file: makes it read-only, sets the modification time that marks it, and syncs it.
-    Raises OSError."""
+    """Seals a complete file: makes it read-only, sets the modification time of sealed files, and syncs it to
+    the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         seal_open(descriptor)
@@ -72,14 +76,14 @@ def seal(path: Path) -> None:
 
 
 def seal_open(descriptor: int) -> None:
-    """As `seal`, but without the sync. Raises OSError."""
+    """Does the same as `seal` for an open file, but without the sync. Raises OSError."""
     os.fchmod(descriptor, READ_ONLY)
     os.utime(descriptor, ns=(time.time_ns(), SEALED_NS))
 
 
 def touch(path: str | Path, *, sealed: bool = True) -> bool:
-    """Whether the file exists and was not changed since it was sealed. If so, it counts as used now, to the
-    minute.
+    """Returns whether the file exists and was not changed since it was sealed. If the file is unchanged, its
+    time of use is set to the present minute.
 
     Raises OSError.
     """
@@ -109,13 +113,13 @@ def _sync_all(descriptor: int) -> None:
 
 
 def not_kept(error: OSError, place: Path) -> StorageError:
-    """The error for a file that could not be read or written."""
+    """Returns the error for a file that could not be read or written."""
     return StorageError(f"cannot be read or stored: {error.strerror}", place=str(error.filename or place))
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int = 0) -> None:
-    """Writes all of it in pieces. For a write of megabytes Linux searches as much contiguous memory, which
-    took four times as long (ext4, 6.18). Raises OSError."""
+    """Writes all the data in pieces. Linux looks for as much contiguous memory as a write has bytes, and
+    writes of several megabytes took four times as long (ext4, Linux 6.18). Raises OSError."""
     rest = memoryview(data)
     while rest:
         wrote = os.pwrite(descriptor, rest[:_PIECE_BYTES], offset)

@@ -1,6 +1,6 @@
-"""The transfer engine: sends missing chunks in parallel, verifies them and can resume.
+"""The transfer engine. It sends missing chunks in parallel, verifies them, and can resume a transfer.
 
-The number of batches in flight is limited, because those in flight are lost when the connection breaks.
+The number of batches in flight is limited, because these batches are lost when the connection breaks.
 """
 
 import os
@@ -30,15 +30,16 @@ from gridmill.transfer.stream import (
 )
 
 _THIN_BYTES_PER_SECOND = 1e6
-"""Below this rate four chunks at a time take longer than ten seconds."""
+"""If the rate is lower than this, four chunks at the same time take longer than ten seconds."""
 _BETTER = 1.25
 
 
 class ParallelStreams:
-    """The number of batches in flight. `now` starts at one.
+    """Selects the number of batches that are in flight at the same time. The number `now` starts at one.
 
-    A fast line uses all `most`. A slow line gets another batch as long as the rate grows. The rate grows on a
-    line that is long and loses packets, not on a full line.
+    On a fast connection, `most` batches are in flight. On a slow connection, another batch is added as long
+    as the total rate grows. The rate grows on a connection with a long delay and lost packets, but not on a
+    connection that is fully used.
     """
 
     def __init__(self, most: int) -> None:
@@ -47,7 +48,7 @@ class ParallelStreams:
         self._known: dict[int, float] = {}
 
     def learn(self, streams: int, bytes_per_second: float) -> None:
-        """Learns the rate with that number of batches."""
+        """Records the rate that was measured with this number of batches."""
         self.thin = bytes_per_second < _THIN_BYTES_PER_SECOND
         if not self.thin:
             self.now = self._most
@@ -75,45 +76,45 @@ T = TypeVar("T")
 
 
 class ChunkReader(Protocol):
-    """Reads chunks. Called from several threads at once."""
+    """Reads chunks from one place. Several threads call it at the same time."""
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """The contents of the chunks. Raises NotFoundError, UnavailableError."""
+        """Yields the contents of the chunks. Raises NotFoundError, UnavailableError."""
 
 
 class ChunkWriter(Protocol):
-    """Stores chunks. Called from several threads at once."""
+    """Stores chunks in one place. Several threads call it at the same time."""
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
-        """The chunks that it does not have. Raises UnavailableError."""
+        """Returns those of the chunks that this place does not have. Raises UnavailableError."""
 
     def send(self, chunks: Sequence[Chunk]) -> None:
-        """Stores these chunks. May be repeated. Raises DataError for content that does not match its hash,
+        """Stores these chunks. May be repeated. Raises DataError if a content does not match its hash, and
         UnavailableError."""
 
 
 class ChunkEndpoint(ChunkReader, ChunkWriter, Protocol):
-    """Reads and stores chunks: a ChunkStore, a bucket, a farm."""
+    """A place that reads and stores chunks: a ChunkStore, a bucket, or a farm."""
 
 
 @runtime_checkable
 class MeteredEndpoint(Protocol):
-    """A ChunkEndpoint that reports the progress of a batch."""
+    """A ChunkEndpoint that can report the progress inside a batch."""
 
     def metered(self, moved: Callable[[int], None], piece_bytes: int) -> ChunkEndpoint:
-        """The endpoint, which calls `moved` with the bytes of each piece (at most `piece_bytes`) that it
-        sends next or has received, or a negative number for bytes that are sent again. An error of `moved`
-        ends the batch."""
+        """Returns an endpoint that calls `moved` with the bytes of each piece (at most `piece_bytes`) that
+        it sends next or has received. If bytes are sent again, `moved` gets a negative number. If `moved`
+        raises an error, the batch ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLimits:
     """The limits of a transfer.
 
-    At most `parallel` batches are in flight, with at most `limit_bytes_per_second` together (None: no limit).
-    On a slow line the batches are fewer and smaller, because a cut loses those in flight. A failed request is
-    retried after `wait_seconds`, then after longer waits, for `patience_seconds`, which start again whenever
-    data arrives.
+    At most `parallel` batches are in flight. Together, they use at most `limit_bytes_per_second` (None means
+    no limit). On a slow connection, fewer and smaller batches are used, because an interruption loses the
+    batches in flight. A failed request is retried after `wait_seconds`, and then after longer waits, for up
+    to `patience_seconds`. The measurement of `patience_seconds` starts again whenever data arrives.
     """
 
     parallel: int = 4
@@ -126,7 +127,7 @@ USUAL = TransferLimits()
 
 
 class ScannedTree:
-    """Reads the chunks of a scanned tree from its files."""
+    """Reads the chunks of a scanned folder from its files."""
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
         self._root, self._chunk_bytes, self._turns = root, manifest.chunk_bytes, FairScheduler()
@@ -137,7 +138,8 @@ class ScannedTree:
                 self._places.setdefault(chunk, (entry, index))
 
     def fetch(self, chunks: Iterable[str]) -> Iterator[Chunk]:
-        """See ChunkReader. Raises StorageError. The receiver detects content that changed since the scan."""
+        """See ChunkReader. Raises StorageError. The receiver detects content that has changed since the
+        scan, because the hash does not match."""
         with FilesBelow(self._root) as below:
             for small, names in groupby(chunks, self._is_small):
                 if small:
@@ -182,7 +184,7 @@ class ScannedTree:
         return ChunkStream(hash=name, size_bytes=len(where), pieces=pieces)
 
     def _range(self, name: str) -> range:
-        """The position of the chunk in its file."""
+        """Returns the position of the chunk in its file."""
         entry, index = self._places[name]
         offset = index * self._chunk_bytes
         return range(offset, min(offset + self._chunk_bytes, entry.size_bytes))
@@ -215,8 +217,8 @@ def push(
     stop: threading.Event | None = None,
     only: Collection[str] | None = None,
 ) -> None:
-    """Sends the chunks of the tree at `root` that `far` lacks, or only those in `only`. Raises as
-    `transfer_chunks`, and ConflictError with a file that changed since the scan."""
+    """Sends the chunks of the folder `root` that `far` does not have. With `only`, no other chunks are sent.
+    Raises the errors of `transfer_chunks`, and ConflictError if a file has changed since the scan."""
     tree = ScannedTree(root, manifest)
     sizes = chunk_sizes(manifest)
     if only is not None:
@@ -248,8 +250,8 @@ def pull(
     terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
 ) -> None:
-    """Receives the chunks of a tree of `far` that `near` lacks; TreeCheckout then writes the tree. Raises as
-    `transfer_chunks`."""
+    """Receives the chunks of a folder at `far` that `near` does not have. After this, TreeCheckout writes
+    the folder. Raises the errors of `transfer_chunks`."""
     transfer_chunks(chunk_sizes(manifest), far, near, progress=progress, terms=terms, stop=stop)
 
 
@@ -262,12 +264,12 @@ def transfer_chunks(
     terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
 ) -> None:
-    """Transfers the chunks (sizes in bytes by hash) that the writer lacks. A chunk that arrived is not sent
-    again.
+    """Transfers those chunks that the writer does not have. `sizes` are the sizes in bytes of the chunks by
+    their hashes. A chunk that has arrived is not sent again.
 
-    Raises UnavailableError after the patience (StorageError at once, because a full disk stays full),
-    DataError for a chunk that arrives damaged several times, NotFoundError for a chunk that the reader does
-    not have, and InterruptedRunError after `stop` is set.
+    Raises UnavailableError after `patience_seconds`, or StorageError at once, because a full disk stays
+    full. Raises DataError for a chunk that arrives damaged several times, NotFoundError for a chunk that the
+    reader does not have, and InterruptedRunError after `stop` is set.
     """
     _RunningTransfer(giver, taker, progress or TransferProgress(), terms, stop or threading.Event()).run(
         sizes
@@ -275,7 +277,7 @@ def transfer_chunks(
 
 
 class _RunningTransfer:
-    """One transfer. Its threads take the remaining batches; the first error ends all threads."""
+    """One running transfer. Its threads process the waiting batches. The first error ends all threads."""
 
     def __init__(
         self,
@@ -334,7 +336,8 @@ class _RunningTransfer:
             self._learn(streams, streams * size_bytes / max(1e-6, self._last_success - began))
 
     def _next(self, number: int, left: Iterator[list[str]]) -> list[str] | None:
-        """The bytes of a batch if that many are in flight."""
+        """Returns the next batch when the thread with this number may send, or None at the end of the
+        transfer."""
         with self._changed:
             self._changed.wait_for(lambda: number < self._streams.now or self._is_over())
             batch = None if self._is_over() else next(left, None)
@@ -440,7 +443,8 @@ class _RunningTransfer:
 def batches(
     chunks: Iterable[str], sizes: Mapping[str, int], most_bytes: Callable[[], int] = lambda: BATCH_BYTES
 ) -> Iterator[list[str]]:
-    """The chunks of one batch: about `most_bytes`, which may change, and at least one chunk."""
+    """Yields batches of chunks. A batch has about `most_bytes` bytes, which may change during the iteration,
+    and at least one chunk."""
     batch: list[str] = []
     size_bytes = 0
     for chunk in chunks:

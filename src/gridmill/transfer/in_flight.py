@@ -1,6 +1,7 @@
-"""Chunks in flight to one place: each is sent once, even if several transfers need it at the same time.
+"""Coordinates the chunks that are in flight to one place, so that each chunk is sent once even if several
+transfers need it at the same time.
 
-A later transfer waits for the first and sends the chunks that the first did not deliver.
+A later transfer waits for the first transfer, and then sends the chunks that the first one did not deliver.
 """
 
 import threading
@@ -10,12 +11,12 @@ from contextlib import contextmanager
 from gridmill.errors import InterruptedRunError
 
 _LOOK_SECONDS = 0.5
-"""A waiting transfer sees within this time that it was stopped."""
+"""A waiting transfer notices within this number of seconds that it was stopped."""
 
 
 class ChunksInFlight:
-    """The chunks in flight. Safe to use from several threads. A thread with chunks in flight never waits, so
-    there is no deadlock."""
+    """The chunks that are in flight. This class is safe to use from several threads. A thread that has
+    chunks in flight never waits, so there is no deadlock."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -23,8 +24,8 @@ class ChunksInFlight:
 
     @contextmanager
     def taken(self, lacking: Iterable[str]) -> Iterator[frozenset[str]]:
-        """The missing chunks that no other transfer sends. They belong to the caller inside the `with`
-        block."""
+        """Yields those of the missing chunks that no other transfer is sending. Inside the `with` block,
+        only the caller sends these chunks."""
         with self._changed:
             mine = frozenset(chunk for chunk in lacking if chunk not in self._chunks)
             self._chunks |= mine
@@ -36,7 +37,8 @@ class ChunksInFlight:
                 self._changed.notify_all()
 
     def wait(self, chunks: Collection[str], stop: threading.Event) -> None:
-        """Waits until no transfer sends any of these. Raises InterruptedRunError after `stop` is set."""
+        """Waits until no transfer is sending any of these chunks. Raises InterruptedRunError after `stop` is
+        set."""
         with self._changed:
             while not stop.is_set():
                 if self._chunks.isdisjoint(chunks):

@@ -1,5 +1,5 @@
-"""Files of several chunks. They are assembled while chunks arrive, in any order, so that each chunk is
-written once."""
+"""Assembles large files, which consist of several chunks. The files are assembled while chunks arrive in any
+order, so that each chunk is written once."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from gridmill.transfer.stream import Chunk, ChunkStream, Content, damaged, match
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLayout:
-    """The chunks of a large file; `chunk_bytes` is the size of all chunks except the last."""
+    """The chunks of a large file. `chunk_bytes` is the size in bytes of all chunks except the last chunk."""
 
     size_bytes: int
     chunk_bytes: int
@@ -28,31 +28,31 @@ class FileLayout:
 
     @property
     def name(self) -> str:
-        """A hash of the layout."""
+        """The name of the file, which is a hash of its layout."""
         message = f"{self.size_bytes} {self.chunk_bytes} {''.join(self.chunks)}"
         return hashlib.sha256(message.encode()).hexdigest()
 
     def range_of(self, index: int) -> tuple[int, int]:
-        """The position of a chunk: offset and size in bytes."""
+        """Returns the offset and the size of a chunk in bytes."""
         offset = index * self.chunk_bytes
         return offset, min(self.chunk_bytes, self.size_bytes - offset)
 
 
 def kept_as(entry: FileEntry, chunk_bytes: int) -> str:
-    """The name under which a file's content is stored: the hash of its only chunk or of its layout; empty for
-    an empty file."""
+    """Returns the name under which the content of a file is stored. It is the hash of the file's only chunk
+    or of its layout, or an empty text for an empty file."""
     if len(entry.chunks) > 1:
         return layout_of(entry, chunk_bytes).name
     return entry.chunks[0] if entry.chunks else ""
 
 
 def layout_of(entry: FileEntry, chunk_bytes: int) -> FileLayout:
-    """The layout of a file of a manifest with chunks of that size."""
+    """Returns the layout of a file in a manifest with chunks of this size."""
     return FileLayout(size_bytes=entry.size_bytes, chunk_bytes=chunk_bytes, chunks=entry.chunks)
 
 
 def layouts(manifest: Manifest) -> dict[str, FileLayout]:
-    """The layouts of its large files, by their names."""
+    """Returns the layouts of the large files in the manifest, by their names."""
     all_layouts = (
         layout_of(entry, manifest.chunk_bytes) for entry in manifest.files if len(entry.chunks) > 1
     )
@@ -60,8 +60,8 @@ def layouts(manifest: Manifest) -> dict[str, FileLayout]:
 
 
 class _PartialFile:
-    """A large file that is incomplete. `absent` are the indexes of chunks that have not arrived. A file that
-    was `reused` after a restart must be read to find them."""
+    """A large file that is incomplete. `absent` are the positions of chunks that have not arrived. If the
+    file was `reused` after a restart, it must be read to find the chunks that have not arrived."""
 
     def __init__(self, layout: FileLayout, *, whole: bool = False, found: bool = False) -> None:
         self.layout, self.name, self.whole, self.reused = layout, layout.name, whole, found
@@ -75,15 +75,16 @@ class _PartialFile:
         self.writing = threading.Lock()  # waits happen here; waits in the kernel would spin
 
     def fitting(self, chunk: str, size_bytes: int) -> list[int]:
-        """The free positions of the chunk: it is absent, has this size, and no thread writes it."""
+        """Returns the positions at which the chunk can be written: no chunk has arrived there, the size
+        matches, and no thread is writing there."""
         free = self.absent - self.flowing
         return [at for at in self.places[chunk] if at in free and self.layout.range_of(at)[1] == size_bytes]
 
     def claim(self, chunk: str, size_bytes: int) -> int | None:
         """Reserves a position for a chunk that arrives piece by piece.
 
-        Returns None while the existing content is read, because that content could be accepted and then be
-        overwritten.
+        Returns None while the existing content of the file is being read, because that content could be
+        accepted and then be overwritten.
         """
         free = [] if self.reused or self.readers else self.fitting(chunk, size_bytes)
         if not free:
@@ -93,19 +94,21 @@ class _PartialFile:
         return free[0]
 
     def place(self, chunk: str) -> int | None:
-        """The position of the chunk, if it has arrived."""
+        """Returns a position at which the chunk has arrived, or None."""
         return next((at for at in self.places[chunk] if at not in self.absent), None)
 
 
 class LargeFiles:
-    """The large files of a ChunkStore: `coming/NAME`, and `large/NAME` when complete, with `layouts/NAME`.
+    """The large files of a ChunkStore. A file is `coming/NAME`, or `large/NAME` when it is complete, and its
+    layout is `layouts/NAME`.
 
-    Safe to call from several threads. If the process is killed, some chunks of an incomplete file exist. When
-    the file is expected again, their hashes show which.
+    This class is safe to call from several threads. If the process is killed, an incomplete file contains
+    some of its chunks. When the file is expected again, the hashes of its content show which chunks it
+    contains.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Deletes files without a layout. Raises OSError."""
+        """Deletes files that have no layout. Raises OSError."""
         self._large, self._coming = folder / "large", folder / "coming"
         self._layouts = folder / "layouts"
         self._changed = threading.Condition()
@@ -134,11 +137,11 @@ class LargeFiles:
             self._holders.setdefault(chunk, []).append(file)
 
     def sizes(self) -> dict[str, int]:
-        """The size of each complete file in bytes."""
+        """Returns the size in bytes of each complete file."""
         return {name: file.layout.size_bytes for name, file in self._files.items()}
 
     def path(self, name: str) -> Path | None:
-        """The path of a file, complete or not; None if it is not a large file."""
+        """Returns the path of a file, complete or not, or None if there is no large file with this name."""
         file = self._files.get(name)
         return None if file is None else self._path(file)
 
@@ -146,26 +149,27 @@ class LargeFiles:
         return (self._large if file.whole else self._coming) / file.name
 
     def is_coming(self, name: str) -> bool:
-        """Whether it lacks chunks, or is not on the disk yet."""
+        """Returns whether the file is incomplete, or is not synced to the disk yet."""
         file = self._files.get(name)
         return file is not None and not file.whole
 
     def absent_bytes(self, name: str) -> int:
-        """The bytes of a file that have not arrived; 0 if it is complete or unknown."""
+        """Returns the number of bytes of the file that have not arrived, or 0 if the file is complete or
+        unknown."""
         file = self._files.get(name)
         if file is None or file.whole:
             return 0
         return sum(file.layout.range_of(at)[1] for at in tuple(file.absent))
 
     def touch(self, name: str) -> bool:
-        """Whether the file is unchanged since it was written. If so, it counts as used now. Raises
-        OSError."""
+        """Returns whether the file is unchanged since it was written. If the file is unchanged, its time of
+        use is set to now. Raises OSError."""
         with self._changed:
             file = self._files.get(name)
             return file is not None and touch(self._path(file), sealed=file.whole)
 
     def holders(self, chunk: str) -> list[str]:
-        """The files in which the chunk has arrived."""
+        """Returns the files in which the chunk has arrived."""
         if chunk not in self._holders:  # the usual case: for many small chunks each lock costs time
             return []
         with self._changed:
@@ -175,7 +179,8 @@ class LargeFiles:
         return name in self._files
 
     def begin(self, layout: FileLayout) -> None:
-        """Expects a file: its chunks are written into place from now on. Raises OSError."""
+        """Expects a file: after this call, chunks that arrive are written to their positions in this file.
+        Raises OSError."""
         file = _PartialFile(layout)
         (self._layouts / file.name).write_bytes(codec.encode(layout))
         self._path(file).touch(mode=0o600)
@@ -183,8 +188,8 @@ class LargeFiles:
             self._add(file)
 
     def lacking(self, name: str) -> tuple[str, ...]:
-        """The chunks that have not arrived, without repetition; none if the file is complete. Raises
-        OSError."""
+        """Returns the chunks of the file that have not arrived, each of them once, or none if the file is
+        complete. Raises OSError."""
         file = self._files[name]
         if file.reused:
             self._recognise(file)
@@ -193,7 +198,7 @@ class LargeFiles:
             return tuple(dict.fromkeys(file.layout.chunks[at] for at in sorted(file.absent)))
 
     def _recognise(self, file: _PartialFile) -> None:
-        """Finds the chunks that a killed process wrote."""
+        """Finds the chunks that a killed process wrote to the file."""
         with self._changed:
             file.writers += 1
             file.reused, file.readers = False, True
@@ -205,7 +210,8 @@ class LargeFiles:
             file.readers = False
 
     def take(self, chunk: Chunk) -> bool:
-        """Writes a verified chunk wherever it is expected. Returns whether any file has it now.
+        """Writes a verified chunk to all positions at which it is expected. Returns whether any large file
+        contains the chunk now.
 
         Raises OSError.
         """
@@ -234,9 +240,11 @@ class LargeFiles:
         return True
 
     def receive(self, flow: ChunkStream) -> bool:
-        """Writes a chunk where it is expected while it arrives. Returns whether it is expected.
+        """Writes a chunk to its expected position while the chunk arrives. Returns whether the chunk was
+        expected.
 
-        A chunk with a wrong hash stays absent. Raises DataError, OSError, and the errors of the flow.
+        If the hash of the arrived chunk is wrong, the chunk still counts as missing. Raises DataError,
+        OSError, and the errors of the stream.
         """
         if flow.hash not in self._holders:
             return False
@@ -264,7 +272,7 @@ class LargeFiles:
         return tuple(self._holders.get(chunk, ()))
 
     def _repeat(self, flow: ChunkStream) -> None:
-        """Copies an arrived chunk to other files that expect it."""
+        """Copies an arrived chunk to the other files that expect it."""
         with self._changed:
             free = [file for file in self._holders_of(flow.hash) if file.fitting(flow.hash, flow.size_bytes)]
         data = self.read(flow.hash) if free else None
@@ -274,7 +282,7 @@ class LargeFiles:
             self.take(again)
 
     def _wrote(self, file: _PartialFile, done: Sequence[int], flowed: int | None = None) -> None:
-        """Completes the file with its last chunk: no thread writes to it afterwards."""
+        """Completes the file when its last chunk was written. After that, no thread writes to the file."""
         with self._changed:
             file.writers -= 1
             file.flowing.discard(flowed)
@@ -294,7 +302,7 @@ class LargeFiles:
                 self._changed.notify_all()
 
     def read(self, chunk: str) -> bytes | None:
-        """The content of the chunk in one of the files. Raises OSError."""
+        """Returns the content of the chunk from one of the large files that contain it. Raises OSError."""
         if chunk not in self._holders:
             return None
         with self._changed:  # the file must not be renamed before it is open
@@ -310,7 +318,7 @@ class LargeFiles:
             return os.pread(data.fileno(), size, offset)
 
     def remove(self, name: str) -> None:
-        """Deletes the file; other hard links stay. Raises OSError."""
+        """Deletes the file. Other hard links to the file stay. Raises OSError."""
         with self._changed:
             file = self._files.pop(name, None)
             if file is None:

@@ -1,5 +1,5 @@
-"""Checks paths of a tree that comes from others, or in which others write: no name and no link leads
-outside."""
+"""Checks the paths of a folder that comes from other users or in which other users write, so that no name
+and no link leads outside."""
 
 import errno
 import os
@@ -12,9 +12,9 @@ from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import InputError, NotFoundError, UnsafePathError
 
 LARGEST_CHUNK_BYTES = 64 << 20
-"""Larger chunks are refused from any sender."""
+"""Chunks larger than this number of bytes are refused, whoever sends them."""
 User = tuple[int, int]
-"""The numbers of a Unix user and group."""
+"""The user id and the group id of a Unix user."""
 _LONGEST_PATH, _LONGEST_NAME = 4000, 255  # bytes; the limit of Linux
 _HASH = re.compile("[0-9a-f]{64}")
 # an empty name, `.`, `..`, and characters that no valid name has
@@ -24,10 +24,10 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a 
 
 
 def check_path(path: str) -> None:
-    """Checks a relative path with `/` from a manifest or a request.
+    """Checks a relative path from a manifest or a request. The path is written with `/`.
 
-    Raises UnsafePathError for an absolute path, for empty parts, `.` and `..`, for backslashes, NUL and text
-    that is not UTF-8, and for a path that is too long for a file system.
+    Raises UnsafePathError if the path is absolute or too long for a file system. The error is also raised
+    for empty parts, `.` and `..`, and for backslashes, NUL and text that is not UTF-8.
     """
     try:
         encoded = path.encode()
@@ -42,17 +42,17 @@ def check_path(path: str) -> None:
 
 
 def check_hash(chunk: str) -> None:
-    """Raises InputError for a name that is not 256 bits in lower-case hex."""
+    """Raises InputError if the name is not a number of 256 bits in lower-case hex."""
     if not _HASH.fullmatch(chunk):
         raise InputError(f"{chunk[:80]!r} is not the hash of a chunk")
 
 
 def check_manifest(manifest: Manifest) -> None:
-    """Checks that a manifest can be written as a tree. A single file's manifest has one entry with an empty
-    path.
+    """Checks that the files of a manifest can be written as a folder. The manifest of a single file has one
+    entry with an empty path.
 
-    Raises UnsafePathError for paths that lead outside or conflict (the same path twice, a file that is also a
-    folder), InputError for sizes that do not match the chunks.
+    Raises UnsafePathError for paths that lead outside or conflict (the same path twice, or a file that is
+    also a folder), and InputError for sizes that do not match the chunks.
     """
     if not 0 < manifest.chunk_bytes <= LARGEST_CHUNK_BYTES:
         raise InputError(
@@ -90,7 +90,7 @@ def _check_folders(files: set[str]) -> None:
 
 
 def chunk_sizes(manifest: Manifest) -> dict[str, int]:
-    """The chunks of a manifest in order, without repetition, with their sizes in bytes."""
+    """Returns the chunks of a manifest in order, each of them once, with their sizes in bytes."""
     sizes: dict[str, int] = {}
     for entry in manifest.files:
         for index, chunk in enumerate(entry.chunks):
@@ -100,10 +100,11 @@ def chunk_sizes(manifest: Manifest) -> dict[str, int]:
 
 @contextmanager
 def folder_below(root: Path, path: str, *, make: bool = False, user: User | None = None) -> Iterator[int]:
-    """A descriptor of the folder at `path` (empty: the root itself). Links are not followed.
+    """Opens the folder at `path` below `root` (an empty path means the root itself), and yields its file
+    descriptor. Links in the path are not followed.
 
-    With `make`, missing folders are made for that user. Raises UnsafePathError if the path contains a link or
-    a file, NotFoundError, OSError.
+    With `make`, missing folders are created for the given user. Raises UnsafePathError if the path contains
+    a link or a file, NotFoundError, and OSError.
     """
     here = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     try:
@@ -139,10 +140,10 @@ def _enter(folder: int, name: str, place: tuple[Path, str], *, made: bool, user:
 
 
 class FilesBelow:
-    """Opens ordinary files below a root, one after the other. The folder of the last file stays open, because
-    the next file is usually in the same folder.
+    """Opens ordinary files below a root folder, one after the other. The folder of the last file stays open,
+    because the next file is usually in the same folder.
 
-    Use it with `with`, in one thread.
+    Use this class in a `with` statement and in one thread.
     """
 
     def __init__(self, root: Path) -> None:
@@ -165,7 +166,7 @@ class FilesBelow:
             os.close(descriptor)
 
     def open(self, path: str) -> int:
-        """As `file_below`. The caller closes the descriptor."""
+        """Opens a file as `file_below` does. The caller must close the returned file descriptor."""
         root, path = (self._root, path) if path else (self._root.parent, self._root.name)
         above, _, name = path.rpartition("/")
         if self._folder < 0 or above != self._above:
@@ -177,9 +178,10 @@ class FilesBelow:
 
 @contextmanager
 def file_below(root: Path, path: str) -> Iterator[int]:
-    """A descriptor of the ordinary file at `path` (empty: the root itself is a file). Links are not followed.
+    """Opens the ordinary file at `path` below `root` (an empty path means that the root itself is a file),
+    and yields its file descriptor. Links in the path are not followed.
 
-    Raises UnsafePathError for links, NotFoundError, OSError.
+    Raises UnsafePathError for links, NotFoundError, and OSError.
     """
     with FilesBelow(root) as files, files.file(path) as descriptor:
         yield descriptor

@@ -1,4 +1,4 @@
-"""The progress of a transfer."""
+"""Measures the progress of a transfer."""
 
 import threading
 import time
@@ -12,17 +12,18 @@ LATELY_SECONDS = 30.0
 _MARK_SECONDS = 1.0
 _SURE_SECONDS = 3.0
 _TROUBLE_SECONDS = 10.0
-"""A problem counts as over when bytes move this long after it: on a slow line a complete chunk takes
-hours."""
+"""A problem counts as solved when bytes are sent this many seconds after it, because a complete chunk can
+take hours on a slow connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferState:
-    """The state of transfers.
+    """The progress of one or more transfers.
 
-    `present_bytes` of `total_bytes` need no transfer. `transferred_bytes` were sent or are in flight,
-    recently at `bytes_per_second` (0 in the first moments). `still_seconds` is the time without progress.
-    `trouble` is the reason of a retry, until data arrives.
+    `present_bytes` of the `total_bytes` exist at the destination and need no transfer. `transferred_bytes`
+    were sent or are in flight. The recent rate is `bytes_per_second` (0 in the first moments).
+    `still_seconds` is the number of seconds without progress. `trouble` is the reason why the transfer is
+    being retried; it is cleared when data arrives.
     """
 
     total_bytes: int
@@ -39,14 +40,15 @@ class TransferState:
 
     @property
     def left_seconds(self) -> float | None:
-        """The remaining time at that rate; None if no data was sent recently."""
+        """Returns the remaining time in seconds at the recent rate, or None if no data was sent recently."""
         if not self.left_bytes:
             return 0.0
         return self.left_bytes / self.bytes_per_second if self.bytes_per_second else None
 
 
 class TransferProgress:
-    """Counts transferred bytes of one or more transfers, from several threads. It may be read at any time."""
+    """Counts the transferred bytes of one or more transfers. Several threads may use it. The progress may be
+    read at any time."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -56,11 +58,11 @@ class TransferProgress:
         self._moved = 0.0
         self._trouble, self._trouble_since = "", 0.0
         self.spent_seconds = 0.0
-        """The time for which chunks were in flight, including chunks that were sent again."""
+        """The number of seconds for which chunks were in flight, including chunks that were sent again."""
 
     @contextmanager
     def travelling(self) -> Iterator[None]:
-        """Marks that chunks are in flight inside the `with` block."""
+        """Records that chunks are in flight inside the `with` block."""
         began = self._clock()
         try:
             yield
@@ -68,12 +70,13 @@ class TransferProgress:
             self.spent_seconds += self._clock() - began
 
     def hindered(self, why: str) -> None:
-        """Records a failure that is retried."""
+        """Records a failure after which the transfer is retried."""
         with self._lock:
             self._trouble, self._trouble_since = why, self._clock()
 
     def expect(self, total_bytes: int, there_bytes: int) -> None:
-        """Adds so many wanted bytes, of which some exist already."""
+        """Adds `total_bytes` to the bytes that the transfer needs. Of these, `there_bytes` exist at the
+        destination already."""
         with self._lock:
             self._total += total_bytes
             self._present += there_bytes
@@ -82,7 +85,7 @@ class TransferProgress:
                 self._marks.append((self._moved, 0))
 
     def moved(self, size_bytes: int) -> None:
-        """Adds bytes in flight; a negative number removes them."""
+        """Adds bytes that are in flight. A negative number removes bytes."""
         with self._lock:
             self._under_way += size_bytes
             if size_bytes < 0:  # bytes that are sent again never count for the rate
@@ -92,7 +95,8 @@ class TransferProgress:
             self._mark()
 
     def arrived(self, size_bytes: int, moved_bytes: int = 0) -> None:
-        """Adds bytes that arrived and were verified. `moved_bytes` of them were counted as in flight."""
+        """Adds bytes that have arrived and were verified. Of these bytes, `moved_bytes` were already counted
+        as in flight."""
         with self._lock:
             self._trouble = ""
             self._transferred += size_bytes
@@ -100,8 +104,8 @@ class TransferProgress:
             self._mark()
 
     def _mark(self) -> None:
-        """The earlier states from which the rate is computed. The first moments do not count, because buffers
-        on the way fill then."""
+        """Records an earlier state, from which the rate is computed later. The first moments do not count,
+        because the buffers of the connection fill during this time."""
         self._moved = self._clock()
         if not self._marks or self._moved - self._marks[-1][0] >= _MARK_SECONDS:
             self._marks.append((self._moved, self._transferred + self._under_way))

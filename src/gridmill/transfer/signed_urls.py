@@ -1,4 +1,5 @@
-"""Accesses objects of a bucket from a farm by signed URLs, each valid for one object, without credentials."""
+"""Accesses the objects of a bucket from a farm by signed URLs. Each URL is valid for one object, and the
+farm needs no credentials."""
 
 import http.client
 import re
@@ -21,9 +22,9 @@ from gridmill.transfer.paths import LARGEST_CHUNK_BYTES, check_hash
 from gridmill.transfer.stream import PIECE_BYTES, Chunk, ChunkStream, Content, in_pieces
 
 SILENCE_SECONDS = 30.0
-"""Timeout without a byte from the bucket."""
+"""The timeout in seconds without any byte from the bucket."""
 PARCEL_SECONDS = 900.0
-"""Timeout for the content of one object, after which it is requested again."""
+"""The timeout in seconds for the content of one object. After this time, the object is requested again."""
 _BUCKET = re.compile(r"(s3|gs)://[A-Za-z0-9._-]{3,}(/[^?#]*)?")
 _HTTP = re.compile(r"https?://[!-~]+")
 _CODE = re.compile(rb"<Code>([A-Za-z]{1,60})</Code>")
@@ -32,26 +33,29 @@ _PASSING = frozenset({408, 429})
 _TOLD_BYTES = 4096
 _SENT_BYTES = 1 << 14
 _TELLING = frozenset({"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"})
-"""Metadata services of AWS, Google, Alibaba, Azure and Oracle, besides 169.254.169.254."""
+"""The addresses of the metadata services of AWS, Google, Alibaba, Azure and Oracle, in addition to
+169.254.169.254."""
 _TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("::/96"))
 
 
 class SignedUrlFarm(Protocol):
-    """A farm that accesses objects. All methods raise UnavailableError."""
+    """A farm that reads and writes objects by signed URLs. All methods raise UnavailableError."""
 
     def missing(self, chunks: Iterable[str]) -> tuple[str, ...]:
         """See ChunkWriter."""
 
     def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
-        """Stores the chunks of these objects. Returns those whose objects do not exist. Raises InputError if
-        the bucket refuses, DataError for content that does not match its hash."""
+        """Stores the chunks in these objects at the farm. Returns the objects that do not exist. Raises
+        InputError if the bucket refuses access, and DataError if a content does not match its hash."""
 
     def give(self, parcel: BucketObject) -> None:
-        """Puts its chunks into this object. Raises NotFoundError, and InputError if the bucket refuses."""
+        """Puts the chunks that `parcel` lists into its object. Raises NotFoundError, and InputError if the
+        bucket refuses access."""
 
 
 def check_bucket(url: str, place: str = "") -> None:
-    """Raises InputError, at `place` (default: the URL), for a URL that is not a bucket's."""
+    """Raises InputError if the URL is not the URL of a bucket. The error names `place` (default: the
+    URL)."""
     if not _BUCKET.fullmatch(url) or ".." in url.split("/"):
         raise InputError(
             f"{url!r} is not the address of a bucket" if place else "is no bucket",
@@ -61,7 +65,8 @@ def check_bucket(url: str, place: str = "") -> None:
 
 
 def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[ChunkSlice, ...]:
-    """The positions of chunks (hash, size in bytes) that follow each other in an object."""
+    """Returns the positions of chunks that follow each other in an object. `sizes` has the hash and the size
+    in bytes of each chunk."""
     buffers, begin = [], 0
     for chunk, size_bytes in sizes:
         buffers.append(ChunkSlice(chunk=chunk, begin=begin, size_bytes=size_bytes))
@@ -70,22 +75,23 @@ def sliced(sizes: Iterable[tuple[str, int]]) -> tuple[ChunkSlice, ...]:
 
 
 def cut(content: bytes, slices: Iterable[ChunkSlice]) -> Iterator[Chunk]:
-    """The chunks of an object's content. The receiver detects damaged chunks."""
+    """Yields the chunks in the content of an object. The receiver detects damaged chunks by their hashes."""
     view = memoryview(content)
     for one in slices:
         yield Chunk(hash=one.chunk, data=view[one.begin : one.begin + one.size_bytes])
 
 
 def read(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[Chunk]:
-    """The chunks of the object; the caller compares their hashes. Otherwise as `flows`."""
+    """Yields the chunks of the object. The caller must check the hashes of the chunks. Its parameters and
+    errors are those of `flows`."""
     return (flow.gathered() for flow in flows(parcel, allowed))
 
 
 def flows(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[ChunkStream]:
-    """The chunks of the object, while they arrive.
+    """Yields the chunks of the object while they arrive.
 
-    `allowed` are hosts that may be opened at any address. Raises NotFoundError if the object does not exist,
-    DataError if it is too short, InputError if the bucket refuses, UnavailableError.
+    `allowed` are the hosts that may be contacted at any address. Raises NotFoundError if the object does not
+    exist, DataError if it is too short, InputError if the bucket refuses access, and UnavailableError.
     """
     until = time.monotonic() + PARCEL_SECONDS
     for run in _runs(parcel.slices):
@@ -106,10 +112,11 @@ def flows(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[ChunkS
 
 
 def write(parcel: BucketObject, chunks: Iterable[Chunk], allowed: Container[str] = ()) -> None:
-    """Puts these chunks, in the order of `parcel`, as the object, completely or not at all. `allowed` is as
-    for `read`.
+    """Puts these chunks as one object, in the order of `parcel`. The object is written completely or not at
+    all. `allowed` are the hosts that may be contacted at any address.
 
-    Raises InputError if the bucket refuses, DataError for a chunk of another size, UnavailableError.
+    Raises InputError if the bucket refuses access, DataError if a chunk has another size, and
+    UnavailableError.
     """
     size_bytes = sum(one.size_bytes for one in parcel.slices)
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
@@ -120,9 +127,10 @@ def write(parcel: BucketObject, chunks: Iterable[Chunk], allowed: Container[str]
 
 
 def send(url: str, size_bytes: int, pieces: Iterable[Content]) -> None:
-    """Puts an object from home. Any host is allowed, and the proxy of the environment is used.
+    """Puts an object from the home into the bucket. Any host may be contacted, and the proxy in the
+    environment is used.
 
-    Raises HTTPError if it is refused, URLError, OSError, HTTPException.
+    Raises HTTPError if the bucket refuses the request, URLError, OSError, and HTTPException.
     """
     headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
     body: Any = _little(pieces)
@@ -140,14 +148,14 @@ def _bodies(slices: Iterable[ChunkSlice], chunks: Iterable[Chunk]) -> Iterator[C
 
 
 def _little(contents: Iterable[Content]) -> Iterator[Content]:
-    """Splits contents, because SILENCE_SECONDS is the limit for all bytes of one call. Small pieces arrive in
-    time even on a slow, shared line."""
+    """Splits contents into small pieces, because SILENCE_SECONDS is the time limit for all bytes of one
+    call. Small pieces arrive in time even on a slow, shared connection."""
     for content in contents:
         yield from in_pieces(content, _SENT_BYTES)
 
 
 def _runs(slices: Iterable[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
-    """Groups chunks that follow each other, because each group needs one request."""
+    """Groups chunks that follow each other in an object, because each group needs only one request."""
     run: list[ChunkSlice] = []
     for one in sorted(slices, key=lambda one: one.begin):
         check_hash(one.chunk)
@@ -162,8 +170,8 @@ def _runs(slices: Iterable[ChunkSlice]) -> Iterator[list[ChunkSlice]]:
 
 
 def _refuse_short(answer: http.client.HTTPResponse, size_bytes: int, url: str) -> None:
-    """An object that ends too early stays short, so it is an error. A connection that breaks may work the
-    next time."""
+    """Raises DataError if the object is too short, because it stays too short. If only the connection broke,
+    a retry may succeed."""
     if answer.length is not None and answer.length < size_bytes:
         raise DataError(f"has {answer.length} bytes, but {size_bytes} were uploaded", place=_shown(url))
 
@@ -192,7 +200,7 @@ def _checked(url: str) -> str:
 
 
 def _shown(url: str) -> str:
-    """The URL without its signature."""
+    """Returns the URL without its signature."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname}{parts.path}"
 
