@@ -1,1 +1,1 @@
-"""The farm: a light Gridmill on GPU servers that runs jobs of other grids (its tenants)."""
+"""The farm: a light Gridmill on GPU servers that runs jobs of other homes (its tenants)."""

@@ -1,9 +1,9 @@
-"""Admits deployments of tenants to the nodes and GPUs of the farm, and forecasts how long they wait. Pure
-functions.
+"""Admits deployments of tenants to the nodes and GPUs of the farm, and forecasts how long they will wait.
+All functions are pure.
 
-Deployments of all tenants are admitted in the order of their requests. A GPU, or a share of a GPU that the
-owner of the farm declared, belongs to one pod at a time. The forecast is based on how long earlier
-deployments stayed.
+The deployments of all tenants are admitted in the order of their requests. A GPU belongs to one pod at a
+time. If the owner of the farm declared shares of GPUs, this applies to each share. The forecast is based on
+how long earlier deployments ran.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,23 +23,23 @@ from gridmill.farm.deployment import HAS_ROOM, PodPlacement, TenantDeployment, T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeCapacity:
-    """The free capacity of a node: `amounts` without GPUs, and the numbers of its free GPUs. `shares`: the
-    number of shares of each GPU of the machine."""
+    """The free capacity of a node: `amounts` without GPUs, and the numbers of its free GPUs. `shares` is the
+    number of shares into which each GPU of the machine is divided."""
 
     amounts: Amounts
     gpus: tuple[int, ...]
     shares: int = 1
 
     def holds(self, wanted: Amounts) -> bool:
-        """Whether a pod of this size fits."""
+        """Returns whether a pod of this size fits into the free capacity."""
         return self.pick(wanted) is not None and replace(wanted, gpus=0).fits_in(self.amounts)
 
     def pick(self, wanted: Amounts) -> tuple[int, ...] | None:
-        """The GPUs that a pod of this size would get."""
+        """Returns the GPUs that a pod of this size would get."""
         return pick(self.gpus, wanted.gpus, self.shares)
 
     def without(self, taken: Amounts, gpus: Iterable[int]) -> "FreeCapacity":
-        """The capacity that is left after a pod is placed."""
+        """Returns the capacity that is free after a pod was placed."""
         left = tuple(index for index in self.gpus if index not in set(gpus))
         return replace(self, amounts=self.amounts - replace(taken, gpus=0), gpus=left)
 
@@ -47,9 +47,9 @@ class FreeCapacity:
 def admit(
     lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> tuple[TenantDeployment, ...]:
-    """The deployments that can start now, with the placement of their pods. Deployments start in the order of
-    their requests, and no later one overtakes: otherwise a large deployment could wait for ever. Only a
-    deployment that is too large for the empty farm is skipped."""
+    """Returns the deployments that can start now, with the placement of their pods. Deployments start in the
+    order of their requests, and no later deployment starts before an earlier one. Otherwise, a large
+    deployment could wait for ever. Only a deployment that is too large for the empty farm is skipped."""
     rooms = free(lodgings, nodes, shares)
     whole = free((), nodes, shares)
     admitted: list[TenantDeployment] = []
@@ -65,7 +65,7 @@ def admit(
 
 
 def queue(lodgings: Iterable[TenantDeployment]) -> list[TenantDeployment]:
-    """The waiting deployments, in their order."""
+    """Returns the waiting deployments in the order of their requests."""
     waiting = (deployment for deployment in lodgings if deployment.state == TenantDeploymentState.WAITING)
     return sorted(waiting, key=lambda one: one.number)
 
@@ -73,7 +73,7 @@ def queue(lodgings: Iterable[TenantDeployment]) -> list[TenantDeployment]:
 def free(
     lodgings: Iterable[TenantDeployment], nodes: Iterable[Node], shares: int = 1
 ) -> dict[str, FreeCapacity]:
-    """The capacity of each node that running and starting deployments leave free."""
+    """Returns the capacity of each node that running and starting deployments do not use."""
     rooms = {
         node.name: FreeCapacity(
             amounts=replace(node.capacity, gpus=0), gpus=tuple(range(node.capacity.gpus)), shares=shares
@@ -93,8 +93,8 @@ def free(
 def gpu_slots(
     lodgings: Sequence[TenantDeployment], nodes: Iterable[Node], tenant: str, shares: int = 1
 ) -> dict[str, tuple[GpuSlot, ...]]:
-    """Which pod has which GPU or share of a GPU, by node, as a tenant is allowed to see it: GPUs of other
-    tenants are only marked as taken."""
+    """Returns which pod has which GPU or share of a GPU, by node. It contains what the tenant is allowed to
+    see: GPUs of other tenants are only marked as used."""
     taken = {
         (berth.node, index): deployment.id if deployment.tenant == tenant else ""
         for deployment in lodgings
@@ -118,8 +118,8 @@ def gpu_slots(
 def queued(
     lodgings: Iterable[TenantDeployment], tenant: str, starts: Mapping[int, float]
 ) -> tuple[QueuedDeployment, ...]:
-    """The waiting deployments of a tenant, and their places in the queue of all tenants. `starts`: by the
-    number of a deployment, in how many seconds it is expected to get room."""
+    """Returns the waiting deployments of a tenant, with their positions in the queue of all tenants.
+    `starts` contains for the number of a deployment the seconds after which it is expected to start."""
     return tuple(
         QueuedDeployment(deployment=one.id, position=place, seconds=starts.get(one.number))
         for place, one in enumerate(queue(lodgings))
@@ -128,8 +128,8 @@ def queued(
 
 
 def _numbers(berth: PodPlacement, shares: int) -> Sequence[int]:
-    """The GPUs of a deployment, as they are numbered now. If the numbering has changed since the deployment
-    started, all GPUs count as its own."""
+    """Returns the GPUs of a deployment with their present numbers. If the numbers of the GPUs have changed
+    since the deployment started, the function assumes that it uses all GPUs."""
     if berth.shares == shares:
         return berth.gpus
     whole = devices_of(berth.gpus, berth.shares)
@@ -137,7 +137,7 @@ def _numbers(berth: PodPlacement, shares: int) -> Sequence[int]:
 
 
 def check_size(lodging: TenantDeployment, nodes: Sequence[Node], shares: int = 1) -> None:
-    """Raises CapacityError for a deployment that would not fit if the farm were empty."""
+    """Raises CapacityError if the deployment would not fit even if the farm were empty."""
     if _placements(lodging, free((), nodes, shares)) is None:
         largest = max((order.capacity for order in lodging.request.orders), key=lambda one: one.memory_bytes)
         raise CapacityError(
@@ -151,7 +151,8 @@ _Found = tuple[tuple[PodPlacement, ...], dict[str, FreeCapacity]]
 
 
 def _placements(lodging: TenantDeployment, rooms: dict[str, FreeCapacity]) -> _Found | None:
-    """A placement for each pod, and the remaining capacity. None if a pod cannot be placed."""
+    """Returns a placement for each pod, and the capacity that is free afterwards. Returns None if a pod
+    cannot be placed."""
     left, berths = dict(rooms), []
     for order in lodging.request.orders:
         name = next((name for name in _nodes_in_order(order, left) if left[name].holds(order.capacity)), None)
@@ -164,24 +165,26 @@ def _placements(lodging: TenantDeployment, rooms: dict[str, FreeCapacity]) -> _F
 
 
 def _nodes_in_order(order: PodOrder, rooms: dict[str, FreeCapacity]) -> list[str]:
-    """The nodes in the order in which they are tried. The requested node is the first."""
+    """Returns the nodes in the order in which they are tried. The node that the order requests is the
+    first."""
     first = [name for name in rooms if name == order.node]
     return first if order.pinned and order.node else [*first, *(name for name in rooms if name != order.node)]
 
 
 LEAST_STAYS = 3
-"""If fewer deployments have ended, there is no forecast."""
+"""If fewer deployments than this have ended, no forecast is made."""
 MOST_WAITING = 200
-"""At most this many waiting deployments are placed one after another. Further ones are expected to get room
-at the same pace."""
+"""The forecast places at most this number of waiting deployments one after another. Further deployments are
+expected to start at the same rate."""
 _LIKELY = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueForecast:
-    """A forecast in seconds from now. `starts`: by the number of a waiting deployment, when it gets room.
-    `openings`: when there is room for further deployments behind all of these. A deployment that is missing
-    waits for an unknown time."""
+    """A forecast of waiting times. All values are in seconds from now. `starts` contains for the number of a
+    waiting deployment the time when it can start. `openings` are the times when further deployments, which
+    come after all of these, can start. If a deployment is missing in `starts`, its waiting time is
+    unknown."""
 
     starts: Mapping[int, float]
     openings: tuple[FutureCapacity, ...]
@@ -190,8 +193,9 @@ class QueueForecast:
 def forecast(
     lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> QueueForecast:
-    """Each deployment is expected to stay for the median time of earlier ones: those of its own tenant if
-    enough of them have ended, else those of all tenants."""
+    """Returns the forecast for all waiting deployments. Each deployment is expected to run for the median
+    time of earlier deployments of the same tenant. If too few of these have ended, the median of all tenants
+    is used."""
     line = [one for one in queue(lodgings) if _fits(one, nodes, shares)]
     near, further = line[:MOST_WAITING], line[MOST_WAITING:]
     hold_room = [one for one in lodgings if one.state != TenantDeploymentState.WAITING]
@@ -232,7 +236,7 @@ def _forecast(
 
 
 def _fits(waiting: TenantDeployment, nodes: Sequence[Node], shares: int) -> bool:
-    """Whether the deployment would get room if the farm were empty."""
+    """Returns whether the deployment would fit if the farm were empty."""
     return bool(admit((waiting,), nodes, 0.0, shares))
 
 
@@ -242,8 +246,8 @@ def _open(openings: list[FutureCapacity], seconds: float, gpus: int | None) -> N
 
 
 def _gpus(lodgings: Iterable[TenantDeployment], nodes: Sequence[Node], shares: int) -> int | None:
-    """The largest amounts that one pod would get, on nodes that have a CPU and memory left. None if there is
-    no such node."""
+    """Returns the largest number of GPUs that one pod could get on a node that has a CPU and memory left.
+    Returns None if there is no such node."""
     rooms = free(lodgings, nodes, shares).values()
     roomy = (one for one in rooms if one.amounts.cpus >= 1.0 and one.amounts.memory_bytes > 0)
     return max((_most(room.gpus, shares) for room in roomy), default=None)
@@ -254,7 +258,7 @@ def _most(numbers: Sequence[int], shares: int) -> int:
 
 
 class _PastDurations:
-    """How long ended deployments stayed, in ascending order: by tenant, and for all tenants."""
+    """How long ended deployments ran, in ascending order: for each tenant, and for all tenants together."""
 
     def __init__(self, lodgings: Iterable[TenantDeployment]) -> None:
         durations = sorted(
@@ -268,7 +272,7 @@ class _PastDurations:
             self._of.setdefault(tenant, []).append(seconds)
 
     def median_remaining(self, lodging: TenantDeployment, now: float) -> float:
-        """The expected seconds until the deployment ends; infinite if that is unknown."""
+        """Returns the expected seconds until the deployment ends, or infinity if they are unknown."""
         own = self._of.get(lodging.tenant, [])
         durations = own if len(own) >= LEAST_STAYS else self._all
         if len(durations) < LEAST_STAYS:

@@ -1,4 +1,4 @@
-"""The HTTP API of the farm for its tenants."""
+"""The HTTP API that the farm offers to its tenants."""
 
 import os
 from collections.abc import AsyncIterator, Callable
@@ -30,11 +30,11 @@ class SessionName:
 
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 PROBE_BYTES = 4 * 2**20
-"""The most bytes that a probe of the transfer rate returns."""
+"""The largest number of bytes that the farm returns when a tenant measures the transfer rate."""
 
 
 def make_app(farm: Farm) -> FastAPI:
-    """The application, with the middleware that authenticates tenants."""
+    """Makes the application, with the middleware that authenticates tenants."""
     app = FastAPI(title="Gridmill farm", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.farm, app.state.tries = farm, JoinRateLimiter()
     app.add_api_route("/healthz", _health, methods=["GET"])
@@ -58,7 +58,7 @@ def _health() -> dict[str, str]:
 
 
 def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
-    """Make the caller a tenant, with a one-time secret."""
+    """Make the caller a tenant of the farm. The request contains a one-time secret."""
     tries: JoinRateLimiter = request.app.state.tries
     caller = request.client.host if request.client else ""
     if not tries.allows(caller, farm.now()):
@@ -72,15 +72,15 @@ def _join(request: Request, farm: TheFarm, wanted: JoinRequest) -> Response:
 
 
 def _look(farm: TheFarm, tenant: Asking) -> Response:
-    """The capacity of the farm and its deployments, as the tenant is allowed to see them."""
+    """Return the capacity of the farm and its deployments, as far as the tenant is allowed to see them."""
     return reply(look(farm, tenant))
 
 
 async def _probe(
     request: Request, tenant: Asking, back: Annotated[int, Query(ge=0, le=PROBE_BYTES)] = 0
 ) -> Response:
-    """Read the body and answer with the requested number of bytes: this measures the speed of the
-    connection."""
+    """Read the body of the request and answer with the requested number of bytes, to measure the speed of
+    the connection."""
     del tenant
     async for _ in request.stream():
         continue
@@ -88,7 +88,7 @@ async def _probe(
 
 
 def _deploy(farm: TheFarm, tenant: Asking, deployment_id: Name, wanted: DeployRequest) -> Response:
-    """Start pods when there is room. Can be repeated."""
+    """Start pods when there is free capacity. The request may be repeated."""
     deploy(farm, tenant, deployment_id, wanted)
     return done()
 
@@ -99,18 +99,18 @@ def _observe(farm: TheFarm, tenant: Asking, wanted: PodNames) -> Response:
 
 
 def _end(farm: TheFarm, tenant: Asking, wanted: PodNames) -> Response:
-    """End pods. When this returns, they have ended."""
+    """End pods of the tenant. When the request returns, the pods have ended."""
     end(farm, tenant, wanted.pods)
     return done()
 
 
 def _open(farm: TheFarm, tenant: Asking) -> Response:
-    """Open a new session of messages, which ends the previous one."""
+    """Open a new message session, which ends the previous session of the tenant."""
     return reply(SessionName(session=farm.sandbox_of(tenant).relay.open()))
 
 
 async def _read(request: Request, farm: TheFarm, tenant: Asking, session: Name) -> Response:
-    """The messages of the pods, as lines, until the session ends."""
+    """Return the messages of the pods, as lines, until the session ends."""
     relay = (await run_in_threadpool(farm.sandbox_of, tenant)).relay
     begun = relay.begin(session)
     stopping: Callable[[], bool] = request.scope.get("gridmill.stopping", lambda: False)
@@ -125,8 +125,8 @@ async def _forward_lines(
     session: Name,
     sequence: Annotated[int | None, Header(ge=0)] = None,
 ) -> Response:
-    """Forward lines to pods. If the header `Sequence` is not higher than an earlier one, the lines were
-    forwarded before and are skipped."""
+    """Forward lines to pods. If the number in the header `Sequence` is not higher than in an earlier
+    request, the lines were already forwarded and are skipped."""
     body = await request.body()
     relay = (await run_in_threadpool(farm.sandbox_of, tenant)).relay
     await run_in_threadpool(relay.forward, session, sequence, body)

@@ -1,7 +1,8 @@
-"""Authenticates requests to the farm by certificate and token, limits the size of bodies, and answers all
-errors.
+"""Authenticates requests to the farm by certificate and token, limits the size of request bodies, and turns
+all errors into responses.
 
-It also has the common code of all routes: the tenant of a request, and the form of an answer.
+The module also contains the common code of all routes: how they get the tenant of a request, and how they
+build a response.
 """
 
 import logging
@@ -25,26 +26,27 @@ from gridmill.http.errors import bounded, declared_bytes, failure, pass_on, too_
 TENANT = "gridmill.tenant"
 _OPEN = frozenset({"/v1/join", "/healthz"})
 STRANGER_BYTES = 64 * 1024
-"""Largest request body of a client that is not a tenant yet."""
+"""The largest size in bytes of a request body from a client that is not a tenant yet."""
 BODY_BYTES = 64 * 2**20
-"""Largest request body of a tenant."""
+"""The largest size in bytes of a request body from a tenant."""
 CHUNKS_BYTES = 512 * 2**20
-"""Largest body of chunks, which is streamed."""
+"""The largest size in bytes of a request body with chunks, which is read as a stream."""
 LANE = 16
-"""How many transfers, and how many other requests, of one tenant are served at a time; others wait."""
+"""The largest number of transfers of one tenant that are served at the same time, and the largest number of
+its other requests. Further requests wait."""
 _log = logging.getLogger("gridmill.farm")
 
 
 class TenantMiddleware:
-    """ASGI middleware. Each request that passes is from a tenant (`gridmill.tenant` in the scope), except
-    requests to join."""
+    """ASGI middleware. Each request that passes the middleware comes from a tenant (`gridmill.tenant` in the
+    scope). Only requests to join the farm have no tenant."""
 
     def __init__(self, app: ASGIApp, *, farm: Farm) -> None:
         self._app, self._farm = app, farm
         self._lanes: dict[tuple[str, bool], Semaphore] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or refuse it."""
+        """Passes the request on to the application, or refuses it."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
@@ -60,9 +62,9 @@ class TenantMiddleware:
             return await pass_on(self._app, scope, body, send, who="the farm", log=_log)
 
     def _lane(self, scope: Scope) -> AbstractAsyncContextManager[None]:
-        """Limits how many requests of a tenant are served at a time. Long requests have a limit of their own,
-        so that they do not delay others of the tenant. Each limit has its own threads. Sessions are not
-        limited."""
+        """Limits how many requests of a tenant are served at the same time. Long requests have a separate
+        limit, so that they do not delay other requests of the tenant. The requests of each limit run in
+        separate threads. Sessions are not limited."""
         path, tenant = scope["path"], scope.get(TENANT)
         if tenant is None or path.startswith("/v1/relay/"):
             return nullcontext()
@@ -96,8 +98,8 @@ def _limit(path: str) -> int:
 
 
 def _version_refusal(version: str, ours: str) -> Response | None:
-    """Refuses versions that do not work together. The request names the version of the tenant: both versions
-    can have changed since the tenant joined."""
+    """Returns a refusal if the versions of tenant and farm do not work together. The request contains the
+    version of the tenant, because the version of either side may have changed since the tenant joined."""
     if not version:
         return None
     try:
@@ -122,7 +124,7 @@ Asking = Annotated[Tenant, Depends(_tenant)]
 
 
 def reply(noun: object) -> Response:
-    """An answer with this noun, encoded by the codec."""
+    """Returns a response whose body is this object, encoded by the codec."""
     return Response(encode(noun), media_type="application/json")
 
 

@@ -12,7 +12,7 @@ from gridmill.domain.farm_protocol import FileEntry, Manifest
 from gridmill.errors import InputError, NotFoundError, UnsafePathError
 
 LARGEST_CHUNK_BYTES = 64 << 20
-"""Chunks larger than this number of bytes are refused, whoever sends them."""
+"""Chunks larger than this number of bytes are refused from any sender."""
 User = tuple[int, int]
 """The user id and the group id of a Unix user."""
 _LONGEST_PATH, _LONGEST_NAME = 4000, 255  # bytes; the limit of Linux

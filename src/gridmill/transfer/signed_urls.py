@@ -211,7 +211,7 @@ class _AnyHost(Container[str]):
 
 
 _ANY = _AnyHost()
-"""Home opens any host that its owner configured."""
+"""The home may contact any host, because its owner configured the hosts."""
 
 
 @contextmanager
@@ -234,7 +234,8 @@ def _why(error: object) -> str:
 
 
 def refusal(error: HTTPError, method: str, place: str) -> InputError | NotFoundError | UnavailableError:
-    """The error for a bucket's answer. It reads the answer to its end."""
+    """Returns the error for the bucket's response to a request. The function reads the response to its
+    end."""
     with error:
         try:
             body = error.read(_TOLD_BYTES)
@@ -287,7 +288,7 @@ def _connection(
     host: str,
     **more: Any,  # noqa: ANN401
 ) -> http.client.HTTPConnection:
-    """A connection that checks the address before it sends anything."""
+    """Makes a connection that checks the address of the host before it sends anything."""
     made = kind(host, **more)
 
     def dial(address: tuple[str, int], *rest: Any) -> socket.socket:  # noqa: ANN401
@@ -302,10 +303,10 @@ def _connection(
 
 
 def _far_address(host: str, port: int) -> str:
-    """The address to connect to.
+    """Returns the address to connect to.
 
-    The name is looked up once, and the address is checked before anything is sent. So a name that resolves to
-    another address the next time has no effect. Raises InputError, OSError.
+    The host name is looked up once, and its address is checked before anything is sent. Therefore it has no
+    effect if the name resolves to another address the next time. Raises InputError, OSError.
     """
     addresses = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in addresses:
@@ -319,7 +320,8 @@ def _far_address(host: str, port: int) -> str:
 
 
 def _is_own(address: str) -> bool:
-    """Whether it is an address of this machine: a socket can only be bound to those."""
+    """Returns whether the address belongs to this machine. A socket can be bound only to the machine's own
+    addresses."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as tried:
         try:
@@ -330,8 +332,9 @@ def _is_own(address: str) -> bool:
 
 
 def is_refused(address: str) -> bool:
-    """Whether a farm must not connect to the address, in any notation: the machine itself, addresses that are
-    never routed, and metadata services, which give the machine's own credentials to any client."""
+    """Returns whether a farm must not connect to the address, in any notation. Refused are the machine
+    itself, addresses that are never routed, and metadata services, because these give the machine's own
+    credentials to any client."""
     ip = ip_address(address.partition("%")[0])
     return any(_is_near(one) for one in (ip, *_within(ip)))
 
@@ -347,7 +350,7 @@ def _is_near(ipv4_address: IPv4Address | IPv6Address) -> bool:
 
 
 def _within(ipv4_address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses that an IPv6 address is translated to."""
+    """Yields the IPv4 addresses to which an IPv6 address is translated."""
     if isinstance(ipv4_address, IPv4Address):
         return
     yield from (one for one in (ipv4_address.ipv4_mapped, ipv4_address.sixtofour) if one is not None)
@@ -356,6 +359,6 @@ def _within(ipv4_address: IPv4Address | IPv6Address) -> Iterator[IPv4Address]:
 
 
 def _opener(allowed: Container[str]) -> urllib.request.OpenerDirector:
-    """Uses no proxy: otherwise the checked address would be the proxy's."""
+    """Uses no proxy, because with a proxy, the checked address would be the address of the proxy."""
     straight = urllib.request.ProxyHandler({})
     return urllib.request.build_opener(straight, _NoRedirect, _PlainHandler(allowed), _SecureHandler(allowed))

@@ -1,7 +1,8 @@
-"""Chunks on a stream: frames of 64 bytes of hash (hex), 8 bytes of size (big-endian) and the content.
+"""Sends chunks in a stream. Each chunk is a frame with 64 bytes of hash (hex), 8 bytes of size (big-endian)
+and the content.
 
-A chunk's content is passed on while it arrives: a piece is hashed and written while the processor has it in
-its cache.
+The content of a chunk is processed while it arrives, so that each piece is hashed and written while the
+processor has it in its cache.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,35 +22,35 @@ Content = bytes | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A part of a file's content, by its BLAKE3 hash (hex)."""
+    """A part of the content of a file, with its BLAKE3 hash (hex)."""
 
     hash: str
     data: Content
 
     def check(self) -> None:
-        """Raises DataError if the content does not match its hash."""
+        """Raises DataError if the content of the chunk does not match its hash."""
         if not matches(self.data, self.hash):
             raise damaged(self.hash)
 
 
 def damaged(chunk: str) -> DataError:
-    """The error for content that does not match its hash."""
+    """Returns the error for a chunk whose content does not match its hash."""
     return DataError("its content does not have this hash", place=f"chunk {chunk}")
 
 
 def matches(data: Content, chunk: str) -> bool:
-    """Whether this is the chunk's content."""
+    """Returns whether the data is the content of this chunk."""
     return hash_of(data) == chunk
 
 
 def hash_of(data: Content) -> str:
-    """The name of a chunk with this content."""
+    """Returns the name of a chunk with this content, which is its hash."""
     return blake3(data).hexdigest()
 
 
 def encode(chunks: Iterable[Chunk]) -> Iterator[Content]:
-    """The frames as the body of a request or an answer. Small frames are joined, because each piece has a
-    cost."""
+    """Yields the frames of the chunks as the body of a request or a response. Small frames are joined,
+    because each piece that is sent has a cost."""
     waiting = bytearray()
     for chunk in chunks:
         waiting += _HEAD.pack(chunk.hash.encode(), len(chunk.data))
@@ -65,14 +66,15 @@ def encode(chunks: Iterable[Chunk]) -> Iterator[Content]:
 
 
 def size_bytes(chunks: Iterable[Chunk]) -> int:
-    """The bytes of their frames, for Content-Length."""
+    """Returns the size in bytes of the frames of these chunks, for the header Content-Length."""
     return sum(_HEAD.size + len(chunk.data) for chunk in chunks)
 
 
 class Decoder:
-    """Parses frames while they arrive, piece by piece. It holds at most one chunk besides the pieces.
+    """Parses frames piece by piece while they arrive. The decoder stores at most one chunk in addition to
+    the pieces.
 
-    It does not compare hashes: the receiver does this when it stores a chunk (`Chunk.check`).
+    The decoder does not compare hashes. The receiver compares them when it stores a chunk (`Chunk.check`).
     """
 
     def __init__(self, *, largest_bytes: int = LARGEST_CHUNK_BYTES) -> None:
@@ -81,8 +83,8 @@ class Decoder:
         self._content, self._filled = memoryview(b""), 0
 
     def feed(self, piece: Content) -> list[Chunk]:
-        """The chunks that are complete now. Raises InputError for bytes that are not a frame, or a frame that
-        is too large."""
+        """Returns the chunks that are complete with this piece. Raises InputError if the bytes are not a
+        frame, or if a frame is too large."""
         rest, whole = memoryview(piece), list[Chunk]()
         while rest or self._name:
             if not self._name:
@@ -98,12 +100,13 @@ class Decoder:
         return whole
 
     def end(self) -> None:
-        """Marks the end of the data. Raises InputError if it is in the middle of a frame."""
+        """Must be called at the end of the data. Raises InputError if the data ends in the middle of a
+        frame."""
         if self._head or self._name:
             raise InputError("the data ends in the middle of a frame", hint="Send the chunks again.")
 
     def _feed_head(self, piece: memoryview) -> memoryview:
-        """The rest of the piece."""
+        """Reads the head of a frame, and returns the bytes of the piece after it."""
         lacking = _HEAD.size - len(self._head)
         self._head += piece[:lacking]
         if len(self._head) == _HEAD.size:
@@ -123,7 +126,7 @@ def _read_head(head: Content | bytearray, largest_bytes: int) -> tuple[str, int]
 
 
 def decode(pieces: Iterable[Content], *, largest_bytes: int = LARGEST_CHUNK_BYTES) -> Iterator[Chunk]:
-    """The chunks of a body. Raises InputError."""
+    """Yields the chunks in the body of a request or a response. Raises InputError."""
     decoder = Decoder(largest_bytes=largest_bytes)
     for piece in pieces:
         yield from decoder.feed(piece)
@@ -131,20 +134,21 @@ def decode(pieces: Iterable[Content], *, largest_bytes: int = LARGEST_CHUNK_BYTE
 
 
 PIECE_BYTES = 1 << 18
-"""A piece stays in the cache of a core until it is hashed and written. This is twice as fast as reading it
-from memory."""
+"""The size of a piece in bytes. A piece of this size stays in the cache of a processor core until it is
+hashed and written. This is twice as fast as reading the piece from memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteMeter:
-    """Counts bytes. `moved` gets the bytes of each piece (at most `piece_bytes`) that is sent next or has
-    arrived, or a negative number for bytes that are sent again. An error of `moved` ends the transfer."""
+    """Counts the bytes of a transfer. `moved` gets the number of bytes of each piece (at most `piece_bytes`)
+    that is sent next or has arrived. If bytes are sent again, it gets a negative number. If `moved` raises
+    an error, the transfer ends."""
 
     moved: Callable[[int], None]
     piece_bytes: int = PIECE_BYTES
 
     def sending(self, data: Content) -> Iterator[Content]:
-        """The pieces. Each is returned when the rate limit permits it."""
+        """Yields the data in pieces. Each piece is returned when the rate limit permits it."""
         for piece in in_pieces(data, self.piece_bytes):
             self.moved(len(piece))
             yield piece
@@ -155,15 +159,15 @@ UNMETERED = ByteMeter(moved=lambda _: None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkStream:
-    """A chunk that arrives. Each of its `pieces` is valid until the next is requested. Read it in order and
-    completely before the next flow."""
+    """A chunk that is arriving. Each of the `pieces` is valid until the next piece is requested. The pieces
+    must be read in order, and completely before the next stream."""
 
     hash: str
     size_bytes: int
     pieces: Iterator[Content]
 
     def gathered(self) -> Chunk:
-        """The complete chunk. The caller compares its hash."""
+        """Returns the complete chunk. The caller must compare its hash."""
         data = bytearray()
         for piece in self.pieces:
             if not data and len(piece) == self.size_bytes:
@@ -173,8 +177,8 @@ class ChunkStream:
 
 
 def in_pieces(data: Content, most_bytes: int = PIECE_BYTES) -> Iterator[Content]:
-    """Splits content for lines of any speed: a timeout applies to one piece, and each piece can be
-    counted."""
+    """Splits content into pieces, so that it suits connections of any speed: a timeout applies to one piece,
+    and each piece can be counted."""
     if len(data) <= most_bytes:
         yield data
         return
@@ -183,21 +187,21 @@ def in_pieces(data: Content, most_bytes: int = PIECE_BYTES) -> Iterator[Content]
 
 
 def flow_of(chunk: Chunk) -> ChunkStream:
-    """A chunk that has arrived completely."""
+    """Returns a stream for a chunk that has arrived completely."""
     return ChunkStream(hash=chunk.hash, size_bytes=len(chunk.data), pieces=iter((chunk.data,)))
 
 
 @runtime_checkable
 class StreamingReader(Protocol):
-    """A ChunkReader that reads chunks piece by piece."""
+    """A ChunkReader that can read chunks piece by piece."""
 
     def flows(self, chunks: Iterable[str]) -> Iterator[ChunkStream]:
-        """The chunks, while they arrive. Raises as `fetch`."""
+        """Yields the chunks while they arrive. Raises the errors of `fetch`."""
 
 
 @runtime_checkable
 class StreamingWriter(Protocol):
-    """A ChunkWriter that stores chunks piece by piece."""
+    """A ChunkWriter that can store chunks piece by piece."""
 
     def receive(self, flows: Iterable[ChunkStream]) -> None:
-        """Stores chunks while they arrive. Raises as `send`, and the errors of the flows."""
+        """Stores chunks while they arrive. Raises the errors of `send`, and the errors of the streams."""

@@ -1,4 +1,5 @@
-"""Writes a tree of chunks below a root, completely or not at all; copies a version's files to a folder.
+"""Builds a folder from chunks below a root, either completely or not at all. The module also copies the
+files of a version to a folder.
 
 Such a copy is independent: changes to it affect neither the version nor other copies.
 """
@@ -33,10 +34,12 @@ _NO_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOutTree:
-    """The record of a tree that was placed, or is about to be. It is written before the tree gets its name.
+    """The record of a folder that was built from chunks, or that is about to be built. The record is written
+    before the folder gets its name.
 
-    `mark` is the tree's inode and time of change (ns), which distinguishes it from another tree at the same
-    path. `content` is the manifest's fingerprint. `owners` are the attempts that use it.
+    `mark` contains the inode and the time of change (ns) of the folder, which distinguish it from another
+    folder at the same path. `content` is the fingerprint of the folder's manifest. `owners` are the attempts
+    that use the folder.
     """
 
     uri: str
@@ -47,12 +50,14 @@ class CheckedOutTree:
 
 
 class TreeCheckout:
-    """Places trees of the chunks of a store below a root. Several threads may use it, one process at a time.
+    """Builds folders below a root from the chunks of a store. Several threads of one process may use it, but
+    only one process at a time.
 
-    Drafts and records are in the store's folder, because jobs write below the root and must not be able to
-    redirect it. `drafts` is another folder for them, if the root is on another file system than the store.
-    Folders and writable files get the owner `user`. `handing_over`: the store is for one tree and is deleted
-    after that is placed, so writable files need not be copies.
+    Drafts and records are in the folder of the store. They are not below the root, because jobs write there
+    and could redirect them with a link. `drafts` is a separate folder for drafts. It is needed if the root
+    is on another file system than the store. Folders and writable files get the owner `user`. `handing_over`
+    is true if the store serves one folder and is deleted after this folder is built. In this case, writable
+    files need not be copies.
     """
 
     def __init__(
@@ -64,7 +69,7 @@ class TreeCheckout:
         user: User | None = None,
         handing_over: bool = False,
     ) -> None:
-        """Deletes incomplete trees of a killed process. Raises StorageError."""
+        """Deletes incomplete folders that a killed process left. Raises StorageError."""
         self._root, self._store, self._user = root, store, user
         self._handing_over = handing_over
         self._records = store.folder / "placed"
@@ -80,13 +85,14 @@ class TreeCheckout:
             raise not_kept(error, root) from error
 
     def place(self, uri: str, manifest: Manifest, owner: str, *, writable: bool = False) -> tuple[str, ...]:
-        """Makes the tree (or the single file) at `uri`, for an attempt.
+        """Builds the folder (or the single file) at `uri` for an attempt.
 
-        If chunks are missing, it returns them, pins all chunks for the attempt and makes nothing. Call it
-        again after they arrived. Files are read-only, and links to chunks if possible; `writable` makes new
-        copies each time. A tree that was at the path is replaced. Raises ConflictError if another attempt
-        uses it with other content, UnsafePathError, InputError, CapacityError for more than the quota,
-        UnavailableError while others use the space (see DiskRoom), StorageError.
+        If chunks are missing, the function returns them, pins all chunks for the attempt, and builds
+        nothing. The caller must call it again after the chunks have arrived. The built files are read-only,
+        and are links to chunks if possible. With `writable`, they are new copies each time. An older folder
+        at the path is replaced. Raises ConflictError if another attempt uses the folder with other content.
+        Raises UnsafePathError, InputError, CapacityError if the request exceeds the quota, UnavailableError
+        while others use the space (see DiskRoom), and StorageError.
         """
         check_path(uri)
         check_manifest(manifest)
@@ -101,7 +107,7 @@ class TreeCheckout:
 
     @contextmanager
     def _alone_at(self, uri: str) -> Iterator[None]:
-        """Holds the lock of one path. Trees at other paths can be made meanwhile."""
+        """Takes the lock for one path. Folders at other paths can be built at the same time."""
         with self._lock:
             lock, users = self._busy.get(uri, (threading.Lock(), 0))
             self._busy[uri] = lock, users + 1
@@ -116,13 +122,13 @@ class TreeCheckout:
 
     @contextmanager
     def at_rest(self) -> Iterator[tuple[CheckedOutTree, ...]]:
-        """The placed trees that are not released. Inside the `with` block none is added or removed. Raises
-        OSError."""
+        """Yields the folders that were built and are not released. Inside the `with` block, no folder is
+        added or removed. Raises OSError."""
         with self._lock:
             yield self.placed()
 
     def placed(self) -> tuple[CheckedOutTree, ...]:
-        """The placed trees that are not released. Raises OSError."""
+        """Returns the folders that were built and are not released. Raises OSError."""
         return tuple(
             codec.decode(path.read_bytes(), CheckedOutTree)
             for path in self._records.iterdir()
@@ -130,15 +136,17 @@ class TreeCheckout:
         )
 
     def started(self, owner: str) -> None:
-        """Ends the wait of an attempt that has all its trees: it runs and keeps them."""
+        """Ends the wait of an attempt that has received all its folders. The attempt is running and keeps
+        the folders."""
         with self._lock:
             self._room.waits_no_more(owner)
 
     def release(self, owner: str, *, but_writable: bool = False) -> None:
-        """Releases an attempt's trees.
+        """Releases the folders of an attempt.
 
-        Trees placed only for it are deleted (`but_writable`: except those that it may have changed), and its
-        chunks may be evicted. May be repeated. Raises StorageError.
+        Folders that only this attempt uses are deleted, and their chunks may be evicted. With
+        `but_writable`, folders that the attempt may have changed are kept. May be repeated. Raises
+        StorageError.
         """
         try:
             with self._lock:
@@ -177,7 +185,8 @@ class TreeCheckout:
         return ()
 
     def _shares(self, wanted: CheckedOutTree) -> bool:
-        """Whether this tree exists already. If so, it now belongs to this owner too. Raises ConflictError."""
+        """Returns whether the wanted folder exists already. If the folder exists, it now belongs to this
+        owner too. Raises ConflictError."""
         (owner,) = wanted.owners
         overlapping = [placed for placed in self.placed() if _overlap(placed.uri, wanted.uri)]
         same = next((placed for placed in overlapping if self._is(placed, wanted)), None)
@@ -188,7 +197,7 @@ class TreeCheckout:
         return same is not None
 
     def _is(self, placed: CheckedOutTree, wanted: CheckedOutTree) -> bool:
-        """Whether the tree exists unchanged and has the wanted content."""
+        """Returns whether the folder exists unchanged and has the wanted content."""
         wished = (wanted.uri, wanted.content, False, False)
         existing = (placed.uri, placed.content, placed.writable, wanted.writable)
         return existing == wished and self._mark(placed.uri) == placed.mark
@@ -203,8 +212,8 @@ class TreeCheckout:
                 )
 
     def _reserve(self, wanted: CheckedOutTree, manifest: Manifest) -> None:
-        """Reserves space, so that no chunk of the tree is evicted. Raises CapacityError, UnavailableError
-        (see DiskRoom)."""
+        """Reserves space, so that no chunk of the folder is evicted. Raises CapacityError, and
+        UnavailableError (see DiskRoom)."""
         sizes = {kept_as(entry, manifest.chunk_bytes): entry.size_bytes for entry in manifest.files}
         sizes.pop("", None)
         (owner,), uri = wanted.owners, wanted.uri
@@ -231,7 +240,7 @@ class TreeCheckout:
             _remove(draft)  # or the tree that was there before
 
     def _draw(self, draft: Path, manifest: Manifest, *, writable: bool) -> None:
-        """Writes the tree to the disk as a draft."""
+        """Writes the folder to the disk as a draft."""
         changed: dict[str, None] = {}  # as text: making a Path for each of many small files takes too long
         if not manifest.files or manifest.files[0].path:
             self._folder(str(draft), changed)
@@ -289,8 +298,8 @@ class TreeCheckout:
         _remove(aside)
 
     def _mark(self, uri: str) -> tuple[int, int]:
-        """The inode and time of change of the file at the path; zeros if there is none, or if the path
-        contains a link."""
+        """Returns the inode and the time of change of the file at the path. Returns zeros if there is no
+        file, or if the path contains a link."""
         above, _, name = uri.rpartition("/")
         with (
             suppress(FileNotFoundError, NotFoundError, UnsafePathError),
@@ -312,7 +321,7 @@ class TreeCheckout:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether the paths are equal or one contains the other."""
+    """Returns whether the two paths are equal or one of them contains the other."""
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
@@ -335,7 +344,7 @@ def _check_size(size_bytes: int, entry: FileEntry) -> None:
 
 
 def _append(source: int, target: int) -> None:
-    """Copies the content. The kernel copies if it can."""
+    """Copies the content of the file. The kernel makes the copy if it can."""
     try:
         while os.copy_file_range(source, target, 1 << 30):
             pass
@@ -365,14 +374,15 @@ def _remove(path: Path) -> None:
 
 COPIED_BYTES = 64 << 20
 COPIED_FILES = 1_000
-"""Files of a version up to this size are copied, the smallest first. It takes at most some tenths of a
-second."""
+"""Files of a version up to this number and size are copied, starting with the smallest files. The copies
+take at most some tenths of a second."""
 _CLONE = 0x40049409
 """FICLONE of linux/fs.h."""
 
 
 def hand_tree(source: Path, target: Path) -> None:
-    """Makes `target` with all content of `source`, as `hand_files` does. Raises OSError."""
+    """Makes the folder `target` with all content of `source`, in the way that `hand_files` describes. Raises
+    OSError."""
     entries = list(_walk(source, ""))
     target.mkdir(parents=True, exist_ok=True)
     for path, entry in entries:
@@ -385,12 +395,13 @@ def hand_tree(source: Path, target: Path) -> None:
 
 
 def hand_files(files: Iterable[tuple[str, str]]) -> None:
-    """Makes each second path equal to the first.
+    """Makes the second path of each pair equal to the first path.
 
-    Small files are copied and belong to the reader. So are large ones if the file system can copy without
-    writing (XFS, Btrfs). Otherwise large files are read-only hard links to the version's files. If hard links
-    are not allowed (another user's files at a farm, another disk), they are symbolic links. So no job waits
-    for large copies. Raises OSError.
+    Small files are copied, and the copies belong to the reader. Large files are copied too if the file
+    system can copy without writing (XFS, Btrfs). On other file systems, large files become read-only hard
+    links to the files of the version. If hard links are not allowed (to another user's files at a farm, or
+    to another disk), large files become symbolic links. Therefore no job waits for large copies. Raises
+    OSError.
     """
     wanted = [(os.stat(source), source, target) for source, target in files]
     wanted.sort(key=lambda one: one[0].st_size)
@@ -406,8 +417,8 @@ def hand_files(files: Iterable[tuple[str, str]]) -> None:
 
 
 def clone(source: str, target: str) -> bool:
-    """Makes a copy that shares its blocks with the source until one of them is written. Returns False if the
-    file system cannot do this."""
+    """Makes a copy that shares its blocks with the source until one of the two files is written. Returns
+    False if the file system does not support such copies."""
     with open(source, "rb") as one, open(target, "xb") as other, suppress(OSError):
         fcntl.ioctl(other.fileno(), _CLONE, one.fileno())
         return True
@@ -422,12 +433,12 @@ def _name(source: str, target: str) -> None:
 
 
 def may_share(sizes_bytes: int, files: int) -> bool:
-    """Whether a version of that size may be given to the job as files that other readers share."""
+    """Returns whether a version of this size may be given to the job as files that other readers share."""
     return sizes_bytes > COPIED_BYTES or files > COPIED_FILES
 
 
 def is_small(source: Path) -> bool:
-    """Whether it would be copied. Raises OSError."""
+    """Returns whether the version is so small that its files are copied. Raises OSError."""
     entries = (entry for _, entry in _walk(source, ""))
     return _are_small([one.stat().st_size for one in entries if one.is_file(follow_symlinks=False)])
 
@@ -437,7 +448,8 @@ def _are_small(sizes: list[int]) -> bool:
 
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-    """The files, with folders before their content. Cache files of Python are not part of a version."""
+    """Yields the files and folders below `folder`. Each folder comes before its content. Python's cache
+    files are skipped, because they are not part of a version."""
     with os.scandir(folder / below) as found:
         for entry in found:
             if entry.name == "__pycache__":

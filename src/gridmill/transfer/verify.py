@@ -1,4 +1,4 @@
-"""Verifies that the files of a version are what its manifest lists."""
+"""Verifies that the files of a version are equal to the files in its manifest."""
 
 import os
 import stat
@@ -29,13 +29,14 @@ from gridmill.transfer.contents import (
 )
 
 SMALL_BYTES, SMALL_FILES = 16 << 20, 1000
-"""A version up to this size is read on each check, which takes some hundredths of a second."""
+"""A version up to this size is read completely at each check, which takes some hundredths of a second."""
 _LITTER = ("/__pycache__/", "/.nfs")
-"""Files that Python and NFS clients create beside files that are read."""
+"""Names of files that Python and NFS clients create beside files that they read."""
 
 
 def seal(folder: Path, contents: VersionContents) -> None:
-    """Removes write permissions of the files. If the system refuses it, they stay as they are."""
+    """Removes the write permissions of the version's files. If the system refuses the change, the
+    permissions stay as they are."""
     for file in contents.files:
         with suppress(OSError):
             place = place_of(folder, file.path)
@@ -45,18 +46,19 @@ def seal(folder: Path, contents: VersionContents) -> None:
 
 
 def seal_again(root: str | Path, version: Artifact) -> None:
-    """The same for a version whose files may be writable again. It does nothing if the version has no list of
-    files."""
+    """Removes the write permissions of a version's files again, because the files may have become writable.
+    If the version has no list of files, the function does nothing."""
     contents = _contents(root, version)
     if contents is not None:
         seal(below(root, version.output.uri), contents)
 
 
 def check_order(order: AttemptOrder, root: str | Path, say: Callable[[str], object]) -> AttemptOrder:
-    """Checks the versions that the job reads, and the table to which it adds.
+    """Checks the versions that the job reads, and the table to which the job adds rows.
 
-    Raises DataError for a version that was changed after it was made; StorageError. An incremental dataset
-    does not build on such a version: it reports this, and the returned order has no version before it.
+    Raises DataError if a version was changed after it was made, and StorageError. If the previous version of
+    an incremental dataset was changed, the dataset does not continue from it. The function reports this, and
+    the returned order contains no previous version.
     """
     check_inputs(root, (entry.artifact for entry in order.inputs))
     earlier = tuple(entry.artifact for entry in order.earlier)
@@ -75,7 +77,7 @@ def check_order(order: AttemptOrder, root: str | Path, say: Callable[[str], obje
 
 
 def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
-    """Raises DataError for a version that was changed after it was made; StorageError."""
+    """Raises DataError if a version was changed after it was made, and StorageError."""
     for version in versions:
         problems = find_troubles(root, version)
         if problems:
@@ -86,7 +88,7 @@ def check_inputs(root: str | Path, versions: Iterable[Artifact]) -> None:
 
 
 def repair_hint(version: Artifact) -> str:
-    """The hint for a version that was changed."""
+    """Returns the hint for a version that was changed."""
     pipeline = version.name.partition("/")[0]
     if version.kind != ArtifactKind.SINK:
         return f"Make a new version: `gridmill run FILE --force`, with the file of pipeline {pipeline!r}."
@@ -97,9 +99,9 @@ def repair_hint(version: Artifact) -> str:
 
 
 def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False) -> tuple[FileProblem, ...]:
-    """The problems of its files, by path; none if the version has no list of files.
+    """Returns the problems of the version's files, by path, or none if the version has no list of files.
 
-    The content is read if the time of change of a file differs, always for small versions, and with
+    The content of files is read if the time of change of a file differs, always for small versions, and with
     `read_all` for all versions. Raises StorageError if a file cannot be read.
     """
     contents = _contents(root, version)
@@ -107,10 +109,10 @@ def find_troubles(root: str | Path, version: Artifact, *, read_all: bool = False
 
 
 def verify(root: str | Path, version: Artifact, read: dict[str, str]) -> VerificationResult:
-    """Verifies all content of a version.
+    """Verifies the complete content of a version.
 
-    `read` contains hashes of files that were just read, by path, because versions of a table share files.
-    Raises only internal errors.
+    `read` contains the hashes of files that were just read, by path, because the versions of a table share
+    files. Raises only internal errors.
     """
     if not version.output.uri:
         return VerificationResult(version=version.id)
@@ -182,7 +184,8 @@ def _differing(
 def _differing_rejects(
     root: str | Path, version: Artifact, contents: VersionContents, read: dict[str, str]
 ) -> tuple[FileProblem, ...]:
-    """The differences of rejected rows. Jobs do not read them, so only a verification checks them."""
+    """Returns the differences in the files with rejected rows. Jobs do not read rejected rows, so only a
+    complete verification checks these files."""
     folder = below(root, str((version.output.details.get("rejects") or {}).get("uri") or version.output.uri))
     problems = _differing(folder, VersionContents(files=contents.rejects), read_all=True, read=read)
     return tuple(replace(one, path=f"rejects/{one.path}") for one in problems)
@@ -212,5 +215,6 @@ def _extra(folder: Path, contents: VersionContents) -> Iterator[FileProblem]:
 
 
 def is_foreign_file(path: str) -> bool:
-    """Whether the file was not written by a job, but created by a program that reads other files."""
+    """Returns whether the file was not written by a job, but was created by a program that reads other
+    files."""
     return any(part in f"/{path}" for part in _LITTER)

@@ -1,4 +1,4 @@
-"""Writes several small files atomically, with one wait for the disk for all of them."""
+"""Writes several small files atomically. Instead of once for each file, it waits only once for the disk."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -11,18 +11,18 @@ from gridmill.transfer.contents import sync_folder
 from gridmill.transfer.durable import begin_sync
 
 _OPEN = 64
-"""Files that are open at once."""
+"""The largest number of files that are open at the same time."""
 
 
 class WriteBatch:
-    """Small files that are written together. Not safe to use from several threads."""
+    """A set of small files that are written together. This class is not safe to use from several threads."""
 
     def __init__(self) -> None:
         self._drafts: dict[Path, Path] = {}
 
     def add(self, path: Path, data: bytes) -> None:
-        """Writes the file as a draft; `place` gives it its name. The last file for a path counts. Raises
-        StorageError."""
+        """Writes the file as a draft. `place` later gives the draft its name. `place` gives it its name. If
+        several files were added for one path, the last one is kept. Raises StorageError."""
         draft = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,8 +36,8 @@ class WriteBatch:
         self._drafts[path] = draft
 
     def place(self) -> None:
-        """Syncs all files and gives them their names. Raises StorageError; files that did not get their name
-        are dropped."""
+        """Syncs all files to the disk and gives them their names. Raises StorageError. Files that did not
+        get their names are deleted."""
         drafts, self._drafts = self._drafts, {}
         try:
             _sync(tuple(drafts.values()))
@@ -51,8 +51,8 @@ class WriteBatch:
 
 
 def _sync(paths: Sequence[Path]) -> None:
-    """Syncs the files. The first wait takes nearly all the time, because the disk has started to write the
-    others by then. Raises OSError."""
+    """Syncs the files. The first file takes nearly all the time, because the disk has already started to
+    write the other files when the first is complete. Raises OSError."""
     for begin in range(0, len(paths), _OPEN):
         opened: list[int] = []
         try:
