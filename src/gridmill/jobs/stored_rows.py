@@ -1,4 +1,4 @@
-"""Reads the rows of a version in a program that is not a job: all rows, some columns, or one split."""
+"""Reads the rows of a version in a program that is not a job: all rows, some columns, or a single split."""
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -20,7 +20,7 @@ BATCH_ROWS = 65_536
 def read_rows(
     path: Path, version: Artifact, columns: Sequence[str] | None = None, split: str | None = None
 ) -> pa.Table:
-    """Return the rows as one table. Raises InputError for a column or split that does not exist,
+    """Return the rows of a version as a table. Raises InputError for a column or split that does not exist,
     StorageError."""
     table, names, which = _chosen(path, version, columns, split)
     try:
@@ -37,8 +37,8 @@ def read_batches(
     split: str | None = None,
     rows: int = BATCH_ROWS,
 ) -> pa.RecordBatchReader:
-    """Yield the rows in batches of at most `rows`, with one or two row groups in memory. Raises the errors of
-    read_rows."""
+    """Return a reader of the rows in batches of at most `rows` rows. One or two row groups are in memory.
+    Raises the errors of the function `read_rows`."""
     table, names, which = _chosen(path, version, columns, split)
     schema = pa.schema([table.schema.field(name) for name in names])
     return pa.RecordBatchReader.from_batches(schema, _batches(table, names, which, rows, version))

@@ -1,4 +1,5 @@
-"""Models that need their own code. They run in a separate process with their own environment."""
+"""Models that need their own code to predict. Such a model runs in a separate process with its own
+environment."""
 
 import json
 import os
@@ -24,21 +25,22 @@ RUNNER = Path(__file__).parent / "training" / "custom_runner.py"
 
 @dataclass(slots=True, kw_only=True)
 class ModelProcess:
-    """The process that has loaded the model. It receives lines, and sends answers on `replies`."""
+    """The process that has loaded a model with its own code. The process receives lines, and sends its
+    answers on `replies`."""
 
     process: "subprocess.Popen[str]"
     replies: TextIO
     scratch: "TemporaryDirectory[str]"
     owner: int = field(default_factory=os.getpid)
-    """The process that started the model's process. Forks of it must not use the process of the
-    model."""
+    """The id of the process that started the process of the model. Forks of the owner must not use the
+    process of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CodePredictor:
-    """Calls a user's own `predict` function or a pickled model.
+    """Predicts by calling a `predict` function of the user or a pickled model.
 
-    This object is created only if the user has declared trust.
+    This object is created only if the user has declared trust in the code.
     """
 
     card: ModelCard
@@ -74,11 +76,12 @@ class CodePredictor:
         return helper
 
     def open(self) -> int:
-        """Start the process and wait until it has loaded its code. Returns its pid. Raises JobError."""
+        """Start the process and wait until it has loaded its code. Returns the id of the process. Raises
+        JobError."""
         return self._helper.process.pid
 
     def close(self) -> None:
-        """End the process and delete its files. The next prediction starts it again."""
+        """End the process and delete its files. The next prediction starts the process again."""
         helper: ModelProcess | None = self.__dict__.pop("_helper", None)
         if helper is not None and helper.owner == os.getpid():
             assert helper.process.stdin is not None
@@ -121,9 +124,9 @@ class CodePredictor:
 
 
 def _own_folder(model: Path, own: Path) -> Path:
-    """Return a folder with the model's files in which its code may write.
+    """Return a folder with the files of the model into which its code may write.
 
-    If copying takes too long, this is the model's own folder.
+    If copying the files would take too long, return the original folder of the model.
     """
     with suppress(OSError):
         if os.stat(model).st_dev == os.stat(own.parent).st_dev or is_small(model):
@@ -137,7 +140,7 @@ def check_trust(
 ) -> None:
     """Raise InputError if a model needs its own code to predict, and the user has not allowed this code.
 
-    `how` is the declaration that allows it.
+    `how` is the declaration that allows the code.
     """
     if card.predict and not trust:
         what = "its own code" if ":" in card.predict else f"a pickled file ({card.predict})"

@@ -1,4 +1,4 @@
-"""Opens tables in the form that jobs read."""
+"""Opens tables in the form in which jobs read them."""
 
 import operator
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from gridmill.jobs.parquet_reader import RowGroupDataset, thrifty
 
 
 def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds.Dataset:
-    """Open the rows of a sink's or dataset's version without reading them. Rows in a sink's outages are left
-    out.
+    """Open the rows of a version of a sink or dataset without reading them. Rows whose times are in an
+    outage of the sink are left out.
 
-    Times are UTC. If `zoned` is false, the types of times have no zone, because engines compute faster with
-    them. Raises StorageError if the files do not exist.
+    Times are UTC. If `zoned` is false, the types of times have no time zone, because SQL engines compute
+    faster with such types. Raises StorageError if the files do not exist.
     """
     path = context.below_root(output.uri)
     try:
@@ -41,7 +41,8 @@ def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds
 
 
 def excluded_rows(context: JobContext, names: Sequence[str]) -> dict[str, int]:
-    """The number of rows of each table that lie in one of its outages, by the table's name."""
+    """Return the number of rows of each table whose times are in an outage of the table, by the name of the
+    table."""
     inputs = {name: context.input(name).output for name in names}
     with_outages = {name: output for name, output in inputs.items() if output.details.get("outages")}
     counts = {name: _excluded(open_table(context, output)) for name, output in with_outages.items()}
@@ -56,8 +57,8 @@ def _excluded(table: ds.Dataset) -> int:
 
 
 def open_version(path: Path, output: Output, schema: pa.Schema | None = None) -> ds.Dataset:
-    """Open the rows of a version without reading them. `path` is the place of its files. Raises the errors of
-    the libraries."""
+    """Open the rows of a version without reading them. `path` is the folder with the files of the version.
+    Raises the errors of the libraries that read tables."""
     if output.kind == ArtifactKind.SINK:
         delta = DeltaTable(path, version=output.table_version)
         table = thrifty(delta.to_pyarrow_dataset(schema=schema))
@@ -72,7 +73,8 @@ def open_version(path: Path, output: Output, schema: pa.Schema | None = None) ->
 
 
 def _outside(outages: Sequence[Outage], schema: pa.Schema) -> ds.Expression:
-    """Return an expression that is true for rows outside of all outages. A row without a time is outside."""
+    """Return an expression that is true for rows whose times are in no outage. The expression is also true
+    for a row without a time."""
     inside = [_inside(outage, schema.field(outage.time).type) for outage in outages]
     return reduce(operator.and_, (~one for one in inside))
 
@@ -90,8 +92,8 @@ def _without_zone(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The types that tables store: int64, double, bool, string, bytes, date32, timestamp[us, UTC], and nested
-    ones."""
+    """Return the schema with the types that tables store: int64, double, bool, string, bytes, date32,
+    timestamp[us, UTC], and nested types."""
     return pa.schema([(item.name, _plain(item.type)) for item in schema])
 
 
@@ -135,5 +137,5 @@ def _check_fits(column: pa.ChunkedArray, item: pa.Field) -> None:
 
 
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
-    """The columns as an Arrow schema."""
+    """Return the columns of an Arrow schema as records."""
     return tuple(Column(name=item.name, type=str(item.type)) for item in schema)

@@ -70,26 +70,26 @@ class PartResult:
 
 
 def write_part_result(folder: Path, part_result: PartResult) -> None:
-    """Write this record into the folder of the files. Raises StorageError."""
+    """Write the result of a part into the folder with the files of the part. Raises StorageError."""
     with storage_errors(folder):
         (folder / TOLD_FILE).write_bytes(encode(part_result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumns:
-    """A table's columns, and the forms of the texts of some of them."""
+    """The columns of a table, and the forms of the texts in some of these columns."""
 
     schema: pa.Schema
     forms: Mapping[str, Forms]
 
     def text(self) -> str:
-        """The columns and forms as text."""
+        """Return the columns and the forms as text."""
         forms = {name: sorted(forms) for name, forms in sorted(self.forms.items())}
         return json.dumps([self.schema.serialize().to_pybytes().hex(), forms])
 
     @classmethod
     def of(cls, text: str) -> "TableColumns":
-        """Parse the text that `text` returns."""
+        """Parse the text that the property `text` returns."""
         schema, forms = json.loads(text)
         return cls(
             schema=pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(schema))),
@@ -98,20 +98,21 @@ class TableColumns:
 
 
 def referred(context: JobContext, spec: SinkSpec) -> tuple[str, ...]:
-    """The versions of the sinks that foreign keys reference."""
+    """Return the ids of the versions of the sinks that foreign keys reference."""
     return tuple(context.input(name).id for name in spec.references())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPartFile:
-    """A source file that the part in `folder` has read."""
+    """A source file that the part of the job with its result in `folder` has read."""
 
     folder: Path
     result: PartResult
     file: PartFile
 
     def take(self, file: SourceFile, folder: Path) -> WrittenFile:
-        """Link the data files into `folder` too, under names of this attempt. Raises StorageError."""
+        """Link the data files of the source file into `folder` too, under names of this attempt. Raises
+        StorageError."""
         with storage_errors(folder):
             parts = list(self._linked(self.file.files, file, folder))
             rejects = list(self._linked(self.file.rejects, file, folder / "rejects"))
@@ -133,24 +134,25 @@ class FoundPartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFileIndex:
-    """The output of all parts, by key and content of the source files."""
+    """The results of all parts, which can be found by key and content of the source files."""
 
     of: Mapping[tuple[str, str], FoundPartFile] = field(default_factory=dict)
     _contents: Mapping[tuple[str, int, int, int], str] = field(default_factory=dict)
 
     def content(self, stat: FileStat, name: str) -> str:
         """Return the content hash that a part computed for a file, if the file still has the same times and
-        size."""
+        the same size."""
         content = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns, stat.ctime_ns))
         return content or hashed(stat, name)
 
     def columns(self, files: Sequence[SourceFile]) -> TableColumns | None:
-        """Return the columns of a new table from these files; None if this attempt must detect the columns
-        itself.
+        """Return the columns that a new table of these files has. Return None if this attempt must detect
+        the columns itself.
 
-        It must do so if a part has not read all of its files, or if parts have read them differently. The
-        type of a column is the first type with which all its values can be read. If the parts agree on a
-        type, all files together would give the same type.
+        The attempt must detect the columns if a part has not read all of its files, or if parts have read
+        the same column in different ways. The type of a column is the first type with which all values of
+        the column can be read. Therefore, if the parts agree on a type, all files together give the same
+        type.
         """
         offered = [self.of.get((file.key, file.content)) for file in files]
         column_texts = {
@@ -163,8 +165,8 @@ class PartFileIndex:
     def take(
         self, file: SourceFile, columns: TableColumns, folder: Path
     ) -> tuple[PartFile, WrittenFile] | None:
-        """Return the file's rows in these columns, with their data files in `folder`; None if no part wrote
-        them.
+        """Return the rows of the file in these columns, with their data files in `folder`. Return None if no
+        part wrote such rows.
 
         Raises StorageError.
         """
@@ -175,8 +177,8 @@ class PartFileIndex:
 
 
 def open_part_files(context: JobContext, spec: SinkSpec, rules: int) -> PartFileIndex:
-    """Open the files of parts that used the same rules and the same tables. The index is empty if there are
-    none."""
+    """Open the results of the parts that used the same rules and referenced the same tables. The index is
+    empty if there are no such parts."""
     folders = [context.below_root(uri) for uri in context.order.parts]
     finished_folders = [folder for folder in folders if (folder / TOLD_FILE).exists()]
     results = [(folder, decode((folder / TOLD_FILE).read_bytes(), PartResult)) for folder in finished_folders]

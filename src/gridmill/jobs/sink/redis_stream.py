@@ -1,4 +1,5 @@
-"""A Redis stream as a sink's source: reads the entries after the position as lines of JSON."""
+"""A Redis stream as the source of a sink: this module reads the entries after the position as lines of
+JSON."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -31,14 +32,14 @@ _EVERY = pa.schema([("entry_id", pa.string()), (ENTRY_TIME, TIMESTAMP)])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEntry:
-    """One entry: its id (milliseconds-number), and its fields with their values."""
+    """An entry of a Redis stream: its id (milliseconds-number), and its fields with their values."""
 
     id: str
     fields: Sequence[tuple[bytes, bytes]]
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """Write the entries after the position, at most `max_rows`, to local files.
+    """Write the entries after the position, at most `max_rows` entries, to local files.
 
     Raises InputError for a wrong URL or stream, DataError for entries that cannot be read, UnavailableError
     if the server does not answer.
@@ -69,9 +70,10 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> SourceFile:
-    """Return a file without rows, with the columns that every entry has or that the declaration names.
+    """Return a file without rows. The file has the columns that every entry has and the columns that the
+    declaration names.
 
-    With this file, an empty stream still gives a table.
+    With this file, a sink makes a table even if the stream is empty.
     """
     named = [pa.field(name, pa.null()) for name in request.names if name not in _EVERY.names]
     schema = pa.schema([*_EVERY, *named])
@@ -84,8 +86,8 @@ def _nothing_yet(request: SourceRequest, source: StreamSource, key: str) -> Sour
 
 
 def _entries(server: redis.Redis, source: StreamSource, low: str) -> Iterator[StreamEntry]:
-    """Return the existing entries, at most `max_rows`. With `wait`, also return entries that arrive in this
-    time."""
+    """Yield the entries that exist now, at most `max_rows` entries. With `wait_seconds`, also yield the
+    entries that arrive within this time."""
     until, left = monotonic() + source.wait_seconds, source.max_rows
     # redis-py would make a dict, which loses repeated fields
     server.set_response_callback("XRANGE", lambda found, **_: found)
@@ -127,7 +129,7 @@ def _number(identity: str) -> tuple[int, int]:
 
 
 def _line(entry: StreamEntry, source: StreamSource) -> str:
-    """Return the entry as a JSON object: its fields as text, or the object in the field that contains
+    """Return the entry as a JSON object: its fields as texts, or the object in the field that contains
     JSON."""
     place = f"{source.key} entry {entry.id}"
     values: dict[str, Any] = {"entry_id": entry.id, ENTRY_TIME: _time(entry.id, place).isoformat()}
@@ -144,8 +146,8 @@ def _line(entry: StreamEntry, source: StreamSource) -> str:
 
 
 def _texts_of(entry: StreamEntry, place: str) -> dict[str, Any]:
-    """Return the entry's fields. Raises DataError for a repeated field: Redis allows it, but only one value
-    could be loaded."""
+    """Return the fields of the entry. Raises DataError if a field is repeated, because Redis allows repeated
+    fields but a table can have only one value."""
     try:
         texts = [(name.decode(), value.decode()) for name, value in entry.fields]
     except UnicodeDecodeError as error:
@@ -158,7 +160,7 @@ def _texts_of(entry: StreamEntry, place: str) -> dict[str, Any]:
 
 
 def _time(identity: str, place: str) -> datetime:
-    """Return the time when the entry was added, to the millisecond."""
+    """Return the time at which the entry was added to the stream, to the millisecond."""
     try:
         return _ORIGIN + timedelta(milliseconds=_number(identity)[0])
     except OverflowError as error:

@@ -1,9 +1,10 @@
-"""A sink's rejected rows: a second Delta table in the sink's folder.
+"""Stores the rejected rows of a sink in a second Delta table in the folder of the sink.
 
-Two tables cannot be changed in one commit. So rejects are committed first. They count only after the sink's
-own commit, which names the version of the rejects' table. If an attempt is killed between the commits, its
-rejected rows do not count, and the next change of the rejects' table removes them. `misfit` builds the
-message for a value that does not fit its column.
+Two Delta tables cannot be changed in the same commit. Therefore the rejected rows are committed first. The
+rejected rows are valid only after the commit of the table of the sink, which contains the version of the
+table of rejected rows. If an attempt is killed between the two commits, its rejected rows are not valid, and
+the next change of the table of rejected rows removes them. The function `misfit` builds the error message
+for a value that does not fit its column.
 """
 
 import time
@@ -42,12 +43,12 @@ REJECTS = pa.schema(
         ("record", pa.string()),
     ]
 )
-"""The columns: source file; row in it (from 1); the line where the row begins (text formats); reason; the
-read values as JSON."""
+"""The columns of a table of rejected rows: the source file, the number of the row in the file (from 1), the
+line where the row begins (text formats), the reason, and the values as JSON."""
 
 
 def placed(file: SourceFile, reader: Reader, spools: Iterable[RejectSpool]) -> Iterator[pa.Table]:
-    """Yield spooled rows with their place in the file."""
+    """Yield rejected rows with their place in the source file."""
     for spool in spools:
         lines = reader.lines(iter(spool.rows))
         for batch in spool.batches():
@@ -65,12 +66,13 @@ def placed(file: SourceFile, reader: Reader, spools: Iterable[RejectSpool]) -> I
 
 
 def at_version(path: Path, version: int | None) -> SinkTable:
-    """Open the rejects at the version that the sink's commit names. Raises StorageError."""
+    """Open the table of rejected rows at the version that the commit of the sink contains. Raises
+    StorageError."""
     return SinkTable(path=path, delta=None) if version is None else open_sink_table(path, version)
 
 
 def count_reasons(table: SinkTable) -> Counter[str]:
-    """The number of rejected rows for each reason, over all loads."""
+    """Return the number of rejected rows for each reason, over all loads."""
     counted: Counter[str] = Counter()
     if table.delta is not None:
         for batch in table.delta.to_pyarrow_dataset().to_batches(columns=["reasons"]):
@@ -85,10 +87,11 @@ def commit_rejects(
     parts: Sequence[ParquetPart],
     times: Times,
 ) -> int | None:
-    """Commit the files of `before`, except outdated files, and the new parts; return the version.
+    """Commit the files of `before`, except outdated files, and the new files. Return the version of the
+    table.
 
-    Return None if the table was never needed. Raises ConcurrentCommitError if another attempt committed
-    first, StorageError.
+    Return None if the table does not exist and no row was rejected. Raises ConcurrentCommitError if another
+    attempt committed first, StorageError.
     """
     gone = {entry.path for entry in outdated}
     kept = {entry.path: entry for entry in before if entry.path not in gone}
@@ -156,7 +159,7 @@ _DECIMAL = " If the comma is the decimal sign: `decimal: ','` under `source`."
 
 
 def misfit(item: pa.Field, error: MisfitError, place: str, rules: TextRules) -> DataError:
-    """The error for a value that does not have the type of the column `item`."""
+    """Return the error for a value that does not have the type of the column `item`."""
     name, value, type_ = item.name, shown(error.value), TYPES.get(item.type, item.type)
     if error.loss == ConversionLoss.DIGITS:
         message = (
@@ -177,7 +180,7 @@ def misfit(item: pa.Field, error: MisfitError, place: str, rules: TextRules) -> 
 
 
 def _cure(item: pa.Field, value: object, rules: TextRules) -> str:
-    """Return the declaration to use if the value is correct but its form is unknown."""
+    """Return the line of the declaration that is needed if the value is correct but its form is unknown."""
     text = str(value).strip()
     if pa.types.is_temporal(item.type) and rules.time_format is None:
         return _NUMERIC if text.replace(".", "", 1).lstrip("-").isdigit() else _TIMES
@@ -187,8 +190,8 @@ def _cure(item: pa.Field, value: object, rules: TextRules) -> str:
 
 
 def no_wider(name: str, number: int, place: str) -> DataError:
-    """Return the error for a fraction in a column of whole numbers, if one of these numbers is too large for
-    a float."""
+    """Return the error for a column of whole numbers that now has a fraction, if a number of the column is
+    too large for a float."""
     message = (
         f"column {name!r} has a fraction here, but the table has {number}, which a float cannot "
         "represent exactly"
@@ -197,6 +200,6 @@ def no_wider(name: str, number: int, place: str) -> DataError:
 
 
 def shown(value: object) -> str:
-    """Return a value of a file as text, shortened if it is long."""
+    """Return a value of a file as text, which is shortened if it is long."""
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,8 +1,8 @@
-"""The sink job: loads new and changed source files into the table, in one commit.
+"""The sink job loads new and changed source files into the table in a single commit.
 
-A part of a sink job runs on another pod. It writes the rows of its share of the files for the attempt that
-commits. The job also decides whether the data files of a version, read as Parquet, contain exactly its rows.
-If they do, commands get these files.
+A part of a sink job runs in another pod. The part writes the rows of some of the files, for the attempt that
+commits the load. The job also checks whether the data files of a version, read as Parquet, contain exactly
+the rows of the version. If they do, commands can read these data files directly.
 """
 
 import time
@@ -44,8 +44,8 @@ from gridmill.ports.storage import FileStat
 
 
 def load_part(bench: LoadState) -> JobResult:
-    """Write the part's share of the files that seem to be new. Raises DataError, InputError, StorageError,
-    UnavailableError."""
+    """Write the rows of the files that are assigned to this part and seem to be new. Raises DataError,
+    InputError, StorageError, UnavailableError."""
     plan = _plan(bench)
     part_result = _part_result(bench, plan)
     write_part_result(bench.context.output, part_result)
@@ -55,9 +55,11 @@ def load_part(bench: LoadState) -> JobResult:
 
 
 def share_out(files: Sequence[SourceFile], count: int) -> list[list[SourceFile]]:
-    """Divide the files into shares of about the same size, each in the order of the files.
+    """Divide the files into groups of about the same size. The files of each group are in the original
+    order.
 
-    The largest file is assigned first. Each file is assigned to the share that is the smallest at that time.
+    The largest file is assigned to a group first. Each file is assigned to the group that is smallest at
+    that time.
     """
     numbers: list[list[int]] = [[] for _ in range(count)]
     sizes = [0] * count
@@ -69,9 +71,10 @@ def share_out(files: Sequence[SourceFile], count: int) -> list[list[SourceFile]]
 
 
 def _plan(bench: LoadState) -> LoadPlan:
-    """Plan the load of the part's share of the files that may be new.
+    """Plan the load of the files that are assigned to this part and may be new.
 
-    The content of a file decides whether it is new. No other part reads the files of this share.
+    Whether a file is new depends on its content. No other part reads the files that are assigned to this
+    part.
     """
     part = bench.context.order.part
     assert part is not None
@@ -91,7 +94,7 @@ def _plan(bench: LoadState) -> LoadPlan:
 
 
 def _not_yet(stat: FileStat, name: str) -> str:
-    """Return an empty hash: the file is not read yet (see `Content`)."""
+    """Return an empty hash, because the file is not read yet (see `Content`)."""
     del stat, name
     return ""
 
@@ -101,9 +104,9 @@ def _hashed(file: SourceFile) -> SourceFile:
 
 
 def _committed_ns(table: SinkTable) -> int:
-    """Return when the table was last written.
+    """Return the time at which the table was last written.
 
-    If a file was not changed after this time, its present state is the loaded state.
+    If a file was not changed after this time, its current content is already loaded.
     """
     return int(table.delta.history(1)[0]["timestamp"]) * 10**6 if table.delta else 0
 
@@ -127,7 +130,8 @@ def _part_result(bench: LoadState, plan: LoadPlan) -> PartResult:
 
 
 def _may_be_clear(bench: LoadState, plan: LoadPlan) -> bool:
-    """Return whether the values of all files are needed to decide that a value has the declared type."""
+    """Return whether the forms of texts are still unclear, so that the values of all files are needed to
+    read them."""
     try:
         return bool(bench.found_forms(plan))
     except AmbiguousTextError:
@@ -158,10 +162,10 @@ def _write(bench: LoadState, plan: LoadPlan, *, hasty: bool) -> PartResult:
 
 
 def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[PartFile]:
-    """Load each file separately.
+    """Load each file separately, and yield the result of each file.
 
-    If a file does not fit an existing table, the table's columns may have to change. Only all files together
-    can decide this, so the file is left to the attempt that commits.
+    If a file does not fit an existing table, the columns of the table may have to change. Only an attempt
+    that has all files can change the columns, so the attempt that commits reads such a file.
     """
     for file in plan.load:
         before = replace(writing.sieve, reasons=writing.sieve.reasons.copy())
@@ -183,8 +187,8 @@ def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[P
 def _part_file(
     bench: LoadState, writing: WriteContext, written: WrittenFile, before: ConstraintFilter
 ) -> PartFile:
-    """Return the record of a written file, with the counts that the file added. `before` are the counts
-    before the file."""
+    """Return the record of a written file, with the numbers of rows that the file added. `before` contains
+    the numbers of rows before this file."""
     file, sieve, below = written.file, writing.sieve, bench.context.output
     rejects = writing.write_rejects([written])
     return PartFile(
@@ -202,19 +206,21 @@ def _part_file(
 
 
 PLAIN = "plain"
-"""The key in a version's details that shows whether the data files contain exactly the version's rows."""
+"""The key in the details of a version which shows that the data files contain exactly the rows of the
+version."""
 _MOST_FILES = 2_000
-"""The largest number of footers that are read, which takes some tenths of a second. If there are more files,
-commands get copies."""
+"""The largest number of file footers that are read, which takes some tenths of a second. If there are more
+files, commands get copies of the files."""
 
 
 def is_plain(context: JobContext, spec: SinkSpec, table: SinkTable) -> bool:
-    """Return whether every row of every data file belongs to the version, and all files have the table's
-    columns.
+    """Return whether every row of every data file belongs to the version, and whether all data files have
+    the columns of the table.
 
-    If columns were added later, earlier files lack them. If the sink has outages, or if another program wrote
-    to the table, some rows do not belong to the version. If the previous version recorded that a file is
-    plain, the file is not read again.
+    If columns were added later, earlier data files lack these columns. If the sink has outages, or if
+    another program wrote to the table, some rows of the data files do not belong to the version. If the
+    previous version recorded that a data file is complete in this sense, the function does not read the data
+    file again.
     """
     if table.delta is None or spec.outages or _is_written_by_others(table):
         return False
@@ -231,7 +237,7 @@ def _is_written_by_others(table: SinkTable) -> bool:
 
 
 def _previous_files(context: JobContext, table: SinkTable) -> set[str]:
-    """Return the files of the previous version, if they have the same columns."""
+    """Return the data files of the previous version, if they have the same columns."""
     for entry in context.order.earlier:
         output = entry.artifact.output
         is_plain_sink = output.kind == ArtifactKind.SINK and output.details.get(PLAIN)
@@ -250,8 +256,8 @@ RACES = 10
 
 
 def run(context: JobContext) -> JobResult:
-    """Load the new rows. Raises DataError, ConflictError, StorageError; after an error the table is
-    unchanged."""
+    """Load the new rows of the source into the table of the sink. Raises DataError, ConflictError,
+    StorageError. After an error the table is unchanged."""
     spec = context.order.job.sink
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a sink")
@@ -289,7 +295,8 @@ def _tidied(context: JobContext, spec: SinkSpec, load: LoadResult) -> LoadResult
 
 
 def _remove_unused(context: JobContext, table: SinkTable) -> None:
-    """Delete the data files of the table and of its rejects that belong to no version any more."""
+    """Delete the data files of the table, and of its table of rejected rows, that belong to no version any
+    more."""
     now, kept = time.time(), sorted(context.order.kept_versions, reverse=True)
     remove_unused(table.path, kept, now)
     referred = (open_sink_table(table.path, number).rejects for number in kept)
@@ -298,8 +305,8 @@ def _remove_unused(context: JobContext, table: SinkTable) -> None:
 
 
 def load_onto(context: JobContext, spec: SinkSpec, table: SinkTable) -> LoadResult:
-    """Load the new rows of the source into the table. Raises ConcurrentCommitError if the table was changed
-    since it was opened."""
+    """Load the new rows of the source into the table. Raises ConcurrentCommitError if another attempt
+    changed the table after it was opened."""
     bench = open_bench(context, spec, table)
     plan = bench.plan()
     try:
@@ -379,8 +386,8 @@ def _waiting(load: LoadResult, source: Source) -> Mapping[str, float]:
 
 
 def _metrics(rows: int, load: LoadResult, details: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the metrics of the run, and the sink's own metrics. The own metrics are those of the last load
-    that had rows."""
+    """Return the metrics of the load, and the metrics that the sink declares. The declared metrics have the
+    values of the last load that had rows."""
     metrics: dict[str, float] = {"rows": rows, "rows_added": load.rows}
     if details.get("rejects"):
         metrics["rejects"] = details["rejects"]["rows"]

@@ -1,9 +1,10 @@
-"""Decides how a table's columns change when a new file has other columns, and maps file columns to table
-columns.
+"""Determines how the columns of a table change when a new file has other columns, and maps the columns of
+files to the columns of the table.
 
-The decision has no side effects. New columns are added; earlier rows have no value in them. Whole numbers
-become floats, dates become times. A column without any value gets the type of its first values. No other
-change is made automatically.
+The functions of this module have no side effects. If a file has new columns, they are added to the table,
+and earlier rows have no value in them. If necessary, columns of whole numbers become floats, and columns of
+dates become times. A column that has no value yet gets the type of its first values. Gridmill makes no other
+change of the columns automatically.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -25,10 +26,11 @@ def evolve(
     fixed: Mapping[str, object],
     untold: Container[str] = (),
 ) -> pa.Schema:
-    """Return the table's columns after loading files with these columns (None: a column without any value).
+    """Return the columns that the table has after loading files with the columns `new_types`, where the type
+    None means a column without any value.
 
-    Columns in `fixed` keep their type. Columns in `untold` have no value in the table. If no change is
-    possible, return the same schema.
+    The columns in `fixed` keep their type. The columns in `untold` have no value in the table. If no change
+    is possible, return the columns unchanged.
     """
     kept = [
         (item.name, new_types.get(item.name) or item.type)
@@ -46,7 +48,7 @@ def _widened(item: pa.Field, new_type: pa.DataType | None, fixed: bool) -> pa.Da
 
 
 def widened(before: pa.Schema, after: pa.Schema) -> tuple[str, ...]:
-    """The columns whose existing rows need another type."""
+    """Return the columns whose existing rows must be converted to another type."""
     return tuple(item.name for item in before if after.field(item.name).type != item.type)
 
 
@@ -63,8 +65,8 @@ class ColumnMapping:
     spec: SinkSpec
 
     def sources(self, names: Sequence[str], place: str) -> tuple[str, ...]:
-        """Return the source columns to read, in the table's order. Raises DataError for a column that does
-        not exist."""
+        """Return the source columns to read, in the order of the table. Raises DataError if a source column
+        does not exist."""
         for old in self.spec.rename:
             _check(old, names, place, "rename")
         by_name = {self.rename(name): name for name in names}
@@ -75,8 +77,8 @@ class ColumnMapping:
         return tuple(by_name[name] for name in chosen)
 
     def check_names(self, names: Iterable[str], place: str) -> None:
-        """Raise DataError if two columns of the table would have the same name, or if a name is empty;
-        `names` are the columns that are read."""
+        """Raise DataError if two columns of the table would have the same name, or if a column name is
+        empty. `names` are the columns that are read."""
         columns_by_name: dict[str, str] = {}
         for name in names:
             if not name.strip():
@@ -97,12 +99,12 @@ class ColumnMapping:
                 )
 
     def selected(self) -> tuple[str, ...] | None:
-        """The source columns in `select`; None without `select`."""
+        """Return the source columns that the field `select` names. Return None if there is no `select`."""
         old = {new: name for name, new in self.spec.rename.items()}
         return tuple(old.get(name, name) for name in self.spec.select) or None
 
     def named(self) -> tuple[str, ...]:
-        """The source columns that the declaration names."""
+        """Return all source columns that the declaration names."""
         old = {new: name for name, new in self.spec.rename.items()}
         names = (name for name in (*self.spec.columns, *self.spec.select) if name not in self.spec.add)
         return tuple(dict.fromkeys((*(old.get(name, name) for name in names), *self.spec.rename)))
@@ -112,16 +114,16 @@ class ColumnMapping:
         return self.declared(ColumnType.STRING)
 
     def declared(self, type_: ColumnType) -> frozenset[str]:
-        """The source columns that are declared with this type."""
+        """Return the source columns that are declared with the type `type_`."""
         return frozenset(self.sources_of(name for name, one in self.spec.columns.items() if one == type_))
 
     def sources_of(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the source columns from which these columns are made."""
+        """Return the source columns from which the columns `names` of the table are made."""
         old = {new: name for name, new in self.spec.rename.items()}
         return tuple(old.get(name, name) for name in names)
 
     def rename(self, name: str) -> str:
-        """Return the name of a source column in the table."""
+        """Return the name that a source column has in the table."""
         return self.spec.rename.get(name, name)
 
     def renamed(self, table: pa.Table) -> pa.Table:
@@ -129,13 +131,13 @@ class ColumnMapping:
         return table.rename_columns([self.rename(name) for name in table.column_names])
 
     def check_declared(self, names: Iterable[str], place: str) -> None:
-        """Raise DataError for a column that `columns` declares and the table does not have."""
+        """Raise DataError if the declaration has a type for a column that does not exist in the table."""
         available = (*names, *self.spec.add)
         for name in self.spec.columns:
             _check(name, available, place, "columns")
 
     def constant(self, name: str, rules: TextRules) -> pa.Scalar:
-        """The value of an added column, in its type. Raises DataError."""
+        """Return the value of an added column, with the type of the column. Raises DataError."""
         type_ = self.spec.columns.get(name)
         text = pa.chunked_array([[self.spec.add[name]]], pa.string())
         try:

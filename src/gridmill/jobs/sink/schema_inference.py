@@ -1,4 +1,4 @@
-"""Infers the type of each column from every value of every file, so that no later value needs another
+"""Infers the type of each column from every value in every file, so that no later value needs another
 type."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -37,7 +37,7 @@ PREFERENCE = (
     ColumnType.TIMESTAMP,
     ColumnType.STRING,
 )
-"""A column gets the first of these types that fits all its values."""
+"""The types in the order in which they are tried. A column gets the first type that fits all its values."""
 
 _LARGEST = str(2**63 - 1)
 _TIMES = (ColumnType.DATE, ColumnType.TIMESTAMP, ColumnType.STRING)
@@ -46,10 +46,10 @@ _NUMBERS = (ColumnType.INTEGER, ColumnType.FLOAT)
 
 @dataclass(slots=True)
 class TypeGuess:
-    """The possible types of a column; None before the first value.
+    """The types that are still possible for a column, or None before its first value.
 
-    `keys` means that the column would be numeric, but a number begins with a zero. `narrowing` has the forms
-    of the column's texts.
+    `keys` means that all values of the column are numbers, but a number begins with a zero. `narrowing`
+    contains the forms that are still possible for the texts of the column.
     """
 
     narrowing: FormCandidates = field(default_factory=FormCandidates)
@@ -59,7 +59,8 @@ class TypeGuess:
 
     @property
     def best(self) -> ColumnType:
-        """The first type with which all values can be read. If there is none, it is text."""
+        """Return the first type with which all values of the column can be read. If there is no such type,
+        return the type text."""
         left = self.narrowing.left(MARKS)
         mark = left[0] if left else Form.POINT
         for type_ in self.possible or (ColumnType.STRING,):
@@ -69,16 +70,16 @@ class TypeGuess:
 
     @property
     def is_key(self) -> bool:
-        """Whether the column is text only because numbers in it begin with a zero."""
+        """Return whether the column has the type text only because numbers in it begin with a zero."""
         return self.keys and self.possible == (ColumnType.STRING,)
 
 
 @dataclass(slots=True)
 class TypeGuesses:
-    """The possible types of all columns. Each batch excludes types.
+    """The types that are still possible for all columns. Each batch of rows excludes types.
 
-    `any_text` means that text may contain numbers, not only times (CSV). `rules_of` returns the rules for
-    reading a column's text. For columns in `declared`, batches exclude only forms of texts.
+    `any_text` means that a text may contain a number, not only a time (CSV). `rules_of` returns the rules by
+    which the texts of a column are read. For the columns in `declared`, batches exclude only forms of texts.
     """
 
     rules: TextRules
@@ -89,12 +90,12 @@ class TypeGuesses:
     declared_of: dict[str, FormCandidates] = field(default_factory=dict)
 
     def begin(self, *, any_text: bool) -> None:
-        """Note that the next batches are from another file."""
+        """Record that the next batches come from another file."""
         self.any_text = any_text
 
     def see(self, table: pa.Table, skip: Container[str] = ()) -> None:
-        """Exclude types that do not fit another batch. Raises DataError for a column with both plain and
-        nested values."""
+        """Exclude the types that do not fit the values of another batch. Raises DataError for a column that
+        has both plain and nested values."""
         self.expect(table.column_names)
         for name in table.column_names:
             if name not in skip:
@@ -120,7 +121,8 @@ class TypeGuesses:
         return self.rules_of(name) if self.rules_of is not None else self.rules
 
     def keep_texts(self, but: str) -> None:
-        """Make all columns with values texts, whatever their values look like, except one column."""
+        """Give the type text to all columns with values, whatever the values look like, except the column
+        `but`."""
         for name, guess in self.of.items():
             if name != but and guess.possible is not None:
                 guess.possible = (ColumnType.STRING,)
@@ -148,7 +150,8 @@ class TypeGuesses:
         guess.keys = guess.keys or texts.keys
 
     def _narrow_declared(self, name: str, column: pa.ChunkedArray) -> None:
-        """Exclude forms of a column whose type is known. Texts that do not have the type are ignored."""
+        """Exclude text forms for a column with a declared type. Texts that do not have the declared type are
+        ignored."""
         type_, rules = self.declared[name], self._rules(name)
         if name not in self.declared_of:
             self.declared_of[name] = FormCandidates(forms=rules.known, declared=True)
@@ -171,7 +174,7 @@ class TypeGuesses:
 
 @dataclass(slots=True)
 class TextBatch:
-    """A batch of texts.
+    """A batch of texts in a column.
 
     `numbers` means that the texts may be numbers, not only times. `keys` has the same meaning as in
     TypeGuess.
@@ -187,7 +190,7 @@ class TextBatch:
     _times: tuple[bool, bool] | None = None
 
     def can_be(self, type_: ColumnType) -> bool:
-        """Whether every text can be read with this type without losing information."""
+        """Return whether every text can be read with this type without losing information."""
         if type_ == ColumnType.STRING:
             return True
         if type_ in _TIMES:
@@ -206,7 +209,7 @@ class TextBatch:
         return are_dates if type_ == ColumnType.DATE else are_times
 
     def _seen_times(self) -> tuple[bool, bool]:
-        """Return whether all texts are times, and whether all are dates without a time of day."""
+        """Return whether all texts are times, and whether all of them are dates without a time of day."""
         texts = trimmed(self.column, self.rules.nulls)
         if ColumnType.DATE in self.possible and are_plain(texts, pa.date32()):
             return True, True
@@ -256,9 +259,10 @@ class TextBatch:
 
 @dataclass(slots=True)
 class _NumberBatch:
-    """Texts as plain numbers, None for other texts.
+    """Texts as plain numbers. A text that is not a number is None.
 
-    It shows whether all numbers are `whole`, whether all are `floats`, and whether one looks like a key.
+    The object shows whether all numbers are `whole`, whether all numbers are `floats`, and whether a number
+    looks like a key.
     """
 
     texts: pa.ChunkedArray | None
@@ -268,9 +272,9 @@ class _NumberBatch:
 
 
 def _has_long(column: pa.ChunkedArray) -> bool:
-    """Return whether one of the texts is a whole number that does not fit into an integer.
+    """Return whether any text is a whole number that does not fit into a 64-bit integer.
 
-    As a float it would lose digits, and different numbers would become equal.
+    As a float such a number would lose digits, and different numbers would become equal.
     """
     texts = plain(column)
     if (pc.max(pc.binary_length(texts)).as_py() or 0) < len(_LARGEST):
@@ -297,7 +301,7 @@ def _mixed(name: str) -> DataError:
 
 
 def natures(kind: pa.DataType) -> tuple[ColumnType, ...]:
-    """The types with which a column of this Arrow type can be read, the best first."""
+    """Return the types with which a column of this Arrow type can be read, the best type first."""
     if pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0):
         return (ColumnType.INTEGER, ColumnType.FLOAT, ColumnType.STRING)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -312,8 +316,8 @@ def natures(kind: pa.DataType) -> tuple[ColumnType, ...]:
 
 
 def see_types(guesses: TypeGuesses, schema: pa.Schema) -> None:
-    """Exclude types by the file's own types (Parquet). Raises DataError for a column with both plain and
-    nested values."""
+    """Exclude the types that do not fit the types which the file itself defines (Parquet). Raises DataError
+    for a column that has both plain and nested values."""
     for item in schema:
         kind = item.type.value_type if pa.types.is_dictionary(item.type) else item.type
         guesses.expect([item.name])
@@ -330,6 +334,6 @@ def see_types(guesses: TypeGuesses, schema: pa.Schema) -> None:
 
 
 def chosen_types(guesses: Mapping[str, TypeGuess]) -> dict[str, pa.DataType | None]:
-    """Return the chosen type of each column. A column without any value becomes text, because all later
-    values fit text."""
+    """Return the type that was chosen for each column. A column without any value becomes text, because all
+    later values can be stored as text."""
     return {name: guess.nested or ARROW[guess.best] for name, guess in guesses.items()}

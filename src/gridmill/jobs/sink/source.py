@@ -1,9 +1,10 @@
-"""Lists the present contents of a sink's source: the files from which the load chooses, and the position for
-the next load.
+"""Lists the current contents of the source of a sink: the files from which the load chooses, and the
+position for the next load.
 
-This is the interface between reading and writing. Every source returns `SourceFile`s: data that is not in a
-local file is written into one, at once or when the file is first opened. A file's `Reader` returns its rows
-in batches and the line of each row (`lines`). `SourceFiles.positions` are stored in the commit of these rows.
+This module is the interface between the code that reads sources and the code that writes tables. Every
+source returns `SourceFile`s. Data that is not in a local file is written into a local file, either
+immediately or when the file is first opened. The `Reader` of a file returns the rows of the file in batches,
+and the line of each row (`lines`). `SourceFiles.positions` are stored in the commit that contains the rows.
 """
 
 import time
@@ -25,13 +26,13 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRequest:
-    """A request to a source.
+    """A request to list the contents of a source.
 
-    `positions` are those of the table, or empty if everything must be read again. `names` are the source's
-    columns that the declaration names; `texts` are the columns that it declares as texts. `content` returns
-    the content hashes of files. With `most_bytes`, at most this number of bytes of each remote file is
-    downloaded. Relative paths start at `folder`; downloads are stored in `work`, which belongs to the
-    attempt.
+    `positions` are the positions in the table. They are empty if everything must be read again. `names` are
+    the source columns that the declaration names, and `texts` are the source columns that it declares as
+    texts. `content` is a function that returns the content hashes of files. With `most_bytes`, at most this
+    number of bytes of each remote file is downloaded. Relative paths start at `folder`. Downloads are stored
+    in `work`, which belongs to the attempt.
     """
 
     source: Source
@@ -46,12 +47,13 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFiles:
-    """The answer of a source.
+    """The contents of a source.
 
-    `files` are all its existing files or, with `append`, only the new files. `positions` replace those of the
-    table in the commit of the rows. `partial` means that the files have the rows of a time range, which is
-    part of their key. `unseen` is the number of rows that have no place in the source's order, so that no
-    load includes them. `waiting` files may still be incomplete; their loaded rows stay unchanged.
+    `files` are all existing files of the source or, if `append` is true, only the new files. `positions`
+    replace the positions of the table when the rows are committed. `partial` means that the files contain
+    only the rows of a time range, which is part of the keys of the files. `unseen` is the number of rows
+    that cannot be ordered by the cursor, so that no load includes them. The files in `waiting` may still be
+    incomplete. Their rows that are already loaded stay unchanged.
     """
 
     files: tuple[SourceFile, ...]
@@ -63,7 +65,7 @@ class SourceFiles:
 
 
 def look(request: SourceRequest) -> SourceFiles:
-    """Return the present contents of the source. Raises InputError, DataError, UnavailableError."""
+    """Return the current contents of the source. Raises InputError, DataError, UnavailableError."""
     source = request.source
     if source.sql is not None:
         return _read("sql", request)

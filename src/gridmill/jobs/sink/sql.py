@@ -1,7 +1,9 @@
-"""A SQL database as a sink's source: reads the rows after the position in one consistent snapshot.
+"""An SQL database as the source of a sink: this module reads the rows after the position in one consistent
+snapshot.
 
-A table is read with its declared types. The types of a query follow from its values. The database's URL may
-contain parts from the environment; messages show the URL without secrets.
+If the source is a table, it is read with its declared types. If the source is a query, the types of the
+columns are inferred from their values. The URL of the database may contain values of environment variables.
+Messages show the URL without secrets.
 """
 
 import hashlib
@@ -45,11 +47,13 @@ from gridmill.settings import fill_in_environment
 
 _MYSQL = ("mysql", "mariadb")
 _FLOAT = 4
-"""The code of MySQL's type FLOAT: https://dev.mysql.com/doc/dev/mysql-server/latest/field__types_8h.html"""
+"""The number of the type FLOAT in MySQL:
+https://dev.mysql.com/doc/dev/mysql-server/latest/field__types_8h.html"""
 
 _OF_MYSQL = {"YEAR": pa.int64(), "BIT": pa.int64()}
 _OF_OTHERS = {"INTERVAL": pa.float64(), "OID": pa.int64()}
-"""Types of a single database that no general type of SQLAlchemy represents, by SQLAlchemy's names."""
+"""Types that only a single database has and that no general type of SQLAlchemy represents, by their names in
+SQLAlchemy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +66,18 @@ class QueryColumns:
     cursor: sa.ColumnElement[Any] | None = None
     types: Mapping[str, pa.DataType] = field(default_factory=dict)
     rest: pa.DataType | None = None
-    """The type of the other columns until they have a value; None if unknown."""
+    """The type of all other columns until they have a value, or None if it is unknown."""
     may_lack: bool = True
-    """Whether the cursor can be missing in a row."""
+    """Whether a row can have no value for the cursor."""
 
     def newest(
         self, where: sa.ColumnElement[bool] | None = None, *, as_double: bool = False
     ) -> sa.Select[Any]:
-        """Return the largest cursor value of all rows or of some rows.
+        """Return the statement that selects the largest cursor value of all rows, or of the rows that match
+        `where`.
 
         With `as_double`, the value is read in double precision, because the database compares it in double
-        precision: a single-precision number that is shown as 0.1 is a slightly different number.
+        precision. A single-precision number that is shown as 0.1 is a slightly different number.
         """
         value: sa.ColumnElement[Any] = sa.func.max(self.cursor, type_=sa.types.NullType())
         if as_double:
@@ -81,7 +86,7 @@ class QueryColumns:
         return statement if where is None else statement.where(where)
 
     def count(self, where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-        """Return the number of these rows."""
+        """Return the statement that counts the rows that match `where`."""
         return sa.select(sa.func.count()).select_from(self.origin).where(where)
 
     def below(self, value: Any) -> sa.ColumnElement[bool]:  # noqa: ANN401  of the cursor's type, or its text
@@ -90,10 +95,10 @@ class QueryColumns:
         return self.cursor < _bound(value)
 
     def unseen(self, edge: Any) -> sa.ColumnElement[bool] | None:  # noqa: ANN401  of the cursor's type
-        """Return the condition for rows that no load includes: rows without a cursor value, and rows from
-        `edge` on, if it is set.
+        """Return the condition for rows that no load includes: rows without a cursor value and, if `edge` is
+        set, rows with the cursor value `edge` or larger.
 
-        None if such rows cannot exist.
+        Return None if such rows cannot exist.
         """
         assert self.cursor is not None
         conditions = [] if edge is None else [~self.below(edge)]
@@ -102,7 +107,7 @@ class QueryColumns:
         return sa.or_(*conditions) if conditions else None
 
     def between(self, low: CursorPosition | None, high: CursorPosition) -> sa.ColumnElement[bool]:
-        """Return the condition for rows after `low`, up to `high`."""
+        """Return the condition for rows with a cursor after `low` and up to `high`."""
         assert self.cursor is not None
         upper = _bound(high.value)
         up_to: sa.ColumnElement[bool] = self.cursor <= upper if high.included else self.cursor < upper
@@ -112,7 +117,8 @@ class QueryColumns:
         return sa.and_(self.cursor > lower if low.included else self.cursor >= lower, up_to)
 
     def statement(self, where: sa.ColumnElement[bool] | None = None) -> sa.Select[Any]:
-        """Return the statement that selects the rows, in the cursor's order if there is a cursor."""
+        """Return the statement that selects the rows. If there is a cursor, the rows are in the order of the
+        cursor."""
         statement = sa.select(*self.columns).select_from(self.origin)
         if where is None or self.cursor is None:
             return statement
@@ -122,8 +128,8 @@ class QueryColumns:
 def _bound(value: Any) -> sa.BindParameter[Any]:  # noqa: ANN401  of the cursor's type
     """Return the value as a bound parameter.
 
-    The parameter of a text has no type of its own, so that the database compares it with the rules of the
-    column's type.
+    The parameter of a text has no type, so that the database compares the text by the rules of the type of
+    the column.
     """
     return sa.bindparam(None, value, type_=sa.types.NullType(), unique=True)
 
@@ -160,7 +166,7 @@ def _of_query(connection: sa.Connection, source: SqlSource) -> QueryColumns:
 
 
 def _singles(connection: sa.Connection, origin: sa.TextClause) -> Mapping[str, pa.DataType | None]:
-    """Return the columns of a query. Only columns of single precision have a type."""
+    """Return the columns of a query. Only columns of single precision have a type in the result."""
     columns: tuple[sa.ColumnElement[Any], ...] = (sa.literal_column("*"),)
     none = QueryColumns(origin=origin, columns=columns).statement().limit(0)  # type: ignore[arg-type]
     with connection.execute(none) as result:
@@ -221,9 +227,10 @@ def _check_cursor(column: sa.Column[Any], *, is_mysql: bool) -> None:
 
 
 def _as_it_is(column: sa.ColumnClause[Any], type_: pa.DataType | None) -> sa.ColumnElement[Any]:
-    """Return the value as the driver returns it.
+    """Return the expression that selects the value as the driver returns it.
 
-    SQLAlchemy would cut a TIME of 25 hours, and split a SET. MySQL shows six digits of a FLOAT.
+    SQLAlchemy would truncate a TIME of 25 hours, and split a SET. MySQL itself shows only six digits of a
+    FLOAT.
     """
     raw = _as_double(column) if type_ == pa.float32() else sa.type_coerce(column, sa.types.NullType())
     return raw.label(column.name)
@@ -232,7 +239,7 @@ def _as_it_is(column: sa.ColumnClause[Any], type_: pa.DataType | None) -> sa.Col
 def _declared(type_: sa.types.TypeEngine[Any], *, is_mysql: bool) -> pa.DataType | None:
     """Return the Arrow type for a declared type, if an empty column would not show it.
 
-    None means that the type follows from the values.
+    Return None if the type is inferred from the values.
     """
     match type_:
         case sa.Boolean():
@@ -270,17 +277,18 @@ def _missing(message: str, name: str, available: list[str], place: str) -> DataE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseAddress:
-    """The address of a database. `url` is only for SQLAlchemy; `shown` is for messages: host and database,
-    without user and password."""
+    """The address of a database. `url` is only for SQLAlchemy. `shown` is for messages: it contains the host
+    and the database, without user and password."""
 
     url: sa.URL
     shown: str
 
 
 def address_of(written: str, folder: str) -> DatabaseAddress:
-    """Return the address of a declared URL. Relative SQLite paths start at `folder`.
+    """Return the address of the database at a declared URL. Relative SQLite paths start at `folder`.
 
-    Raises InputError for a variable that is not set, a URL that cannot be parsed, and a missing SQLite file.
+    Raises InputError for an environment variable that is not set, a URL that cannot be parsed, and a missing
+    SQLite file.
     """
     try:
         url = sa.make_url(fill_in_environment(written, "source.sql.url", in_url=True))
@@ -301,14 +309,14 @@ def address_of(written: str, folder: str) -> DatabaseAddress:
 T = TypeVar("T")
 
 FIRST_UNREADABLE = "10000-01-01"
-"""The first time that Python cannot represent."""
+"""The first time after the years that Python can represent."""
 BATCH_ROWS = 10_000
-"""The number of rows that the server sends at a time. These rows are in memory as Python objects."""
+"""The number of rows that the server sends together. These rows are in memory as Python objects."""
 _DRIVERS = {"psycopg": "gridmill[postgresql]"}
 
 
 def arrive(request: SourceRequest) -> SourceFiles:
-    """Write the rows after the position (without a cursor all rows) to local files.
+    """Write the rows after the position to local files. Without a cursor, write all rows.
 
     Raises InputError for a wrong URL, table or column, DataError for errors of the database, UnavailableError
     if the database does not answer.
@@ -345,7 +353,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def arrive_empty(request: SourceRequest) -> tuple[SourceFile, ...]:
-    """Write the columns of the source, without rows. Raises the errors of `arrive`."""
+    """Write a file with the columns of the source and without rows. Raises the same errors as `arrive`."""
     source = request.source.sql
     assert source is not None
     address = address_of(source.url, request.folder)
@@ -362,7 +370,7 @@ def _of_stretch(
 ) -> SourceFiles:
     """Write the rows of a time range.
 
-    Rows of another time range never count as the same rows, even if they are equal.
+    Rows of different time ranges never count as the same rows, even if they are equal.
     """
     staged = _staged(connection, shape, shape.statement(), request, name, key)
     content = hashlib.sha256(f"{key} {staged.content}".encode()).hexdigest()[:16]
@@ -370,10 +378,10 @@ def _of_stretch(
 
 
 def _newest(connection: sa.Connection, shape: QueryColumns, name: str) -> tuple[Any, Any]:
-    """Return the largest cursor value that a later row can exceed, and the first value that no row can
-    exceed, if there is one.
+    """Return the largest cursor value that a later row can exceed. Also return the first value that no row
+    can exceed, if there is such a value.
 
-    No row can come after NaN or infinity.
+    NaN and infinity are values that no row can exceed.
     """
     newest, edge = _greatest(connection, shape), None
     while is_endless(newest):
@@ -395,19 +403,19 @@ def _newest(connection: sa.Connection, shape: QueryColumns, name: str) -> tuple[
 def _reached(
     connection: sa.Connection, shape: QueryColumns, edge: CursorPosition, low: CursorPosition | None
 ) -> CursorPosition | None:
-    """Return the largest value that this load includes, up to `edge`; None if there is no value after the
-    last load's value.
+    """Return the position with the largest cursor value that this load includes, up to `edge`. Return None
+    if there is no value after the value of the last load.
 
-    The next load begins directly after this value. So if a row arrives late, it is lost only if its value is
-    at or below this value.
+    The next load begins directly after this value. Therefore a row that arrives late is skipped only if its
+    cursor value is not larger than this value.
     """
     value = _greatest(connection, shape, shape.between(low, edge))
     return None if value is None else CursorPosition(value=value, included=True)
 
 
 def _count_unseen(connection: sa.Connection, shape: QueryColumns, edge: Any) -> int:  # noqa: ANN401
-    """Return the number of rows that no load includes: rows without a cursor value, or with a value that no
-    other value can exceed."""
+    """Return the number of rows that no load includes: rows without a cursor value, or with a cursor value
+    that no other value can exceed."""
     unseen = shape.unseen(edge)
     return 0 if unseen is None else int(connection.execute(shape.count(unseen)).scalar() or 0)
 
@@ -441,11 +449,11 @@ def _staged(
 
 
 def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
-    """Return the result of `read`.
+    """Return the result of the function `read`.
 
-    If the driver fails on a time that Python cannot represent, `read` runs a second time with such times as
-    text. Server errors are classified by their state code. After a lost connection, no connection is used
-    again.
+    If the driver cannot read a time that Python cannot represent, `read` is called a second time and returns
+    such times as text. Errors of the server are classified by their state codes. If the connection is lost,
+    its pool does not use any connection again.
     """
     try:
         return read()
@@ -457,7 +465,8 @@ def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
 
 @contextmanager
 def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
-    """A context with a transaction that sees one consistent state of the database and changes nothing."""
+    """Return a context with a transaction that reads a consistent state of the database and changes
+    nothing."""
     try:
         engine = sa.create_engine(
             address.url,
@@ -496,12 +505,13 @@ def _connected(address: DatabaseAddress, name: str) -> Iterator[sa.Connection]:
 
 
 def _is_lost(error: DBAPIError, address: DatabaseAddress) -> bool:
-    """Return whether a retry can help. SQLite reports every error as operational."""
+    """Return whether another attempt may succeed after this error. SQLite is an exception, because it
+    reports every error as operational."""
     if address.url.get_backend_name() == "sqlite":
         return "locked" in str(error.orig)
     return error.connection_invalidated or isinstance(error, sa.exc.OperationalError)
 
 
 def _driver_message(error: DBAPIError) -> str:
-    """Return the driver's own message, which may contain hosts and columns but never passwords."""
+    """Return the message of the database driver, which may contain hosts and columns but never passwords."""
     return " ".join(str(error.orig).split())[:500]

@@ -1,6 +1,6 @@
 """Converts the values of database drivers to Arrow columns batch by batch, without rounding or guessing.
 
-It also configures the connection before rows are read, so that the driver loses no values.
+This module also configures the connection before rows are read, so that the driver loses no values.
 """
 
 import json
@@ -22,15 +22,16 @@ Rows = Sequence[tuple[Any, ...]]
 
 
 class UnrepresentableTime(str):
-    """A date or time that Python cannot represent, as the database writes it: infinity, year 12000."""
+    """A date or time that Python cannot represent, as the database writes it, such as infinity or the year
+    12000."""
 
     __slots__ = ()
 
 
 class Interval(str):
-    """An interval as the database writes it.
+    """An interval, as the database writes it.
 
-    If it has months or years, `seconds` is None, because their length varies.
+    If the interval has months or years, `seconds` is None, because their length varies.
     """
 
     __slots__ = ("seconds",)
@@ -44,11 +45,11 @@ def batch_of(
     texts: Collection[str] = (),
     place: str = "",
 ) -> pa.RecordBatch:
-    """Return rows as columns. A column has its declared type if the values fit it, else the type of the
-    values.
+    """Return the rows as columns of a batch. If the values of a column fit its declared type, the column has
+    this type. Otherwise the column has the type of its values.
 
-    Columns in `texts` become texts as the database writes them. Raises DataError for a value that no type can
-    represent.
+    The columns in `texts` become texts as the database writes them. Raises DataError for a value that no
+    type can represent.
     """
     columns = [
         _column(name, list(values), types.get(name), place, as_text=name in texts)
@@ -80,7 +81,7 @@ def _column(
 
 
 _WRITTEN = (Decimal, Interval, UnrepresentableTime)
-"""Types of values that have digits or words that other types cannot represent."""
+"""Types of values that have digits or words which other types cannot represent."""
 
 
 def _check(name: str, values: list[Any], kinds: set[type], place: str) -> None:
@@ -116,8 +117,9 @@ def _check_floats(name: str, values: list[Any], place: str) -> None:
 def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
     """Return whether the declared type can be used for these values.
 
-    Numbers in a column of times can count anything. Numbers other than 0 and 1 do not fit a boolean, and
-    decimals do not fit a float. Floats keep their own digits.
+    It cannot be used for numbers in a column of times, because such numbers can count anything. Numbers
+    other than 0 and 1 do not fit a boolean, and decimals do not fit a float. Floats keep their digits as
+    they are.
     """
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     if pa.types.is_temporal(declared):
@@ -129,7 +131,8 @@ def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
 
 
 def _by_kind(values: list[Any], kinds: set[type]) -> pa.Array:
-    """Return the values in their type. If they have several types, return texts."""
+    """Return the values as an array of their common type. If the values have several types, return them as
+    texts."""
     for kind_of_type, make in _KINDS:
         if all(issubclass(kind, kind_of_type) for kind in kinds):
             try:
@@ -144,16 +147,17 @@ def _texts(values: list[Any]) -> pa.Array:
 
 
 def _times(values: list[Any]) -> pa.Array:
-    """Return the values as times. A time without a zone is in UTC."""
+    """Return the values as times. A time without a zone is read as UTC."""
     zoned = (v if v is None or v.tzinfo is not None else v.replace(tzinfo=UTC) for v in values)
     return pa.array(list(zoned), TIMESTAMP)
 
 
 def _decimals(values: list[Any]) -> pa.Array:
-    """Return exact numbers.
+    """Return the values as exact numbers.
 
-    Whole numbers become integers, or texts if one of them is too long. Other numbers become decimals with at
-    most 76 digits. If there are longer numbers, NaN or infinity, all numbers become floats.
+    Whole numbers become integers. If a whole number is too long for an integer, all of them become texts.
+    Other numbers become decimals with at most 76 digits. If there are longer numbers, NaN or infinity, all
+    numbers become floats.
     """
     present_values = [value for value in values if value is not None]
     if not all(isfinite(value) for value in present_values):
@@ -169,9 +173,10 @@ def _decimals(values: list[Any]) -> pa.Array:
 
 
 def _floats(values: list[Any]) -> pa.Array:
-    """Return the nearest floats.
+    """Return the nearest float for each value.
 
-    Raises ValueError for a whole number that a float cannot represent. The column then becomes texts.
+    Raises ValueError for a whole number that a float cannot represent. After this error the caller converts
+    the column to texts.
     """
     for value in values:
         if isinstance(value, int | Decimal) and isfinite(value) and value == int(value) != int(float(value)):
@@ -180,8 +185,7 @@ def _floats(values: list[Any]) -> pa.Array:
 
 
 def _shortest(column: pa.Array) -> pa.Array:
-    """Return numbers of single precision with the fewest digits that identify them: 0.1, as people write
-    it."""
+    """Return numbers of single precision with the fewest digits that identify them, such as 0.1."""
     return column.cast(pa.float32(), safe=False).cast(pa.string()).cast(pa.float64())
 
 
@@ -217,8 +221,8 @@ def _text(value: Any) -> str:  # noqa: ANN401  whatever a driver makes of a colu
 
 
 def _element(value: Any) -> Any:  # noqa: ANN401
-    """Return the value as JSON. Numbers and bytes that JSON cannot represent are written as PostgreSQL writes
-    them."""
+    """Return the element of a list or map as JSON. Numbers and bytes that JSON cannot represent are written
+    as PostgreSQL writes them."""
     match value:
         case list():
             return [_element(one) for one in value]
@@ -238,9 +242,11 @@ _TOLD: Mapping[str, tuple[str, ...]] = {
     "mysql": ("SET time_zone = '+00:00'",),
     "mariadb": ("SET time_zone = '+00:00'",),
 }
-"""Session settings. Times without a zone are read as UTC, so the database must show times in UTC."""
+"""The settings of the database session, by the kind of the database. Gridmill reads times without a zone as
+UTC, so the database must return times in UTC."""
 _INTERVAL = re.compile(r"(?:([-+]?\d+) days?)? ?(?:([-+])?(\d+):(\d+):(\d+)(?:\.(\d+))?)?")
-"""An interval without months and years in PostgreSQL's own style: `-1 days +02:03:04.5`."""
+"""A pattern for an interval without months and years in the style of PostgreSQL, such as `-1 days
++02:03:04.5`."""
 _AS_WRITTEN = (
     *("json", "jsonb", "time", "timetz"),
     *("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"),
@@ -257,7 +263,7 @@ _AS_WRITTEN = (
 
 
 def connect_arguments(url: sa.URL) -> dict[str, Any]:
-    """The options with which the driver connects. Raises ModuleNotFoundError."""
+    """Return the options with which the driver connects to the database. Raises ModuleNotFoundError."""
     if (url.get_backend_name(), url.get_driver_name()) not in {("mysql", "pymysql"), ("mariadb", "pymysql")}:
         return {}
     from pymysql.constants import FIELD_TYPE
@@ -274,9 +280,10 @@ def connect_arguments(url: sa.URL) -> dict[str, Any]:
 
 
 def _or_unreadable(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a converter that detects times that Python cannot represent.
+    """Return a converter that detects times which Python cannot represent.
 
-    PyMySQL returns the text of a value that it cannot parse, such as 0000-00-00.
+    The converter is needed because PyMySQL returns the text of a value that it cannot parse, such as
+    0000-00-00.
     """
 
     def read(text: str) -> Any:  # noqa: ANN401
@@ -293,9 +300,9 @@ def begin(connection: sa.Connection) -> None:
 
 
 def read_as_written(connection: sa.Connection) -> None:
-    """Read as texts all values that Python's types would change.
+    """Make the driver return texts for all values that Python types would change.
 
-    Call this after SQLAlchemy has inspected the table, because the inspection needs JSON values.
+    Call this function after SQLAlchemy has inspected the table, because the inspection needs JSON values.
     """
     if connection.dialect.driver != "psycopg":
         return
@@ -303,7 +310,7 @@ def read_as_written(connection: sa.Connection) -> None:
     from psycopg.types.string import TextLoader
 
     class Reading(Loader):
-        """Reads intervals as the database writes them, with their seconds."""
+        """Reads intervals as the database writes them, together with their seconds."""
 
         def load(self, data: Any) -> Interval:  # noqa: ANN401  a buffer
             found = Interval(bytes(data).decode())
@@ -317,8 +324,8 @@ def read_as_written(connection: sa.Connection) -> None:
 
 
 def _seconds_of(interval: str) -> float | None:
-    """Return the interval's length in seconds, which can exceed any `timedelta`; None if it has months or
-    years."""
+    """Return the length of the interval in seconds, which can exceed any `timedelta`. Return None if the
+    interval has months or years."""
     match = _INTERVAL.fullmatch(interval)
     if match is None:
         return None
@@ -328,7 +335,8 @@ def _seconds_of(interval: str) -> float | None:
 
 
 def read_all_times(connection: sa.Connection) -> bool:
-    """Read times that Python cannot represent too, as `UnrepresentableTime`. This is slower.
+    """Make the driver also return times that Python cannot represent, as `UnrepresentableTime`. Reading such
+    times is slower.
 
     Returns False if the driver always reads such times.
     """

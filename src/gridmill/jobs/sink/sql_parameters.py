@@ -1,5 +1,5 @@
-"""Binds the values of a query's parameters. Whatever a value contains, it never becomes part of the
-statement."""
+"""Binds the values of the parameters of a query. A bound value never becomes part of the SQL text, whatever
+the value contains."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,21 +24,22 @@ from gridmill.domain.sql_statement import (
 from gridmill.errors import InputError
 
 _NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
-"""Text that SQLAlchemy would read as a parameter, even within quoted texts. It is escaped, so that only
-Gridmill's parameters are parameters."""
+"""A pattern for text that SQLAlchemy would read as a parameter, even within quoted texts. Such text is
+escaped, so that only the parameters of Gridmill are parameters."""
 _MARK = re.compile("\0([0-9]+)\0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundStatement:
-    """A statement for SQLAlchemy's `text`, and its bound values."""
+    """An SQL statement for the function `text` of SQLAlchemy, and its bound values."""
 
     text: str
     values: Sequence[sa.BindParameter[Any]] = ()
 
 
 def bind_values(query: str, values: Mapping[str, Given], dialect: str) -> BoundStatement:
-    """The query for a database with this dialect. Raises InputError if a value cannot be bound."""
+    """Return the query for a database with this SQL dialect, with bound values. Raises InputError if a value
+    cannot be bound."""
     if not values:
         return BoundStatement(text=_escaped(query))
     binding = _ParameterBinder(values, dialect)
@@ -52,8 +53,8 @@ def _escaped(text: str) -> str:
 
 
 class _ParameterBinder:
-    """Writes the text that replaces each placeholder. Marks hold the places of the placeholders until all
-    other text is escaped."""
+    """Writes the text that replaces each placeholder of a query. Each placeholder is first replaced by a
+    temporary mark, because all other text must be escaped before the parameters are inserted."""
 
     def __init__(self, values: Mapping[str, Given], dialect: str) -> None:
         self.bound: list[sa.BindParameter[Any]] = []
@@ -61,12 +62,12 @@ class _ParameterBinder:
         self._texts: list[str] = []
 
     def mark(self, hole: Placeholder) -> str:
-        """Return the mark for a placeholder. Raises InputError."""
+        """Return a temporary mark that replaces a placeholder in the query. Raises InputError."""
         self._texts.append(self._written(hole))
         return f"\0{len(self._texts) - 1}\0"
 
     def put(self, marked: str) -> str:
-        """Return the statement with parameters instead of the marks."""
+        """Return the statement with parameters instead of the temporary marks."""
         return _MARK.sub(lambda found: self._texts[int(found[1])], marked)
 
     def _written(self, hole: Placeholder) -> str:
@@ -87,7 +88,7 @@ class _ParameterBinder:
         return listed if hole.enclosed else f"({listed})"
 
     def _bind(self, value: Scalar | date) -> str:
-        """Return the parameter, with a space after it, because `::` may follow.
+        """Return the name of a new bound parameter as SQL, with a space after it, because `::` may follow.
 
         If the value has no declared type, the database infers the type from the comparison, as it does for a
         quoted text.
@@ -98,8 +99,8 @@ class _ParameterBinder:
 
 
 def _moment(name: str, value: Given) -> date | None:
-    """Return the bound of a time range: a date if it has no time of day, else a time in UTC; None for other
-    values."""
+    """Return the limit of a time range as a date if it has no time of day, otherwise as a time in UTC.
+    Return None for any other value."""
     if name not in TIMES or not isinstance(value, str):
         return None
     try:
@@ -110,7 +111,7 @@ def _moment(name: str, value: Given) -> date | None:
 
 
 def _as_text(name: str, value: Given) -> Given:
-    """The time as databases write it: `2013-01-01 06:00:00`."""
+    """Return a time in the form in which databases write it, such as `2013-01-01 06:00:00`."""
     moment = _moment(name, value)
     return str(_naive(moment)) if moment is not None else value
 

@@ -1,6 +1,6 @@
 """Assigns types to the rows of a driver, and writes the rows to Parquet files of the attempt, batch by batch.
 
-The position (the cursor value up to which a table has been read) is stored as JSON between loads.
+Between loads, the position (the cursor value up to which a table has been read) is stored as JSON.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ from gridmill.jobs.sink.sql_columns import Rows, batch_of
 
 @dataclass(slots=True)
 class StagedRows:
-    """Writes files of rows. A new file starts whenever the types of the rows change. `content` is the hash of
-    all files."""
+    """Writes rows to files. Whenever the types of the rows change, the class starts a new file. `content` is
+    the hash of the rows in all files."""
 
     folder: Path
     name: str
@@ -39,7 +39,7 @@ class StagedRows:
 
     @property
     def content(self) -> str:
-        """The hash of the rows and their types, in their order, as 16 hex digits."""
+        """Return the hash of the rows and their types, in the order of the rows, as 16 hex digits."""
         digest: str = self._hash.hexdigest()
         return digest[:16]
 
@@ -91,10 +91,12 @@ def stage(
     rest: pa.DataType | None = None,
     texts: Collection[str] = (),
 ) -> StagedRows:
-    """Write the rows below `folder`. `types` are the declared types; columns in `texts` become texts.
+    """Write the rows to files below `folder`. `types` are the declared types. The columns in `texts` become
+    texts.
 
-    If there are no rows, one file without rows is written. All other columns of this file have the type
-    `rest`, if it is known. Raises DataError for a value that no type can represent, StorageError.
+    If there are no rows, the function writes a single file without rows. In this file, columns without a
+    declared type have the type `rest`, if it is known. Raises DataError for a value that no type can
+    represent, StorageError.
     """
     staged = StagedRows(folder=folder, name=name, key=key)
     with storage_errors(folder):
@@ -125,13 +127,13 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 _EXACT = Context(prec=150_000)  # PostgreSQL allows 147,455 digits, but Python's default rounds to 28 digits
 _LONGEST = 366.0 * 86_400 * 10_000
-"""A number of seconds that is longer than the whole range of times in Python."""
+"""A number of seconds that is longer than the complete range of times in Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorPosition:
-    """The position after a load: all rows with cursor values below `value` are loaded. If `included` is true,
-    rows with exactly this value are loaded too."""
+    """The position of a source after a load: all rows with cursor values below `value` are loaded. If
+    `included` is true, rows with exactly this cursor value are loaded too."""
 
     value: Any
     included: bool
@@ -153,9 +155,10 @@ def read_position(written: Mapping[str, Any] | None) -> CursorPosition | None:
 def edge_of(newest: Any, source: SqlSource, low: CursorPosition | None, place: str) -> CursorPosition:  # noqa: ANN401
     """Return the cursor value up to which this load may read. Raises InputError, DataError.
 
-    Without a `lag` it is the newest value. With a lag it is the newest value minus the lag (0 means values
-    below the newest), so that a later load can include rows that arrive late. The database compares the
-    values, because it may sort texts differently from Python.
+    Without a `lag`, the result is the newest cursor value. With a lag, the result is the newest cursor value
+    minus the lag (a lag of 0 means all values below the newest value). Therefore a later load can include
+    rows that arrive late. The database compares the values, because it may sort texts differently from
+    Python.
     """
     _kind(newest, place)
     if low is not None and _kind(low.value) != _kind(newest):
@@ -170,7 +173,7 @@ def edge_of(newest: Any, source: SqlSource, low: CursorPosition | None, place: s
 
 
 def is_endless(value: Any) -> bool:  # noqa: ANN401
-    """Return whether no value except NaN can be greater. This is true for NaN and infinity."""
+    """Return whether no value except NaN can be greater. The result is true for NaN and infinity."""
     return isinstance(value, float | Decimal) and not isfinite(value)
 
 

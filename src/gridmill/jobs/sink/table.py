@@ -1,8 +1,8 @@
-"""A sink's Delta table. A data file is named by the source file whose rows it contains. Each load is one
-commit.
+"""The Delta table of a sink. The name of a data file is made from the source file whose rows the data file
+contains. Each load makes a single commit.
 
-The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record which files were loaded. So the contents of the table
-and the record of loads always agree and change atomically.
+The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record which source files were loaded. Therefore the contents
+of the table and the record of loads always agree and change atomically.
 """
 
 import json
@@ -30,31 +30,34 @@ from gridmill.transfer.contents import sync_folder
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")
 SOURCES = b"gridmill.sources"
-"""The metadata key of a compacted file. It has for each source file: key, content, number of rows and
-modification time (milliseconds; absent in files of earlier versions)."""
+"""The key in the metadata of a compacted data file. Under this key, the metadata has for each source file
+its key, content, number of rows and modification time (milliseconds; absent in files of earlier
+versions)."""
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
 _REJECTS = "gridmill.rejects"
 _POSITIONS = "gridmill.positions"
-"""The key for the version of the table whose commit has the position of each source."""
+"""The key of the version of the table whose commit contains the position of each source."""
 _CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
-"""Table settings that keep every version readable, because artifacts refer to versions."""
+"""Settings of the Delta table that keep every version readable, because artifacts refer to versions."""
 
 
 class ConcurrentCommitError(Exception):
-    """Another attempt has committed to the table since this attempt opened it: open it again."""
+    """Another attempt has committed to the table after this attempt opened the table. Open the table
+    again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SinkTable:
-    """The state of the table at the time when it was opened. `delta` is None before the first load."""
+    """The state of the table of a sink when it was opened. `delta` is None before the first load."""
 
     path: Path
     delta: DeltaTable | None
 
     @cached_property
     def loaded(self) -> tuple[LoadedFile, ...]:
-        """The data files. To list those of 10,000 source files takes some hundredths of a second."""
+        """Return the data files of the table. The list of data files for 10,000 source files takes some
+        hundredths of a second."""
         if self.delta is None:
             return ()
         columns = ["path", "size_bytes", "num_records", "modification_time"]
@@ -64,17 +67,19 @@ class SinkTable:
 
     @property
     def rules(self) -> int | None:
-        """The number of the declaration by which the table was loaded (`rules_number`)."""
+        """Return the number of the declaration by which the table was loaded (`rules_number`)."""
         return self.delta.transaction_version(_RULES) if self.delta else None
 
     @property
     def rejects(self) -> int | None:
-        """The version of the table of rejects that the newest commit names; None without rejects."""
+        """Return the version of the table of rejected rows that the newest commit contains, or None if there
+        are no rejected rows."""
         return self.delta.transaction_version(_REJECTS) if self.delta else None
 
     @property
     def note(self) -> Mapping[str, Any]:
-        """The newest commit's record of its load; empty for a table to which another program wrote."""
+        """Return the record of the load in the newest commit. The record is empty if another program wrote
+        to the table."""
         if self.delta is None:
             return {}
         entry = self.delta.history(1)[0]
@@ -83,7 +88,7 @@ class SinkTable:
 
     @property
     def positions(self) -> Positions:
-        """The position of each source, from the commit that loaded its newest rows."""
+        """Return the position of each source, from the commit that loaded the newest rows of the source."""
         version = self.delta.transaction_version(_POSITIONS) if self.delta else None
         if self.delta is None or version is None:
             return {}
@@ -96,13 +101,14 @@ class SinkTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """The table's columns. The table must exist."""
+        """Return the columns of the table. The table must exist."""
         assert self.delta is not None
         return pa.schema(self.delta.schema().to_arrow())
 
 
 def open_sink_table(path: Path, version: int | None = None) -> SinkTable:
-    """Open this version of the table, or the newest version. Raises StorageError if it cannot be read."""
+    """Open this version of the table, or the newest version. Raises StorageError if the table cannot be
+    read."""
     try:
         return SinkTable(path=path, delta=DeltaTable(path, version=version))
     except TableNotFoundError:
@@ -128,7 +134,7 @@ def _loaded(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
 
 
 def _several(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
-    """Return the pieces of a compacted file. Only the first piece has the file's size."""
+    """Yield the pieces of a compacted data file. Only the first piece has the size of the data file."""
     start, size_bytes = 0, row["size_bytes"]
     sources = json.loads((pq.read_schema(folder / row["path"]).metadata or {})[SOURCES])
     for key, content, rows, *modified in sources:
@@ -145,35 +151,35 @@ def _several(folder: Path, row: dict[str, Any]) -> Iterator[LoadedFile]:
 
 
 def compact_stem() -> str:
-    """Return a new unique name of a data file for rows of several source files."""
+    """Return a new unique name for a data file with rows of several source files."""
     return f"compact-{uuid4().hex}"
 
 
 def marked_with(schema: pa.Schema, pieces: Iterable[LoadedFile]) -> pa.Schema:
-    """Return the schema of a data file with the rows of these pieces, in their order.
+    """Return the schema of a data file that contains the rows of these pieces, in their order.
 
-    The schema's metadata records the pieces.
+    The metadata of the schema records the pieces.
     """
     sources = [[piece.key, piece.content, piece.rows, piece.modified_ms] for piece in pieces]
     return schema.with_metadata({SOURCES: json.dumps(sources)})
 
 
 def rules_number(fingerprint: str) -> int:
-    """A declaration's fingerprint as a number that a Delta transaction can store."""
+    """Return the fingerprint of a declaration as a number that a Delta transaction can store."""
     return int(fingerprint[:15], 16)
 
 
 def stem_of(file: SourceFile) -> str:
-    """A new unique name of a data file for rows of `file`."""
+    """Return a new unique name for a data file with rows of `file`."""
     return f"{file.key}-{file.content}-{uuid4().hex}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
-    """The contents of a commit besides rows.
+    """The information that a commit contains in addition to rows.
 
-    They are the declaration's number, the version of its rejects, and a record for readers of the table's
-    history (JSON).
+    This information is the number of the declaration, the version of the table of rejected rows, and a
+    record for readers of the history of the table (JSON).
     """
 
     rules: int
@@ -190,11 +196,11 @@ def commit(
     *,
     overwrite: bool = False,
 ) -> int:
-    """Commit the load and return the new version: make the parts visible, remove the files that the plan
-    removes, store its positions.
+    """Commit the load and return the new version. The commit adds the new data files, removes the files that
+    the plan removes, and stores the positions of the plan.
 
-    With `overwrite`, and if the plan loads everything again, the parts replace all rows. Raises
-    ConcurrentCommitError if another attempt committed first, without any change. Raises StorageError.
+    If `overwrite` is true and the plan loads everything again, the new data files replace all rows. Raises
+    ConcurrentCommitError, without any change, if another attempt committed first. Raises StorageError.
     """
     delta = table.delta
     with storage_errors(table.path):
@@ -217,7 +223,7 @@ def commit(
 
 
 def create(path: Path, schema: pa.Schema) -> DeltaTable:
-    """Create an empty table. Raises ConcurrentCommitError if another attempt has created it."""
+    """Create a table without rows. Raises ConcurrentCommitError if another attempt has created the table."""
     delta = DeltaTable.create(path, schema, mode="ignore", configuration=_CONFIGURATION)
     if delta.version() != 0:
         raise ConcurrentCommitError("another attempt created the table")
@@ -260,7 +266,7 @@ def _commit(
 
 
 def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[ParquetPart]) -> int:
-    """Commit the same rows in other files, or fewer rows, with the record of the previous commit; return the
+    """Commit the same rows in other files, or fewer rows, with the record of the previous commit. Return the
     new version.
 
     Raises ConcurrentCommitError if another attempt committed first, StorageError.
@@ -291,11 +297,12 @@ def replace_files(table: SinkTable, paths: Sequence[str], parts: Sequence[Parque
 
 
 def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
-    """Add the missing columns of `schema` to the table, without values in all rows, and return the table.
+    """Add the missing columns of `schema` to the table, without values in all rows, and return the changed
+    table.
 
-    This is a separate commit. Its record is that of the previous commit, with the additional fact that files
-    may lack these columns. If the load fails before its rows are committed, this commit remains. Raises
-    ConcurrentCommitError, StorageError.
+    The columns are added in a separate commit. The record of this commit is the record of the previous
+    commit, and also shows that data files may lack these columns. If the load fails before its rows are
+    committed, the commit with the new columns remains. Raises ConcurrentCommitError, StorageError.
     """
     assert table.delta is not None
     lacking = [item for item in schema if item.name not in table.schema.names]
@@ -326,7 +333,7 @@ def times_of(files: Iterable[SourceFile], loaded: Iterable[LoadedFile]) -> Times
 
 
 def move(parts: Sequence[ParquetPart], folder: Path, times: Times) -> list[AddAction]:
-    """Move the parts to the folder of the table; return the actions that add them."""
+    """Move the new data files to the folder of the table, and return the Delta actions that add them."""
     actions: list[AddAction] = []
     for part in parts:
         part.path.rename(folder / part.path.name)
@@ -338,9 +345,9 @@ def move(parts: Sequence[ParquetPart], folder: Path, times: Times) -> list[AddAc
 
 
 def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> AddAction:
-    """Return the action that adds a data file to a table.
+    """Return the Delta action that adds a data file to a table.
 
-    Its modification time is that of the source file whose rows it contains.
+    The modification time in this action is that of the source file whose rows the data file contains.
     """
     return AddAction(
         path=name,
@@ -355,7 +362,7 @@ def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> 
 def _is_committed(folder: Path, parts: Sequence[ParquetPart]) -> bool:
     """Return whether the commit succeeded although it raised an error.
 
-    A checkpoint after the commit may have failed, or a signal may have arrived.
+    This can happen if a checkpoint after the commit failed, or if a signal arrived.
     """
     names = {part.path.name for part in parts}
     return any(entry.path in names for entry in open_sink_table(folder).loaded)

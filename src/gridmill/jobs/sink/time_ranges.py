@@ -1,6 +1,6 @@
-"""Loads of a time range: decides which rows of the table they replace.
+"""Loads a time range of a source, and finds the rows of the table that the load replaces.
 
-A data file's key contains the time range of its rows, so that the table itself records which ranges are
+The key of a data file contains the time range of its rows, so that the table itself records which ranges are
 loaded.
 """
 
@@ -16,14 +16,15 @@ _BEGINS_BITS, _LENGTH_BITS = 37, 25
 _ORIGIN = datetime(1, 1, 1, tzinfo=UTC)
 
 Stretch = tuple[datetime, datetime]
-"""A time range: its start (inclusive) and its end (exclusive)."""
+"""A time range with its start (inclusive) and its end (exclusive)."""
 
 
 def key_of(stretch: Stretch) -> str:
-    """Return the key of a time range, as 16 hex digits: the unit (2 bits), and the start since the year 1 and
-    the length in that unit.
+    """Return the key of a time range as 16 hex digits: the time unit (2 bits), then the start since the year
+    1 and the length in that unit.
 
-    Raises InputError for a range with fractions of a second, or a range that is too long for the encoding.
+    Raises InputError for a time range with fractions of a second, or a time range that is too long for the
+    key.
     """
     begins, length = stretch[0] - _ORIGIN, stretch[1] - stretch[0]
     for code, unit in enumerate(_UNITS):
@@ -38,7 +39,7 @@ def key_of(stretch: Stretch) -> str:
 
 
 def stretch_of(key: str) -> Stretch:
-    """The time range of a key."""
+    """Return the time range that a key contains."""
     number = int(key, 16)
     unit = _UNITS[number >> (_BEGINS_BITS + _LENGTH_BITS)]
     begins = _ORIGIN + (number >> _LENGTH_BITS & (1 << _BEGINS_BITS) - 1) * unit
@@ -46,10 +47,12 @@ def stretch_of(key: str) -> Stretch:
 
 
 def decide_stretch(new: Sequence[SourceFile], loaded: Sequence[LoadedFile], *, anew: bool) -> LoadPlan:
-    """Return the plan: the rows of a time range replace the rows that were loaded for it, or for parts of it.
+    """Return the plan of the load. The rows of a time range replace the rows that were loaded for this
+    range, or for parts of it.
 
-    Raises ConflictError if the range overlaps only partly with another range, because it is unknown which
-    rows both share; and if the table must be loaded again from the beginning but has rows of other ranges.
+    Raises ConflictError if the time range overlaps only partly with a loaded range, because it is unknown
+    which rows belong to both ranges. Raises ConflictError also if the table must be loaded again from the
+    beginning but has rows of other ranges.
     """
     if anew:
         plan = load_anew(new, loaded)

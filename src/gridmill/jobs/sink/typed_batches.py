@@ -1,5 +1,5 @@
-"""Reads source files into typed batches. It first infers the types from all values, and then reads the
-rows."""
+"""Reads source files into batches of rows with typed columns. The module first infers the types from all
+values, and then reads the rows."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,12 +58,12 @@ _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
 
 FIRST_ROWS = 5000
 """The number of rows of each CSV file that are examined first. The columns are then read with the types that
-these rows show."""
+fit these rows."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Reports the bytes that are read, over all files and all passes."""
+    """Reports how many bytes have been read, over all files and all passes."""
 
     context: JobContext
     total: int
@@ -71,22 +71,22 @@ class Progress:
     _before: int = 0
 
     def begin(self, file: SourceFile) -> None:
-        """Note that reading of a file begins."""
+        """Record that reading of a file begins."""
         self.note = file.name
         self.seen(0)
 
     def seen(self, count: int) -> None:
-        """Note that this number of bytes of the file was read."""
+        """Record how many bytes of the file were read."""
         self.context.progress(self._before + count, self.total, "bytes", self.note)
 
     def end(self, file: SourceFile) -> None:
-        """Note that the file was read completely."""
+        """Record that the file was read completely."""
         self._before += file.size_bytes
         self.seen(0)
 
 
 class NoProgress(Progress):
-    """A progress for files whose progress is not shown."""
+    """A progress object for files whose progress is not shown."""
 
     __slots__ = ()
 
@@ -105,49 +105,52 @@ class NoProgress(Progress):
 
 @dataclass(slots=True)
 class LoadContext:
-    """The rules for reading the files of one sink."""
+    """The rules by which the source files of a sink are read."""
 
     spec: SinkSpec
     progress: Progress
     lost: Counter[str] = field(default_factory=Counter)
-    """The number of values that were not kept completely, by `COLUMN HOW`."""
+    """The number of values that lost information, by `COLUMN HOW`."""
     later: set[str] = field(default_factory=set)
-    """Columns that were added to the table later. Files may lack them."""
+    """The columns that were added to the table later. Source files may lack these columns."""
     expect_types: bool = False
     """Whether CSV is read with the types of its first rows (a value of another type raises
-    UnexpectedTypeError). Parquet texts then stay encoded."""
+    UnexpectedTypeError). If this is true, texts in Parquet files also stay dictionary-encoded."""
     without_type: tuple[str, ...] = ()
-    """Columns of the schema whose type is unknown, because they have neither a value nor a declaration."""
+    """The columns of the schema whose type is unknown, because they have neither a value nor a
+    declaration."""
     most_rows: int | None = None
-    """The number of first rows of each file to read; None means all rows."""
+    """The number of first rows of each file to read. None means that all rows are read."""
     is_cut: bool = field(default=False, init=False)
     """Whether a file has more rows than `most_rows`."""
     layout: ColumnMapping = field(init=False)
     keys: tuple[str, ...] = field(default=(), init=False)
-    """Columns of the schema that would be numeric, but in which a number begins with a zero."""
+    """The columns of the schema that contain only numbers, of which some begin with a zero."""
     forms: dict[str, Forms] = field(default_factory=dict)
-    """The forms of columns with texts that Arrow cannot read directly."""
+    """The forms of the texts in columns that Arrow cannot read directly."""
     zoned: set[str] = field(default_factory=set, init=False)
-    """Columns of times with zones: Arrow's CSV reader accepts only times without a zone."""
+    """The columns of times with time zones, because the CSV reader of Arrow accepts only times without a
+    zone."""
     kept: frozenset[str] = field(init=False)
-    """Columns whose forms come from the existing table."""
+    """The columns whose text forms come from the existing table."""
     decided: bool = False
-    """Whether the forms were detected from all values. If they were, a value that does not fit is really
-    wrong."""
+    """Whether the text forms were detected from all values. If the forms were detected from all values, a
+    value that does not fit is really wrong."""
     read_as: dict[str, str] = field(default_factory=dict)
-    """For each column with such forms, an example of how a text is read."""
+    """For each column with detected text forms, an example that shows how a text is read."""
 
     def __post_init__(self) -> None:
         self.layout = ColumnMapping(spec=self.spec)
         self.kept = frozenset(self.forms)
 
     def rules(self, file: SourceFile) -> TextRules:
-        """The rules for reading texts of the sink."""
+        """Return the rules by which the texts of the sink are read."""
         nulls = self.spec.source.nulls if file.format == Format.CSV else ()
         return TextRules(nulls=nulls)
 
     def rules_of(self, rules: TextRules, name: str, table: pa.Schema | None = None) -> TextRules:
-        """Return the rules for reading the texts of a column, which may belong to an existing table."""
+        """Return the rules by which the texts of a column are read. The column may belong to an existing
+        table."""
         return replace(
             rules,
             time_format=self.spec.source.time_format(name),
@@ -157,7 +160,7 @@ class LoadContext:
         )
 
     def _possible_forms(self, name: str, table: pa.Schema | None) -> Forms:
-        """Return the forms that a column can have before any text is read."""
+        """Return the text forms that a column can have before any text is read."""
         form = self.forms.get(name, ANY)
         mark = {None: None, ".": Form.POINT, ",": Form.COMMA}[self.spec.source.decimal]
         if name not in self.forms and table is not None and name in table.names:
@@ -169,7 +172,8 @@ class LoadContext:
         return TypeGuesses(rules=rules, rules_of=lambda name: self.rules_of(rules, name, table))
 
     def find_forms(self, files: Sequence[SourceFile], table: pa.Schema | None = None) -> None:
-        """Decide the forms of columns with declared types from all of their values. Raises DataError."""
+        """Detect the text forms of columns with declared types from all values of these columns. Raises
+        DataError."""
         guesses = self._new_guesses(files, table)
         guesses.declared = self._undecided()
         for file in files:
@@ -189,7 +193,8 @@ class LoadContext:
         }
 
     def _settle(self, guesses: TypeGuesses, files: Sequence[SourceFile]) -> None:
-        """Store the detected forms. Raises DataError if the forms do not decide the meaning of the values."""
+        """Store the detected text forms. Raises DataError if the detected forms leave the meaning of the
+        values unclear."""
         candidates = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
         candidates |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
         if self.spec.on_misfit == OnMisfit.REJECT:  # rows with ambiguous years are rejected later
@@ -206,7 +211,8 @@ class LoadContext:
                 self.zoned.add(name)
 
     def _place_of_text(self, files: Sequence[SourceFile], name: str, text: str) -> str:
-        """Return the place at which a column first has this text. This reads the files again."""
+        """Return the place at which a column has this text for the first time. This method reads the files
+        again."""
         for file in files:
             reader, row = open_reader(file, self.spec.source), 0
             for batch in reader.batches(None, lambda count: None):
@@ -220,8 +226,8 @@ class LoadContext:
         return files[0].name
 
     def schema(self, files: Sequence[SourceFile]) -> pa.Schema:
-        """Return the table's columns with their declared types, or otherwise the types with which all values
-        of all files can be read.
+        """Return the columns of the table with their declared types. Columns without a declared type get the
+        type with which all values of all files can be read.
 
         Raises DataError.
         """
@@ -236,8 +242,8 @@ class LoadContext:
         return self._schema_of(guesses, files)
 
     def _keep_certain(self, candidates: Mapping[str, FormCandidates], guesses: TypeGuesses) -> None:
-        """Store the forms of declared columns, if the first rows decide them. Otherwise all rows are read
-        later."""
+        """Store the text forms of the declared columns if the first rows are sufficient to detect them.
+        Otherwise all rows are read later."""
         for name, narrowing in candidates.items():
             type_ = guesses.declared[name]
             forms = forms_of(narrowing, type_)
@@ -250,10 +256,10 @@ class LoadContext:
         """Return the result of `schema`, on the condition that later values are like the first values of each
         file.
 
-        Return None if the first values do not decide it. The type of a column is the first type with which
-        all its values can be read. If the first values exclude a type, it stays excluded. So if all other
-        values can be read with the remaining type, all values together would give the same type. Raises
-        DataError.
+        Return None if the first values are not sufficient to find the types. The type of a column is the
+        first type with which all its values can be read. If the first values exclude a type, all values
+        together exclude it too. Therefore, if all other values can be read with the first type that remains,
+        all values together give the same type. Raises DataError.
         """
         guesses = self._new_guesses(files)
         if any(file.format != Format.CSV for file in files):
@@ -296,10 +302,10 @@ class LoadContext:
         return self.layout.constant(name, self.rules_of(rules, name))
 
     def inferred_types(self, files: Sequence[SourceFile], table: pa.Schema) -> dict[str, pa.DataType | None]:
-        """Return the types of the columns of new files for an existing table; None for a column without any
-        value.
+        """Return the types of the columns in new files for an existing table. The type of a column without
+        any value is None.
 
-        Raises DataError for a file that lacks a column.
+        Raises DataError if a file lacks a column.
         """
         guesses = self._new_guesses(files, table)
         guesses.expect(name for name in table.names if name not in self.spec.add)
@@ -329,8 +335,8 @@ class LoadContext:
         return guesses
 
     def _look(self, reader: Reader, guesses: TypeGuesses, *, first: bool = False) -> None:
-        """Exclude types by the values of one file (or of its first rows). Only the needed part of the file is
-        read."""
+        """Exclude the types that do not fit the values of a file, or of its first rows. Only the needed
+        columns of the file are read."""
         guesses.begin(any_text=reader.file.format == Format.CSV)
         names = reader.names()
         sources = self.layout.selected() if names is None else self.layout.sources(names, reader.file.name)
@@ -350,7 +356,7 @@ class LoadContext:
                 guesses.see(self.layout.renamed(rows), skip=self.spec.columns)
 
     def _look_at_declared(self, reader: Reader, guesses: TypeGuesses, *, first: bool = False) -> None:
-        """Exclude forms of columns with declared types by one file, or by its first rows."""
+        """Exclude the text forms that do not fit the declared columns of a file, or of its first rows."""
         names = reader.names()
         wanted = self.layout.sources_of(guesses.declared)
         present = wanted if names is None else tuple(name for name in wanted if name in names)
@@ -366,7 +372,7 @@ class LoadContext:
     def _read(
         self, reader: Reader, columns: tuple[str, ...] | None, haste: ExpectedTypes | None = None
     ) -> Iterator[pa.Table]:
-        """The reader's batches, with at most `most_rows` rows."""
+        """Yield the batches of the reader, with at most `most_rows` rows."""
         batches = reader.batches(columns, self.progress.seen, haste)
         if self.most_rows is None:
             yield from batches
@@ -393,7 +399,8 @@ class LoadContext:
             raise _missing_columns_error(file, missing)
 
     def together(self, bundle: FileGroupReader, schema: pa.Schema) -> Iterator[RowBatch]:
-        """Yield the rows of several files. Raises UnexpectedTypeError for any error."""
+        """Yield the rows of several files that are read together. Raises UnexpectedTypeError for any
+        error."""
         try:
             yield from self._batches(bundle, schema)
         except DataError as error:  # the place of the error is found when the files are read one by one
@@ -402,10 +409,10 @@ class LoadContext:
             self.progress.end(file)
 
     def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[RowBatch]:
-        """Yield the file's rows, as they were read and with the table's columns.
+        """Yield the rows of the file, both as they were read and with the columns of the table.
 
-        If rows that do not fit are to be rejected, they are yielded too; otherwise they raise DataError with
-        file, line, column and value.
+        If the sink rejects rows that do not fit, these rows are yielded too. Otherwise they raise DataError
+        with file, line, column and value.
         """
         return self._batches(open_reader(file, self.spec.source), schema)
 
@@ -442,9 +449,9 @@ class LoadContext:
         self.progress.end(file)
 
     def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> ExpectedTypes:
-        """Return the types with which Arrow's CSV reader may read columns directly.
+        """Return the types with which the CSV reader of Arrow may read columns directly.
 
-        The result must be the same as if their texts were converted.
+        A type is allowed only if the result is the same as if the texts were converted.
         """
         fixed = self.spec.source.time_format
         types = {name: schema.field(self.layout.rename(name)).type for name in sources}
@@ -543,17 +550,17 @@ class LoadContext:
     def _note_reading(
         self, item: pa.Field, column: pa.ChunkedArray, converted: pa.ChunkedArray, rules: TextRules
     ) -> None:
-        """Store an example of a value that Arrow cannot read directly, and how it is read."""
+        """Store an example of a value that Arrow cannot read directly, and how the value is read."""
         if rules.forms is not None and item.name not in self.read_as:
             example_text = example(column, converted, rules)
             if example_text:
                 self.read_as[item.name] = example_text
 
     def place_of_misfit(self, files: Sequence[SourceFile], item: pa.Field) -> str:
-        """Return the place of the first value that does not have its column's type; empty if all values have
-        it.
+        """Return the place of the first value that does not have the type of its column. The result is empty
+        if all values have it.
 
-        This reads the rows again.
+        This method reads the rows again.
         """
         old = {self.layout.rename(name): name for name in self.spec.rename}
         column = old.get(item.name, item.name)
@@ -574,8 +581,8 @@ class LoadContext:
 
 
 def _nothing(column: pa.ChunkedArray, item: pa.Field, rules: TextRules, reader: Reader) -> pa.Array:
-    """Return missing values for a column that has a value neither in the file nor in the table. Raises
-    DataError if it has a value."""
+    """Return missing values for a column that has no value in the file and no value in the table. Raises
+    DataError if the column has a value."""
     column = plain(column)
     blank = reader.file.format == Format.CSV and is_text(column.type) and is_missing(column, rules.nulls)
     if not blank and column.null_count < len(column):
@@ -593,7 +600,7 @@ def _no_columns(files: Sequence[SourceFile]) -> DataError:
 
 
 def open_reader(file: SourceFile, source: Source) -> Reader:
-    """Return the reader for the file's format."""
+    """Return the reader for the format of the file."""
     return _READERS[file.format](file, source)
 
 

@@ -1,6 +1,6 @@
 """The forms of numbers and times for which a single value does not show which form is meant.
 
-If numbers have a decimal comma or groups of thousands, they are rewritten as numbers that Arrow reads.
+Numbers with a decimal comma or with groups of thousands are rewritten as numbers that Arrow can read.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 
 class Form(StrEnum):
-    """A way to read a text. A column has at most one form of each family."""
+    """A form in which a text writes a number or a time. A column has at most one form of each family."""
 
     POINT = "point"
     COMMA = "comma"
@@ -24,30 +24,31 @@ class Form(StrEnum):
 
 
 MARKS = (Form.POINT, Form.COMMA)
-"""The decimal sign of a number."""
+"""The family of forms for the decimal separator of a number."""
 ORDERS = (Form.DAY_FIRST, Form.MONTH_FIRST)
-"""The part that comes first in a date such as 01/02/2024."""
+"""The family of forms for the part that comes first in a date such as 01/02/2024."""
 UNITS = (Form.DIGITS, Form.SECONDS, Form.MILLISECONDS, Form.MICROSECONDS, Form.NANOSECONDS)
-"""The meaning of a number in a column of times: its digits are a date, or it counts time since 1970."""
+"""The family of forms for a number in a column of times: its digits are a date, or it counts time since
+1970."""
 
 Forms = frozenset[Form]
 ANY: Forms = frozenset(Form)
-"""All forms: nothing is known about the column."""
+"""All forms, which are possible if nothing is known about the column."""
 
 
 def only(forms: Forms, family: tuple[Form, ...]) -> Form | None:
-    """Return the only possible form of a family; None if several are possible."""
+    """Return the only form of a family in `forms`, or None if several forms are possible."""
     left = [form for form in family if form in forms]
     return left[0] if len(left) == 1 else None
 
 
 NOT_A_NUMBER = "?"
-"""The text that replaces a text that is not a number."""
+"""The text that replaces a text which is not a number."""
 _SIGNS = {Form.POINT: r"\.", Form.COMMA: ","}
 _GROUPS = {Form.POINT: r"(?:,\d{3})+|(?:['’]\d{3})+", Form.COMMA: r"(?:\.\d{3})+|(?:['’]\d{3})+"}
 _SPACED = r"|(?:[ \x{a0}\x{202f}]\d{3})+"
-"""Numbers with groups separated by spaces. Telephone numbers have such groups too, so these texts are numbers
-only if the column is declared as numbers."""
+"""A pattern for numbers whose groups of digits are separated by spaces. Telephone numbers have such groups
+too, so these texts are numbers only if the column is declared as numbers."""
 _DROPPED = {Form.POINT: r"[,'’ \x{a0}\x{202f}]", Form.COMMA: r"[.'’ \x{a0}\x{202f}]"}
 _AMBIGUOUS = r"^[+-]?[1-9]\d{0,2},\d{3}$"
 
@@ -68,13 +69,13 @@ def as_plain(texts: pa.ChunkedArray, mark: Form, *, declared: bool) -> pa.Chunke
 
 
 def is_ambiguous(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return for each text whether it is a number with both decimal signs, and not in the usual form:
-    1,234."""
+    """Return for each text whether it is a number both with a decimal point and with a decimal comma, such
+    as 1,234."""
     return pc.match_substring_regex(texts, _AMBIGUOUS)
 
 
 def readings(text: str) -> dict[Form, str]:
-    """Return a text as plain numbers, one for each possible decimal sign."""
+    """Return a text as plain numbers, one number for each possible decimal separator."""
     column = pa.chunked_array([[text]], pa.string())
     by_mark = {mark: as_plain(column, mark, declared=True)[0].as_py() for mark in MARKS}
     return {mark: number for mark, number in by_mark.items() if number != NOT_A_NUMBER}

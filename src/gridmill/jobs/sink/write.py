@@ -1,5 +1,5 @@
-"""Writes the files of a load as data files. Good rows are written to the table's files, rejected rows to the
-rejects' files."""
+"""Writes the rows of a load to data files. Valid rows are written to the files of the table, and rejected
+rows to the files of the table of rejected rows."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,21 +27,22 @@ from gridmill.jobs.sink.table import SinkTable, compact_stem, marked_with, stem_
 from gridmill.jobs.sink.typed_batches import LoadContext, open_reader
 
 TOGETHER_BYTES, LEAST_TOGETHER = 4 * 2**20, 8
-"""Small source files share data files if there are at least LEAST_TOGETHER source files. Each data file has
-up to TOGETHER_BYTES bytes."""
+"""Small source files share data files if there are at least LEAST_TOGETHER source files. Each shared data
+file has up to TOGETHER_BYTES bytes."""
 HELD_BYTES = 64 * 2**20
-"""The bytes of rows of small files that are in memory at once, whatever the compression of the files is."""
+"""The largest number of bytes of rows of small files that are in memory at the same time, whatever the
+compression of the files is."""
 _Held: TypeAlias = tuple[SourceFile, RejectSpool, int]
-"""A file, its rejected rows and the number of its good rows."""
+"""A source file, its rejected rows and the number of its valid rows."""
 
 
 @dataclass(slots=True)
 class WrittenFile:
-    """A written source file. `parts` contain the good rows; the spools and `rejects` (data files) contain the
-    rejected rows.
+    """A source file whose rows were written to data files. `parts` are the data files with the valid rows.
+    The spools and `rejects` (data files) contain the rejected rows.
 
-    If small files share a part, the part belongs to the first of these files. `rejected` are the numbers of
-    the rows that were rejected while they were read.
+    If several small source files share a data file, the data file is listed only for the first of these
+    source files. `rejected` are the numbers of the rows that were rejected while the file was read.
     """
 
     file: SourceFile
@@ -53,7 +54,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteContext:
-    """The destination and the rules of one load."""
+    """The destination of a load, and the rules by which rows are written."""
 
     loading: LoadContext
     sieve: ConstraintFilter
@@ -62,7 +63,7 @@ class WriteContext:
     folder: Path
 
     def write(self, file: SourceFile) -> WrittenFile:
-        """Write one source file. Raises DataError, InputError, StorageError, UnavailableError."""
+        """Write the rows of a source file. Raises DataError, InputError, StorageError, UnavailableError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = stem_of(file)
         spool = RejectSpool(self.folder / f"{stem}.spool")
@@ -73,15 +74,16 @@ class WriteContext:
         return WrittenFile(file=file, parts=list(parts), spools=[spool], rejected=spool.rows)
 
     def write_all(self, files: Sequence[SourceFile]) -> list[WrittenFile]:
-        """Write source files; small ones share data files. Raises the errors of `write`."""
+        """Write the rows of source files. Small source files share data files. Raises the errors of
+        `write`."""
         written: list[WrittenFile] = []
         for group in self._groups(files):
             written += self._write_together(group) if len(group) > 1 else [self.write(group[0])]
         return written
 
     def _groups(self, files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
-        """Yield the groups of files that share a data file. If rows of a file may be removed later, the file
-        has its own data file."""
+        """Yield the groups of source files that share a data file. If rows of a source file may be removed
+        later, the source file has its own data file."""
         group: list[SourceFile] = []
         size_bytes = 0
         for file in files:
@@ -99,7 +101,8 @@ class WriteContext:
             yield group
 
     def _write_together(self, files: Sequence[SourceFile]) -> list[WrittenFile]:
-        """Write small source files into one data file that records which rows belong to which file.
+        """Write small source files into a single data file, which records which rows belong to which source
+        file.
 
         If there are many rows, write several data files.
         """
@@ -138,7 +141,7 @@ class WriteContext:
         return written
 
     def _each_together(self, files: Sequence[SourceFile]) -> Iterator[tuple[list["_Held"], list[pa.Table]]]:
-        """Yield groups of files that are read together, with their good rows."""
+        """Yield groups of files that are read together, with their valid rows."""
         for piece in bundled(files, self.loading.spec.source) if self.loading.expect_types else files:
             spool = RejectSpool(self.folder / f"{uuid4().hex}.spool")
             if isinstance(piece, FileGroupReader):
@@ -151,9 +154,10 @@ class WriteContext:
             yield [(piece, spool, sum(batch.num_rows for batch in good))], good
 
     def drop_repeated(self, written: Sequence[WrittenFile], kept: ds.Dataset | None) -> bool:
-        """Remove rows whose key already exists from the parts; return whether there were any.
+        """Remove rows whose key already exists from the new data files. Return whether there were any such
+        rows.
 
-        Raises InputError if there are too many.
+        Raises InputError if too many rows are removed.
         """
         if self.sieve.engine is None:
             return False
@@ -206,7 +210,7 @@ class WriteContext:
                 yield rows
 
     def write_rejects(self, written: Sequence[WrittenFile]) -> list[ParquetPart]:
-        """The data files of all rejected rows."""
+        """Return the data files of all rejected rows."""
         parts: list[ParquetPart] = []
         for one in written:
             parts += one.rejects
@@ -217,7 +221,7 @@ class WriteContext:
 
 
 def rows_of(parts: Sequence[ParquetPart]) -> Iterator[pa.RecordBatch]:
-    """The rows of data files, in order."""
+    """Yield the rows of data files, in order."""
     for part in parts:
         with pq.ParquetFile(part.path) as file:
             yield from file.iter_batches()
@@ -225,26 +229,26 @@ def rows_of(parts: Sequence[ParquetPart]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowNumbers:
-    """Maps the rows of a part to the rows of the source file.
+    """Maps the rows of a data file to the rows of the source file.
 
-    The numbers of the `rejected` rows (in order) are skipped. The part's first row is the file's good row
-    number `start`.
+    The numbers of the `rejected` rows (in order) are skipped. The first row of the data file is valid row
+    number `start` of the source file.
     """
 
     rejected: Sequence[int]
     start: int
 
     def source(self, row: int) -> int:
-        """Return the row's number in the file, from 0."""
+        """Return the number of the row in the source file, from 0."""
         good = self.start + row
         before = bisect_right(range(len(self.rejected)), good, key=lambda index: self.rejected[index] - index)
         return good + before
 
 
 def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[ParquetPart]) -> ds.Dataset | None:
-    """Return the plan for the kept rows of the table; None if no rows are removed.
+    """Return the rows of the table that the plan does not remove. Return None if the plan removes no rows.
 
-    `spared` are the kept rows of files that are removed in part.
+    `spared` are the remaining rows of data files from which only some rows are removed.
     """
     gone = {entry.path for entry in plan.remove}
     paths = dict.fromkeys(table.path / entry.path for entry in table.loaded if entry.path not in gone)

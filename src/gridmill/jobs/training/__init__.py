@@ -1,1 +1,1 @@
-"""Training jobs: one module per kind of model, each with `fit(frame, spec, context) -> Fitted`."""
+"""Training jobs. Each kind of model has a module with the function `fit(frame, spec, context) -> Fitted`."""

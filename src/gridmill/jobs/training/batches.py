@@ -1,5 +1,5 @@
-"""Batches for networks: one tensor of all rows on the computing device. A batch selects rows by their
-numbers."""
+"""Batches for neural networks: a single tensor contains all rows on the computing device. A batch selects
+rows by their numbers."""
 
 import torch
 from torch import Tensor
@@ -9,12 +9,12 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFeed:
-    """Scaled inputs [rows, width] and targets [rows, labels] (for classes: [rows]), contiguous, on one
+    """Scaled inputs [rows, width] and targets [rows, labels] (for classes: [rows]), contiguous, on a single
     device.
 
-    A row's window is the last `length` rows of its entity up to this row; if `length` is None, it is only the
-    row. A batch is an index into the tensors: rows are never processed one by one, and nothing is copied
-    between devices.
+    The window of a row contains the last `length` rows of its entity up to this row. If `length` is None,
+    the window contains only the row itself. A batch is an index into the tensors, so rows are never
+    processed one by one, and nothing is copied between devices.
     """
 
     inputs: Tensor
@@ -24,11 +24,12 @@ class BatchFeed:
 
     @property
     def device(self) -> torch.device:
-        """The device of the tensors."""
+        """Return the device of the tensors."""
         return self.inputs.device
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the inputs, [batch, length, width] or [batch, width], and the targets of these rows."""
+        """Return the inputs of these rows, in the shape [batch, length, width] or [batch, width], and their
+        targets."""
         if self.length is None:
             return self.inputs[rows], self.target[rows]
         reach = rows[:, None] + torch.arange(1 - self.length, 1, device=self.device)

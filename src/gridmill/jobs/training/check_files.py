@@ -1,5 +1,5 @@
-"""Checks that a model's files predict the same values as the trained model. The files are loaded as for a
-prediction."""
+"""Checks that the files of a model predict the same values as the trained model. The files are loaded in the
+same way as for a prediction."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,8 @@ from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.result import TrainedModel
 
 ROWS = 1000
-"""The number of training rows to compare. If there are fewer rows, all rows are compared."""
+"""The number of training rows for which the predictions are compared. If there are fewer training rows, all
+of them are compared."""
 PIECE_CELLS = 2**20
 POKED_INPUTS, POKED_CELLS = 64, 2**21
 EXTREMES = (
@@ -33,32 +34,33 @@ STEPS = 8
 """The number of floating-point steps (ulp) of a double by which predictions may always differ, because sums
 are computed in another order."""
 ALIKE = 1e-3
-"""The allowed change of a row's prediction when other rows are in the same call, for a user's own code or
-file.
+"""The allowed change of the prediction of a row when the same call contains other rows. It applies to code
+or files of the user.
 
-The unit is standard deviations of the label, or probability.
+The unit is the standard deviation of the label, or probability.
 """
 SINGLE = 1e-6
 """The additional tolerance for 32-bit floats, relative to the prediction."""
 MOST_SECONDS = 1.0
-"""The time in seconds for calling a user's own code again. It decides the number of rows in these calls."""
+"""The time in seconds that may be spent on further calls of the user's code. The number of rows in these
+calls depends on this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRows:
-    """Training rows of a frame for which the model is called."""
+    """The training rows for which the model is called."""
 
     frame: SortedFrame
     rows: Integers
     length: int | None
 
     def inputs(self, rows: Integers) -> Floats:
-        """[rows, inputs] or [rows, length, inputs]."""
+        """Return the inputs of these rows, in the shape [rows, inputs] or [rows, length, inputs]."""
         frame = self.frame
         return frame.inputs[rows if self.length is None else windows(rows, frame.starts, self.length)]
 
     def pieces(self) -> Iterator[tuple[Integers, Floats]]:
-        """Yield row numbers with their inputs, in chunks."""
+        """Yield row numbers with the inputs of these rows, in chunks."""
         cells = self.frame.inputs.shape[1] * (self.length or 1)
         step = max(1, PIECE_CELLS // max(1, cells))
         for first in range(0, len(self.rows), step):
@@ -67,18 +69,19 @@ class CheckRows:
 
 
 def sample_rows(frame: SortedFrame, length: int | None, split: str = "train") -> CheckRows:
-    """Return rows from all of the split."""
+    """Return rows from all parts of the split."""
     rows = frame.rows[split]
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).round().astype(np.int64))
     return CheckRows(frame=frame, rows=rows[places], length=length)
 
 
 def check_stored(predictors: Sequence[Predictor], trained: TrainedModel, sample: CheckRows) -> dict[str, Any]:
-    """Compare the predictions of the loaded files and of the trained model, on training rows and on rows with
-    extreme values.
+    """Compare the predictions of the loaded files with those of the trained model, on training rows and on
+    rows with extreme values.
 
-    Returns the result for the version's details; `difference` is the largest difference as a share of the
-    allowed difference. Raises InternalError for a row with a larger difference.
+    Return the result for the details of the version, in which `difference` is the largest difference as a
+    fraction of the allowed difference. Raises InternalError if the difference of a row is larger than
+    allowed.
     """
     begin, worst = time.perf_counter(), 0.0
     for rows, inputs in sample.pieces():
@@ -128,7 +131,7 @@ def _shown(row: Floats) -> str:
 
 
 def edge_rows(sample: CheckRows) -> Iterator[tuple[str, Floats]]:
-    """Return training rows in which one input, or all inputs, are missing, infinite or extreme, or have an
+    """Yield training rows in which one input, or all inputs, are missing, infinite or extreme, or have an
     unknown category."""
     width = sample.frame.inputs.shape[1]
     most = max(4, POKED_CELLS // (len(EXTREMES) * width * (sample.length or 1)))
@@ -160,10 +163,10 @@ def _unseen(newest: Floats, base: Floats, encodings: Sequence[Encoding]) -> Iter
 
 
 def check_alike(predictor: Predictor, sample: CheckRows) -> dict[str, Any]:
-    """Call a user's own code or file again, with the same rows among other rows.
+    """Call the code or file of the user again, with the same rows among other rows.
 
-    Raises InputError if a row's prediction changes, because predictions would then depend on the number of
-    shards.
+    Raises InputError if the prediction of a row changes, because predictions would then depend on the number
+    of shards.
     """
     begin = time.perf_counter()
     count = _affordable(predictor, sample)

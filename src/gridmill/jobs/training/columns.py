@@ -1,4 +1,5 @@
-"""Chooses how the columns of a dataset become inputs of a model. Only the training rows decide this."""
+"""Chooses how the columns of a dataset become inputs of a model. The choice depends only on the training
+rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -11,19 +12,21 @@ from gridmill.errors import DataError
 from gridmill.jobs.features import Encoding, is_number, is_text
 
 MOST_CATEGORIES = 32
-"""The largest number of 0/1 inputs of a text column. More inputs would outweigh the other columns."""
+"""The largest number of 0/1 inputs of a text column. With more inputs, the text column would outweigh the
+other columns."""
 ROWS_PER_VALUE = 2
-"""If a text column has fewer rows per distinct value, it is treated as an identifier or free text, which is
-of little use for a model."""
+"""If a text column has fewer rows per distinct value than this number, it is treated as an identifier or
+free text, which is of little use for a model."""
 _HINT = "Compute numbers from it in the dataset (from a time: hour(...)), or leave it out of `features`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenColumns:
-    """The encodings of the columns, and remarks.
+    """The encodings of the columns, and remarks for the user.
 
-    `left_out` has the columns without an encoding, with the reason. `grouped` has the text columns with more
-    values than inputs: the number of values, and the share of rows whose value has its own input.
+    `left_out` contains the columns without an encoding, with the reason. `grouped` contains the text columns
+    that have more values than inputs, with the number of values and the fraction of rows whose value has its
+    own input.
     """
 
     encodings: tuple[Encoding, ...]
@@ -32,13 +35,14 @@ class ChosenColumns:
 
 
 def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -> ChosenColumns:
-    """Choose the encodings of these columns of the training rows.
+    """Choose the encodings of these columns from the training rows.
 
-    A number is one input. In a text column with up to 32 values, each value has an input. With more values,
-    the 31 most frequent values have an input each, and the other values share one input. Columns of other
-    types, and text with less than two rows per value, are left out, unless they are `declared`. If such text
-    is declared, it is encoded; if a column of another type is declared, it is an error. Text without any
-    value is always left out, because it would have no input. Raises DataError.
+    A numeric column becomes a single input. In a text column with up to 32 values, each value has an input.
+    If a text column has more values, the 31 most frequent values have an input each, and all other values
+    share an input. Columns of other types, and text columns with less than two rows per value, are left out,
+    unless they are `declared`. If such a text column is declared, it is encoded. If a column of another type
+    is declared, the function raises an error. A text column without any value is always left out, because it
+    would have no input. Raises DataError.
     """
     encodings: list[Encoding] = []
     left_out: dict[str, str] = {}
@@ -69,8 +73,8 @@ def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -
 
 
 def _by_frequency(column: pa.ChunkedArray) -> tuple[list[str], list[int]]:
-    """Return the values and their counts, the most frequent first. Equally frequent values are sorted by
-    value."""
+    """Return the values and their counts, the most frequent value first. Equally frequent values are sorted
+    by value."""
     counts = pc.value_counts(column.cast(pa.string()).drop_null())
     pairs = sorted(
         zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True),

@@ -1,4 +1,4 @@
-"""Cross-validation: a model predicts each training row on which it was not trained."""
+"""Cross-validation: each training row is predicted by a model that was not trained on this row."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -29,7 +29,8 @@ class Folds:
 
 
 def plan_folds(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> Folds:
-    """Assign the rows to folds. Raises InputError for impossible folds before any model is trained."""
+    """Assign the training rows to folds. Raises InputError for impossible folds before any model is
+    trained."""
     moments = read_moments(frame, spec, context, by_time=spec.folds_by == FoldsBy.TIME)
     return Folds(moments=moments, numbers=_fold_numbers(frame, spec, moments))
 
@@ -42,8 +43,8 @@ def predict_folds(
     learn: Learn,
     threshold: float | None = None,
 ) -> tuple[OutOfFoldModel, Mapping[str, float]]:
-    """Return predictions for each training row by models of other folds, and their `folds_NAME` metrics, with
-    the model's `threshold`."""
+    """Return predictions for each training row by models that were trained without its fold, and the metrics
+    `folds_NAME` of these predictions, with the `threshold` of the model."""
     moments, folds = planned.moments, planned.numbers
     rows, count = frame.rows["train"], spec.folds or 0
     width = len(frame.classes) or len(frame.subject.labels)
@@ -66,7 +67,7 @@ def predict_folds(
 def _measure(
     frame: SortedFrame, rows: Integers, predicted: Floats, threshold: float | None
 ) -> Mapping[str, float]:
-    """Return `folds_NAME` metrics over the rows that have a prediction by a model of another fold."""
+    """Return the metrics `folds_NAME` over the rows that have a prediction."""
     is_predicted = np.isfinite(predicted.reshape(len(rows), -1)).all(axis=1)
     rows, predicted = rows[is_predicted], predicted[is_predicted]
     if len(rows) == 0:
@@ -76,8 +77,8 @@ def _measure(
 
 
 def _fold_numbers(frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes) -> Integers:
-    """Return for each training row its fold. Raises InputError if there are too few rows, times or
-    entities."""
+    """Return the fold of each training row. Raises InputError if there are too few rows, times or entities
+    for the folds."""
     rows, count = frame.rows["train"], spec.folds or 0
     match spec.folds_by:
         case FoldsBy.RANDOM:
@@ -98,7 +99,8 @@ def _fold_numbers(frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes) -
 def _without(
     frame: SortedFrame, spec: TrainingSpec, moments: LabelTimes, folds: Integers, fold: int
 ) -> SortedFrame | None:
-    """Return the frame with the training rows that are allowed for this fold; None if there are too few."""
+    """Return the frame with the training rows that the model for this fold may use. Return None if there are
+    too few rows."""
     rows, held = frame.rows["train"], frame.rows["validation"]
     if spec.folds_by != FoldsBy.TIME:
         learned = rows[folds != fold]
@@ -115,7 +117,7 @@ def _without(
 
 
 def _fold_context(context: JobContext, fold: int) -> JobContext:
-    """A context without output and with its own folder for checkpoints."""
+    """Return a context without output and with its own folder for checkpoints."""
     uri = context.order.checkpoint_uri
     order = replace(context.order, checkpoint_uri=f"{uri}/fold-{fold}" if uri else "")
     return replace(context, order=order, events_fd=None)

@@ -1,5 +1,5 @@
-"""Trainings by a user's own script or function: prepares the inputs of the code and turns its outputs into a
-model."""
+"""Trainings by a script or function of the user: this module prepares the inputs of the code, and turns its
+outputs into a model."""
 
 import json
 import os
@@ -32,18 +32,19 @@ from gridmill.transfer.verify import check_inputs
 PICKLED = ("model.joblib", "model.pkl")
 MEASURED = "metrics.json"
 LOSSES = ("train_loss", "validation_loss")
-"""Names under which the code can report losses by step. These losses are the learning curves. A search uses
-them to stop trials early."""
+"""The names under which the code can report losses by step. Losses with these names are the learning curves.
+A search uses these losses to stop trials early."""
 DATASET = "dataset"
-"""The folder below the work folder with the dataset's files. `hand_tree` copies some of them for the
-script."""
+"""The folder below the work folder that contains the files of the dataset. `hand_tree` copies some of these
+files for the script."""
 OUTSIDE = 255
 POLL_SECONDS = 0.2
 BLUR_ROWS = 10_000
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Run the script or function, or import the file. Raises InputError if there is no model, JobError."""
+    """Run the script or function, or import the file, and return the fitted model. Raises InputError if
+    there is no model, JobError."""
     code = context.work / CODE
     curve: list[tuple[float, float, float]] = []
     not_finite: dict[str, str] = {}
@@ -80,7 +81,8 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 
 
 def _check_names(output: Path) -> None:
-    """Raise InputError if the script wrote a file with a name that Gridmill uses in a model's folder."""
+    """Raise InputError if the script wrote a file with a name that Gridmill uses in the folder of a
+    model."""
     taken = [name for name in (CARD, CODE, HELD_OUT, LEARNED) if os.path.lexists(output / name)]
     taken += [name for name in (GRAPH, MEASURED) if (output / name).is_dir()]
     if taken:
@@ -134,8 +136,8 @@ def _classes(frame: SortedFrame) -> list[Any]:
 
 
 def _without_test(frame: SortedFrame) -> np.ndarray[Any, Any]:
-    """Return the targets. Those of test rows are missing, so that the code cannot use them for training or
-    model selection."""
+    """Return the targets of all rows. The targets of test rows are missing, so that the code cannot use them
+    for training or model selection."""
     target = np.array(frame.target)
     target[frame.rows["test"]] = np.nan
     return target
@@ -189,10 +191,11 @@ def _variables(spec: TrainingSpec, context: JobContext) -> dict[str, str]:
 
 
 class LogForwarder(Protocol):
-    """A function that forwards the lines that the script has written to the metrics file."""
+    """A function that reads the lines that the script has written to the metrics file, and forwards them to
+    Gridmill."""
 
     def __call__(self, *, last: bool = False) -> None:
-        """Forward the new complete lines; with `last` also an incomplete last line."""
+        """Forward the new complete lines. If `last` is true, also forward an incomplete last line."""
 
 
 def _teller(
@@ -266,8 +269,8 @@ def _graph(output: Path) -> bytes | None:
 
 
 def _blurred(frame: SortedFrame) -> str:
-    """Return the inputs that lose too much precision as 32-bit floats: at least a tenth of the training
-    values become equal to other values."""
+    """Return a text with the inputs that lose too much precision as 32-bit floats: at least a tenth of their
+    training values become equal to other values."""
     rows = frame.inputs[frame.rows["train"][:BLUR_ROWS]]
     names = []
     for name, values in zip(frame.names, rows.T, strict=True):
@@ -279,7 +282,7 @@ def _blurred(frame: SortedFrame) -> str:
 
 
 def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
-    """Return how the model predicts without a graph: the declared function, or a pickled file."""
+    """Return how a model without a graph predicts: by the declared function, or by a pickled file."""
     if spec.predict is not None:
         path = spec.predict.partition(":")[0]
         if ":" not in spec.predict or not _inside(code, path).is_file():
@@ -315,13 +318,14 @@ def _environment(spec: TrainingSpec, code: Path) -> str:
 
 
 def own_name(name: str) -> str:
-    """Return the name under which a metric of the user's code is stored. It differs from all names of
-    Gridmill's metrics."""
+    """Return the name under which a metric of the user's code is stored. This name differs from all names of
+    the metrics of Gridmill."""
     return name if name.startswith(OWN) else OWN + name
 
 
 def _metrics(output: Path, not_finite: dict[str, str]) -> Mapping[str, float]:
-    """Return the metrics that the code wrote. Metrics that are not finite are only recorded."""
+    """Return the metrics that the code of the user wrote. Metrics that are not finite are only recorded by
+    their names."""
     path = output / MEASURED
     if not path.exists():
         return {}

@@ -1,9 +1,10 @@
-"""Runs a user's function in the user's environment. This program imports only the standard library and numpy.
+"""Runs a function of the user in the environment of the user. This program imports only the standard library
+and numpy.
 
 `custom_runner.py fit FILE:FUNCTION` calls the function once with the data of the training. `custom_runner.py
 predict DESCRIPTOR FOLDER FILE:FUNCTION` (or FILE, a pickled model) reads lines [INPUTS, OUTPUTS], which are
-paths of npy files in JSON. It answers each line with a line on that descriptor. The first line on the
-descriptor reports that the code is loaded.
+paths of npy files in JSON. `custom_runner.py predict` answers each line with a line on the file descriptor
+DESCRIPTOR. The first line on this descriptor reports that the code is loaded.
 """
 
 import importlib
@@ -19,8 +20,8 @@ from typing import Any
 
 
 def fit(target: str) -> None:
-    """Call the function with the training's data. If it returns a mapping, the mapping is stored as
-    metrics."""
+    """Call the function of the user with the data of the training. If the function returns a mapping, the
+    mapping is stored as metrics."""
     data = training_data()
     model = function(target)(data)
     if model is not None:
@@ -28,7 +29,8 @@ def fit(target: str) -> None:
 
 
 def as_metrics(found: Any, target: str) -> dict[str, float]:  # noqa: ANN401  whatever a user returns
-    """Return the value as names and numbers. Ends the process if it is another kind of value."""
+    """Return the value as a mapping of names to numbers. Ends the process if the value is not such a
+    mapping."""
     try:
         return {str(name): float(value) for name, value in dict(found).items()}
     except (TypeError, ValueError) as error:
@@ -39,7 +41,7 @@ def as_metrics(found: Any, target: str) -> dict[str, float]:  # noqa: ANN401  wh
 
 
 def numpy() -> Any:  # noqa: ANN401  a module of the user's environment
-    """Import numpy in the user's environment. Ends the process if it is not installed."""
+    """Import numpy in the environment of the user. Ends the process if numpy is not installed."""
     try:
         return importlib.import_module("numpy")
     except ModuleNotFoundError:
@@ -50,8 +52,8 @@ def numpy() -> Any:  # noqa: ANN401  a module of the user's environment
 
 
 def training_data() -> SimpleNamespace:
-    """Return the training in the form that its function receives: arrays, row numbers of the splits, and the
-    declared settings."""
+    """Return the data of the training in the form that the function of the user receives: arrays, row
+    numbers of the splits, and the declared settings."""
     np = numpy()
     arrays = Path(os.environ["GRIDMILL_ARRAYS"])
     facts = json.loads(Path(os.environ["GRIDMILL_TRAINING"]).read_text())
@@ -72,13 +74,14 @@ def training_data() -> SimpleNamespace:
 
 
 def metric(name: str, value: float, step: float | None = None) -> None:
-    """Report a metric's value while the function runs."""
+    """Report the value of a metric while the function of the user runs."""
     with open(os.environ["GRIDMILL_METRICS"], "a") as file:
         file.write(json.dumps({"name": name, "value": float(value), "step": step}) + "\n")
 
 
 def function(target: str) -> Callable[..., Any]:
-    """Import the function `folder/file.py:name`. The folder becomes the first folder on the path."""
+    """Import the function in `folder/file.py:name`. The folder of the file becomes the first folder of the
+    Python path."""
     path, _, name = target.rpartition(":")
     sys.path.insert(0, str(Path(path).resolve().parent))
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -97,7 +100,7 @@ def function(target: str) -> Callable[..., Any]:
 
 
 def predict(descriptor: str, folder: str, target: str) -> None:
-    """Answer lines until the input ends."""
+    """Answer the lines on standard input until the input ends."""
     np = numpy()
     answer = function(target) if ":" in Path(target).name else pickled(Path(target))
     with os.fdopen(int(descriptor), "w") as replies:
@@ -112,7 +115,8 @@ def predict(descriptor: str, folder: str, target: str) -> None:
 
 
 def pickled(path: Path) -> Callable[..., Any]:
-    """A pickled object with `predict_proba` (classes) or `predict`. Loading it can execute any code."""
+    """Return the prediction method of a pickled object: `predict_proba` (classes) or `predict`. Loading a
+    pickled object can execute any code."""
     if path.suffix == ".joblib":
         import joblib
 
