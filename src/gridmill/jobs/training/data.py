@@ -35,11 +35,11 @@ MOST_CLASSES = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetColumns:
-    """The roles of the dataset's columns.
+    """The roles of the columns of a dataset.
 
-    `label_columns` has for each label the column whose later value the label is, if the dataset has this
-    column. `has_one_unit` is true if all labels have the same unit: they are later values of one column, or
-    of columns that the dataset has scaled.
+    `label_columns` contains for each label the column whose later value is the label, if the dataset has
+    this column. `has_one_unit` is true if all labels have the same unit, because they are later values of a
+    single column, or of columns that the dataset has scaled.
     """
 
     features: tuple[str, ...]
@@ -51,24 +51,26 @@ class DatasetColumns:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All columns to read, each once."""
+        """Return all columns to read, each column once."""
         more = (*self.labels, *self.label_columns, *self.entity, self.time, "split")
         return tuple(dict.fromkeys((*self.features, *(name for name in more if name))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedFrame:
-    """Rows sorted by entity and time.
+    """The rows of a dataset, sorted by entity and time.
 
-    `target` is the label [rows] (for several labels [rows, labels]), or the number of its class; NaN if it is
-    missing. `rows` are, per split, the numbers of the rows with all labels. `starts` has for each row the
-    number of its entity's first row.
+    `target` contains the labels, in the shape [rows] or [rows, labels], or the numbers of their classes. A
+    missing label is NaN. `rows` contains for each split the numbers of the rows that have all labels.
+    `starts` contains for each row the number of the first row of its entity.
 
-    For each split, `unlabelled` counts the rows without a label, and `unseen_classes` counts the rows whose
-    class no training row has. `classes` and `class_type` are as in `Classes`. `infinite` counts, per feature,
-    infinite values, which are treated as missing. `left_out` and `grouped` are as in `ChosenColumns`.
-    `present` has the form of `target`: the label column's value at the row's time, NaN if there is none.
-    `weights` are the weights of the rows in training (None: all equal). Metrics weight all rows equally.
+    For each split, `unlabelled` is the number of rows without a label, and `unseen_classes` is the number of
+    rows whose class no training row has. `classes` and `class_type` have the same meaning as in the class
+    `Classes`. `infinite` contains for each feature the number of its infinite values, which are treated as
+    missing. `left_out` and `grouped` have the same meaning as in the class `ChosenColumns`. `present` has
+    the shape of `target` and contains the value of the label column at the time of the row, or NaN if there
+    is no such value. `weights` are the weights of the rows in training. It is None if all rows have the same
+    weight. The metrics of a model weight all rows equally.
     """
 
     subject: DatasetColumns
@@ -90,17 +92,17 @@ class SortedFrame:
     weights: Floats | None = None
 
     def weights_of(self, rows: Integers) -> Floats | None:
-        """The weights of these rows; None if all are equal."""
+        """Return the weights of these rows, or None if all rows have the same weight."""
         return None if self.weights is None else self.weights[rows]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
+        """Return the names of the inputs, in order."""
         return tuple(name for encoding in self.encodings for name in encoding.inputs)
 
     @property
     def present_inputs(self) -> tuple[int | None, ...]:
-        """For each label, the input that is its present value, if this value is among the features."""
+        """Return for each label the input that has its present value, if this value is a feature."""
         place = {name: number for number, name in enumerate(self.names)}
         return tuple(place.get(name) if name else None for name in self.subject.label_columns)
 
@@ -108,7 +110,8 @@ class SortedFrame:
 def read_frame(
     context: JobContext, spec: TrainingSpec, encodings: tuple[Encoding, ...] | None = None
 ) -> SortedFrame:
-    """Read the dataset of a training. If `encodings` are given, they are used.
+    """Read the dataset of a training. If `encodings` are given, the function uses them instead of choosing
+    new encodings.
 
     Raises InputError and DataError for a dataset from which no model can be trained.
     """
@@ -130,7 +133,7 @@ def read_frame(
 
 
 def _sorted(table: pa.Table, subject: DatasetColumns) -> pa.Table:
-    """Return the rows in this order. If they already are, no copy is made."""
+    """Return the rows sorted by entity and time. If the rows are already sorted, they are not copied."""
     order = row_order(table, subject)
     return table if np.array_equal(order, np.arange(len(order))) else table.take(order)
 
@@ -138,8 +141,8 @@ def _sorted(table: pa.Table, subject: DatasetColumns) -> pa.Table:
 def find_subject(
     details: Mapping[str, Any], parts: Partitions, chosen: Sequence[str] = (), place: str = ""
 ) -> DatasetColumns:
-    """Return the roles of the columns, from the dataset's details. `place` is the field that chose the
-    features. Raises InputError."""
+    """Return the roles of the columns, as described in the details of the dataset. `place` is the field of
+    the declaration that chose the features. Raises InputError."""
     labels, columns = _labels(details)
     names = set(parts.schema.names)
     if not labels or not names.issuperset(labels):
@@ -181,7 +184,8 @@ def _labels(details: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str | No
 
 
 def row_order(table: pa.Table, subject: DatasetColumns) -> Integers:
-    """Numbers of the table's rows, sorted by entity and time; equal rows keep their order."""
+    """Return the numbers of the rows of the table, sorted by entity and time. Equal rows keep their
+    order."""
     keys = [*subject.entity, *([subject.time] if subject.time else [])]
     if not keys:
         return np.arange(table.num_rows, dtype=np.int64)
@@ -197,7 +201,8 @@ def make_frame(
     *,
     declared: bool = False,
 ) -> SortedFrame:
-    """Make the arrays of a sorted table. `declared` means that the training names its features.
+    """Make the arrays for training from a sorted table. `declared` means that the declaration of the
+    training names the features.
 
     Raises InputError and DataError for data from which no model can be trained.
     """
@@ -244,8 +249,8 @@ def make_frame(
 
 
 def _missing(target: Floats, labels: Sequence[str], train: npt.NDArray[np.bool_]) -> Mapping[str, int]:
-    """Return for each of several labels the number of training rows in which it is missing; empty if there is
-    one label."""
+    """If there are several labels, return for each label the number of training rows in which it is missing.
+    If there is only one label, the result is empty."""
     if len(labels) == 1:
         return {}
     return _counted({name: np.isnan(target[train, number]) for number, name in enumerate(labels)})
@@ -330,8 +335,8 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
 
 
 def whole_windows(frame: SortedFrame, length: int) -> Integers:
-    """Return the training rows that have `length` rows of their entity up to themselves. Raises DataError if
-    there is none."""
+    """Return the training rows whose entity has at least `length` rows up to and including this row. Raises
+    DataError if there is no such row."""
     rows = frame.rows["train"]
     whole: Integers = rows[rows - frame.starts[rows] >= length - 1]
     if len(whole) == 0:

@@ -1,6 +1,7 @@
-"""Data-parallel training by several processes, with torchrun's environment variables and PyTorch's DDP.
+"""Data-parallel training by several processes, with the environment variables of torchrun and with DDP of
+PyTorch.
 
-DDP (DistributedDataParallel) averages the gradients.
+DDP (DistributedDataParallel) averages the gradients of the processes.
 """
 
 import os
@@ -24,10 +25,11 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """The ranks (processes) that train one model; this object belongs to one of them. Rank 0 decides and
-    writes.
+    """The ranks (processes) that train a model together. Each rank has such an object. Rank 0 makes the
+    decisions and writes the files.
 
-    In a gang of `size` 1 nothing is sent. All ranks must call each method in the same order.
+    In a gang of `size` 1 the rank sends nothing. All ranks must call the methods of this class in the same
+    order.
     """
 
     rank: int = 0
@@ -36,12 +38,12 @@ class RankGroup:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank is the rank that writes."""
+        """Return whether this rank is rank 0, which writes the files."""
         return self.rank == 0
 
     def loss_of(self, network: Network) -> LossOf:
-        """Return the network's loss. Its gradients are the mean over all ranks. All ranks begin with rank 0's
-        weights."""
+        """Return a function that computes the loss of the network. The gradients of the loss are the mean
+        over all ranks. All ranks begin with the weights of rank 0."""
         if self.size == 1:
             return network.loss
         index = [self.device.index] if self.device.type == "cuda" else None
@@ -51,10 +53,10 @@ class RankGroup:
         return wrapped
 
     def part(self, rows: Tensor) -> tuple[Tensor, float]:
-        """Return this rank's rows of a batch, and the weight of their mean loss.
+        """Return the rows of a batch that this rank computes, and the weight of their mean loss.
 
-        With these weights the mean over ranks is the mean over the whole batch, however the batch is divided.
-        A rank without rows computes one row with weight 0.
+        With these weights, the mean over the ranks is the mean over all rows of the batch, however the batch
+        is divided. A rank without rows computes a single row with weight 0.
         """
         if self.size == 1:
             return rows, 1.0
@@ -62,13 +64,14 @@ class RankGroup:
         return (mine, len(mine) * self.size / len(rows)) if len(mine) else (rows[:1], 0.0)
 
     def share(self, rows: Tensor) -> Tensor:
-        """Return this rank's share of rows that are only measured. The share can be empty."""
+        """Return the rows that this rank computes, if the rows are only used to measure the model. The
+        result can be empty."""
         return rows[self.rank :: self.size]
 
     def total(self, *values: float) -> list[float]:
-        """Return each value summed over all ranks.
+        """Return the sum of each value over all ranks.
 
-        Only rank 0 computes the sums, so that all ranks make the same decisions.
+        Only rank 0 computes the sums, so that all ranks get the same sums and make the same decisions.
         """
         if self.size == 1:
             return list(values)
@@ -78,7 +81,7 @@ class RankGroup:
         return [float(number) for number in numbers]
 
     def broadcast(self, value: Told) -> Told:
-        """Return rank 0's value on every rank."""
+        """Return the value of rank 0 on every rank."""
         if self.size == 1:
             return value
         box = [value]
@@ -87,7 +90,8 @@ class RankGroup:
 
 
 class _LossModule(nn.Module):
-    """A module for DDP, which wraps the method `forward`. Here `forward` computes the loss."""
+    """A PyTorch module for DDP, because DDP wraps the method `forward` of a module. In this class, `forward`
+    computes the loss."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -98,9 +102,9 @@ class _LossModule(nn.Module):
 
 
 def present_ranks(device: torch.device) -> RankGroup:
-    """Return the gang that this process has joined, computing on this device.
+    """Return the gang that this process has joined, with `device` as its computing device.
 
-    If the process has joined none, return a gang of one process.
+    If the process has joined no gang, return a gang of a single process.
     """
     if not distributed.is_initialized():
         return RankGroup(device=device)
@@ -109,11 +113,11 @@ def present_ranks(device: torch.device) -> RankGroup:
 
 @contextmanager
 def joined(context: JobContext) -> Iterator[None]:
-    """A context in which this process is a member of the gang that RANK, WORLD_SIZE, MASTER_ADDR and
+    """Return a context in which this process is a member of the gang that RANK, WORLD_SIZE, MASTER_ADDR and
     MASTER_PORT describe.
 
-    The processes use NCCL on GPUs, else gloo. The context starts when all ranks have joined. Raises JobError
-    if another rank is lost.
+    The processes of the gang use NCCL on GPUs, otherwise gloo. The context starts when all ranks have joined
+    the gang. Raises JobError if another rank is lost.
     """
     device = own_device(gpu=has_gpu(context))
     if device.type == "cuda":
@@ -139,9 +143,10 @@ def has_gpu(context: JobContext) -> bool:
 
 
 def own_device(gpu: bool, environ: Mapping[str, str] = os.environ) -> torch.device:
-    """Return the GPU of this rank among its visible GPUs, by LOCAL_RANK; the CPU if there is no GPU.
+    """Return the GPU of this rank among the GPUs that are visible to it, by LOCAL_RANK. Return the CPU if
+    there is no GPU.
 
-    On a shared GPU, memory use is limited to the attempt's share.
+    On a shared GPU, the memory of this process is limited to the fraction that the attempt was given.
     """
     if not gpu:
         return CPU

@@ -1,7 +1,7 @@
-"""Ensembles: several models as one graph, combined by their mean, a weighted mean, or a vote.
+"""Ensembles combine several models in a single graph, by their mean, a weighted mean, or a vote.
 
-The weights depend on the members' validation losses. The graphs of the members are parts of the ensemble's
-graph. The ensemble's inputs are the inputs of all members.
+The weights depend on the validation losses of the members. The graphs of the members are parts of the graph
+of the ensemble. The inputs of the ensemble are the inputs of all members.
 """
 
 import shutil
@@ -49,8 +49,8 @@ def join_graphs(
 ) -> bytes | None:
     """Return the graph of the ensemble.
 
-    None if this version did not build a member's graph (for example, if the graph was imported), because such
-    a graph cannot become a part of another graph.
+    Return None if Gridmill did not build the graph of a member itself (for example, if the graph was
+    imported), because such a graph cannot become a part of another graph.
     """
     models = [_model(card, graph) for card, graph in zip(cards, graphs, strict=True)]
     graph, sequence = GraphBuilder(), max((card.sequence for card in cards if card.sequence), default=None)
@@ -81,7 +81,8 @@ def _model(card: ModelCard, graph: bytes | None) -> onnx.ModelProto | None:
 
 
 def _inputs(graph: GraphBuilder, card: ModelCard, encodings: Sequence[Encoding], sequence: int | None) -> str:
-    """Select the member's inputs from the inputs of all members: its own columns, and its last rows."""
+    """Add nodes that select the inputs of the member from the inputs of all members: its own columns, and
+    the last rows of its sequence."""
     places = graph.constant(input_places(card.encodings, encodings), np.int64)
     value = graph.add("Gather", graph.finite_inputs(), places, axis=-1)
     if sequence is None or card.sequence == sequence:
@@ -93,7 +94,7 @@ def _inputs(graph: GraphBuilder, card: ModelCard, encodings: Sequence[Encoding],
 
 
 def _inline(graph: GraphBuilder, model: onnx.ModelProto, value: str, prefix: str) -> str:
-    """Add the nodes of a graph with the input `value`; return the name of its output."""
+    """Add the nodes of another graph with the input `value`, and return the name of its output."""
     names = {model.graph.input[0].name: value, "": ""}
     for tensor in model.graph.initializer:
         kept = graph.constants
@@ -110,7 +111,8 @@ def _inline(graph: GraphBuilder, model: onnx.ModelProto, value: str, prefix: str
 
 
 def _vote(graph: GraphBuilder, answer: str, classes: int) -> str:
-    """Return 1 for the most likely class (if several are equally likely, the first), 0 for the others."""
+    """Add nodes that return 1 for the most likely class (the first class if several are equally likely), and
+    0 for all other classes."""
     likeliest = graph.add("ArgMax", answer, axis=1, keepdims=1)
     chosen = graph.add("Equal", likeliest, graph.constant([range(classes)], np.int64))
     return graph.add("Cast", chosen, to=TensorProto.DOUBLE)
@@ -120,11 +122,12 @@ TOLERANCE = 1e-6
 """The allowed difference between the predictions of the files and of the members themselves, in standard
 deviations of the label, or in probability."""
 CLOSE = 1e-6
-"""If the probabilities of two classes differ by at most this, a member may vote for either class."""
+"""If the probabilities of two classes differ by at most this number, a member may vote for either class."""
 
 
 def read_members(context: JobContext, spec: TrainingSpec) -> tuple[ModelCard, ...]:
-    """The members' cards. Raises InputError for models that cannot be combined."""
+    """Return the model cards of the members. Raises InputError if the members are models that cannot be
+    combined."""
     cards: list[ModelCard] = []
     for name in spec.models:
         card = load_card(_folder(context, name))
@@ -146,8 +149,8 @@ def _folder(context: JobContext, name: str) -> Path:
 def measurable(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> SortedFrame:
     """Return the frame with only the validation and test rows on which no member was trained.
 
-    Test rows must also not have been used to choose a member. Raises InputError if too few validation rows
-    are left.
+    Test rows are also removed if they were used to choose a member. Raises InputError if too few validation
+    rows remain.
     """
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
@@ -180,13 +183,13 @@ def _keys(frame: SortedFrame) -> list[str]:
 
 
 def encodings_of(cards: tuple[ModelCard, ...]) -> tuple[Encoding, ...]:
-    """The inputs of all members, each once."""
+    """Return the inputs of all members, each input once."""
     return tuple(dict.fromkeys(encoding for card in cards for encoding in card.encodings))
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Copy the members, so that the ensemble does not depend on the original models, and compute the members'
-    weights."""
+    """Copy the members, so that the ensemble does not depend on the original models, and compute the weights
+    of the members."""
     cards = read_members(context, spec)
     _check_dataset(cards, frame, spec, context)
     if spec.combine == Combine.VOTE and frame.objective != Objective.CLASSIFICATION:
@@ -218,7 +221,7 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 def _trained(
     members: tuple[Predictor, ...], frame: SortedFrame, weights: tuple[float, ...], vote: bool
 ) -> TrainedModel:
-    """Return an ensemble of the members in their own folders, before they are copied."""
+    """Return an ensemble of the members that reads them from their own folders, before they are copied."""
     card = replace(members[0].card, encodings=frame.encodings, weights=weights, vote=vote)
     ensemble = EnsemblePredictor(card=card, members=members)
     target = frame.target[frame.rows["train"]]
@@ -259,8 +262,8 @@ def _check_dataset(
 def _weights(
     cards: tuple[ModelCard, ...], frame: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[float, ...]:
-    """Return equal weights, or weights of 1 / mse (for classes: 1 / log_loss), measured here on the same
-    validation rows."""
+    """Return the weights of the members: equal weights, or weights of 1 / mse (for classes: 1 / log_loss),
+    measured on the same validation rows."""
     if spec.combine != Combine.WEIGHTED:
         return (1 / len(cards),) * len(cards)
     name = "validation_mse" if frame.objective == Objective.REGRESSION else "validation_log_loss"
@@ -277,7 +280,7 @@ def _weights(
 
 
 def _measure(number: int, card: ModelCard, frame: SortedFrame, context: JobContext) -> dict[str, float]:
-    """Return the metrics of a single member, which predicts from the ensemble's inputs."""
+    """Return the metrics of a single member, which predicts from the inputs of the ensemble."""
     member = load_model(member_folder(context.output, number), context.threads)
     alone = replace(card, encodings=frame.encodings, weights=(1.0,))
     return evaluate(EnsemblePredictor(card=alone, members=(member,)), frame, ("validation",))

@@ -1,4 +1,4 @@
-"""Measures a model on the validation and test splits, with its stored files."""
+"""Measures a model on the validation and test splits, with the files that are stored for the model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ SPLITS = ("validation", "test")
 
 
 Answers = Mapping[str, Floats]
-"""The predictions of a model for the labelled rows of each split."""
+"""The predictions of a model for the rows with labels, by split."""
 
 
 def answer(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPLITS) -> Answers:
-    """Return the predictions to measure, for each split with labelled rows. Raises DataError."""
+    """Return the predictions to measure, for each split that has rows with labels. Raises DataError."""
     result = {}
     for split in splits:
         rows = frame.rows[split]
@@ -32,12 +32,12 @@ def answer(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPL
 
 
 def evaluate(predictor: Predictor, frame: SortedFrame, splits: Sequence[str] = SPLITS) -> dict[str, float]:
-    """Return `SPLIT_NAME` metrics for each split with labelled rows."""
+    """Return the metrics `SPLIT_NAME` for each split that has rows with labels."""
     return measure(frame, answer(predictor, frame, splits))
 
 
 def measure(frame: SortedFrame, answers: Answers, threshold: float | None = None) -> dict[str, float]:
-    """`SPLIT_NAME` metrics of a model's predictions."""
+    """Return the metrics `SPLIT_NAME` of the predictions of a model."""
     result: dict[str, float] = {}
     for split, predicted in answers.items():
         numbers = measure_rows(frame, frame.rows[split], predicted, threshold)
@@ -48,7 +48,7 @@ def measure(frame: SortedFrame, answers: Answers, threshold: float | None = None
 def measure_rows(
     frame: SortedFrame, rows: Integers, predicted: Floats, threshold: float | None = None
 ) -> dict[str, float]:
-    """Metrics of the predictions for these rows."""
+    """Return the metrics of the predictions for these rows."""
     if frame.objective == Objective.REGRESSION:
         spread = np.array(label_spreads(frame))
         return metrics.regression(frame.target[rows], predicted, naive_values(frame)[rows], spread)
@@ -56,7 +56,8 @@ def measure_rows(
 
 
 def break_down(frame: SortedFrame, answers: Answers, threshold: float | None = None) -> dict[str, Any]:
-    """For each split the metrics of each label, if there are several, or of each class."""
+    """Return for each split the metrics of each label if there are several labels, or the metrics of each
+    class."""
     result: dict[str, Any] = {}
     for split, predicted in answers.items():
         rows = frame.rows[split]
@@ -69,7 +70,8 @@ def break_down(frame: SortedFrame, answers: Answers, threshold: float | None = N
 
 
 def _check_numbers(predicted: Floats, split: str) -> None:
-    """Raise DataError if the model does not predict numbers for some rows, so that it cannot be measured."""
+    """Raise DataError if the model does not predict numbers for some rows, because then it cannot be
+    measured."""
     none = ~np.isfinite(predicted.reshape(len(predicted), -1)).all(axis=1)
     if none.any():
         raise DataError(
@@ -81,9 +83,11 @@ def _check_numbers(predicted: Floats, split: str) -> None:
 
 
 def calibration_curve(frame: SortedFrame, answers: Answers) -> list[list[float]]:
-    """Return the calibration: how often an event with some predicted probability occurs.
+    """Return the calibration of a model, which shows how often an event with some predicted probability
+    occurs.
 
-    It is measured on the test split (else the validation split), and is empty for regression.
+    The calibration is measured on the test split, or on the validation split if there is no test split. It
+    is empty for regression.
     """
     split = next((name for name in ("test", "validation") if name in answers), None)
     if frame.objective == Objective.REGRESSION or split is None:
@@ -92,23 +96,24 @@ def calibration_curve(frame: SortedFrame, answers: Answers) -> list[list[float]]
 
 
 def naive_values(frame: SortedFrame) -> Floats:
-    """Return the baseline for skill: the present value of the label column; if it is missing, the training
-    mean."""
+    """Return the baseline for the metric skill: the present value of the label column, or the mean of the
+    training rows if this value is missing."""
     usual = np.array(usual_labels(frame))
     return np.where(np.isnan(frame.present), usual if len(usual) > 1 else usual[0], frame.present)
 
 
 def usual_labels(frame: SortedFrame) -> tuple[float, ...]:
-    """Return for each label its mean over the training rows. For a class, it is the mean of its number, which
-    is not used."""
+    """Return the mean of each label over the training rows. For classes, the result is the mean of the class
+    numbers, which is not used."""
     means = np.atleast_1d(frame.target[frame.rows["train"]].mean(axis=0))
     return tuple(float(mean) for mean in means)
 
 
 def label_spreads(frame: SortedFrame) -> tuple[float, ...]:
-    """Return for each label the number by which its errors are divided before labels are combined.
+    """Return for each label the number by which its errors are divided before the errors of several labels
+    are combined.
 
-    It is the standard deviation over the training rows, or 1 if all labels have the same unit.
+    This number is the standard deviation over the training rows, or 1 if all labels have the same unit.
     """
     if frame.subject.has_one_unit:
         return (1.0,) * len(frame.subject.labels)

@@ -1,7 +1,7 @@
 """Explains a model by residuals and permutation importance, in limited time and memory.
 
-Both are measured with the stored files, on rows on which the model was not trained. They are stored in the
-details of the version.
+Residuals and permutation importance are measured with the files of the model, on rows on which the model was
+not trained. Residuals and permutation importance are stored in the details of the version.
 """
 
 import time
@@ -21,23 +21,24 @@ from gridmill.jobs.training.evaluate import Answers
 MOST_ROWS, FEWEST_ROWS = 2000, 200
 """The largest and the smallest number of rows on which permutation importance is measured."""
 MOST_NUMBERS = 1_000_000
-"""The largest number of input values in these rows (8 MB). For wide datasets and long sequences, fewer rows
-are used."""
+"""The largest number of input values in the rows that are used to measure permutation importance (8 MB).
+Therefore fewer rows are used for wide datasets and long sequences."""
 SHARE_OF_TIME, LEAST_SECONDS, MOST_SECONDS = 0.02, 0.1, 10.0
-"""The time limit of the measurement: a share of the training's time so far, within these limits (in
-seconds)."""
+"""The time limit for measuring permutation importance: a fraction of the time that the training has taken,
+within these limits (in seconds)."""
 BINS, SAMPLE, LABELS = 30, 200, 4
 
 
 def permutation_importance(
     predictor: Predictor, frame: SortedFrame, seed: int, spent_seconds: float
 ) -> dict[str, Any]:
-    """Measure permutation importance: how much the loss increases if the values of one feature are shuffled
-    among the rows.
+    """Measure permutation importance, which is the increase of the loss if the values of a single feature
+    are shuffled among the rows.
 
     Each feature is shuffled once, with a seed. The loss is the rmse in standard deviations of the labels, or
-    the log_loss. All inputs of a feature (the categories of a text) are shuffled together, and for a sequence
-    the whole history of a row. If nothing was measured, `skipped` has the reason.
+    the log_loss. All inputs of a feature (for example the categories of a text column) are shuffled
+    together. In a sequence model, the complete history of a row is shuffled. If nothing was measured,
+    `skipped` contains the reason.
     """
     split = next((name for name in ("validation", "test") if len(frame.rows[name]) >= 2), "")
     if predictor.card.kind == ModelKind.NAIVE:
@@ -80,7 +81,7 @@ def _measured(
 
 
 def _groups(frame: SortedFrame) -> Mapping[str, Integers]:
-    """For each feature the positions of its inputs."""
+    """Return the positions of the inputs of each feature."""
     groups: dict[str, list[int]] = {}
     place = 0
     for encoding in frame.encodings:
@@ -90,7 +91,7 @@ def _groups(frame: SortedFrame) -> Mapping[str, Integers]:
 
 
 class _ShuffleSample:
-    """Computes the loss on a sample of rows, with the inputs of a feature shuffled."""
+    """Computes the loss on a sample of rows, in which the inputs of a feature are shuffled."""
 
     def __init__(self, predictor: Predictor, frame: SortedFrame, split: str, seed: int) -> None:
         self._predictor, self._frame, self._random = predictor, frame, np.random.default_rng(seed)
@@ -112,12 +113,12 @@ class _ShuffleSample:
         self._spread = np.where(spread > 0, spread, 1.0)
 
     def shrink(self, share: float) -> None:
-        """Use fewer rows."""
+        """Reduce the number of rows in the sample."""
         fewer = min(self.count, max(FEWEST_ROWS, int(self.count * share)))
         self._take(self._rows[:: max(1, -(-self.count // fewer))])
 
     def loss(self, shuffled: Integers | None = None) -> float:
-        """Return the loss with the values of these inputs shuffled."""
+        """Return the loss if the values of these inputs are shuffled."""
         inputs = self._inputs
         if shuffled is not None:
             inputs = inputs.copy()
@@ -131,11 +132,12 @@ class _ShuffleSample:
 
 
 def residuals(frame: SortedFrame, answers: Answers, seed: int) -> dict[str, Any]:
-    """Return for the first labels a histogram of prediction minus truth, quantiles, and a sample of both;
-    empty for classes.
+    """Return a histogram of prediction minus truth, quantiles, and a sample of predictions and true values,
+    for the first labels. The result is empty for classes.
 
-    They are measured on the test split, else on the validation split. The histogram covers the middle 99 % of
-    the rows; its first and last bin include the rows outside.
+    Residuals are measured on the test split, or on the validation split if there is no test split. The
+    histogram covers the middle 99 % of the rows. Its first and last bin also include the rows outside of
+    this range.
     """
     split = next((name for name in ("test", "validation") if name in answers), None)
     if frame.objective != Objective.REGRESSION or split is None:

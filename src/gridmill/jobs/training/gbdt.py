@@ -1,8 +1,9 @@
-"""Gradient-boosted trees (scikit-learn's histogram-based trees) with early stopping on the validation split.
+"""Gradient-boosted trees (the histogram-based trees of scikit-learn) with early stopping on the validation
+split.
 
-The trees are converted to an ONNX tree ensemble with the same predictions. Thresholds are compared as
-doubles. ONNX Runtime returns a row's sum of leaves as a 32-bit float. So the base, and a label's mean and
-deviation, are added outside of the trees.
+The trees are converted to an ONNX tree ensemble that makes the same predictions. The ONNX graph compares
+inputs with thresholds as doubles. ONNX Runtime returns the sum of the leaves of a row as a 32-bit float.
+Therefore the graph adds the base, and the mean and deviation of a label, outside of the trees.
 """
 
 from typing import TypeVar
@@ -28,8 +29,8 @@ Kind = TypeVar("Kind", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """All nodes of all trees, one array entry per node. `base` has for each class the value to which the
-    trees add."""
+    """All nodes of all trees, with one array entry for each node. `base` contains for each class the value
+    to which the sum of the trees is added."""
 
     tree: Integers
     node: Integers
@@ -46,7 +47,8 @@ class Trees:
 
 
 def collect_trees(model: HistGradientBoostingRegressor) -> Trees:
-    """The trees of a fitted model (regressor or classifier), which scikit-learn keeps in private fields."""
+    """Return the trees of a fitted model (regressor or classifier). scikit-learn stores them in private
+    fields."""
     trees = [(output, tree.nodes) for step in model._predictors for output, tree in enumerate(step)]
     sizes = [len(nodes) for _, nodes in trees]
 
@@ -70,9 +72,10 @@ def collect_trees(model: HistGradientBoostingRegressor) -> Trees:
 
 
 def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale: float = 1.0) -> bytes:
-    """Return the graph: the sum of a row's leaves and the base, in the label's units or as probabilities.
+    """Return the graph that computes the sum of the leaves of a row and the base, in the units of the label
+    or as probabilities.
 
-    The trees were trained on the inputs multiplied by `scale`.
+    The trees were trained on inputs that were multiplied by `scale`.
     """
     graph, leaf = GraphBuilder(), trees.leaf
     inputs = graph.finite_inputs()
@@ -103,18 +106,19 @@ def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale:
 
 LEARNING_RATE, PATIENCE = 0.1, 20
 _THEIRS = {"trees": "max_iter", "max_leaves": "max_leaf_nodes", "patience": "n_iter_no_change"}
-"""For each option of Gridmill, its name in scikit-learn."""
+"""The names of the options of Gridmill in scikit-learn."""
 CURVE_POINTS = 100
 TOLERANCE = 1e-5
-"""The allowed difference between the file's and scikit-learn's predictions, in standard deviations of the
-label, or in probability."""
+"""The allowed difference between the predictions of the file and of scikit-learn, in standard deviations of
+the label, or in probability."""
 LARGEST, SMALLER = 1e290, 2.0**-100
-"""Limits for inputs: scikit-learn's bins end at 1e300. For training, larger inputs are multiplied by a power
-of two, which is exact except for values below 1e-280."""
+"""Limits for inputs, because the bins of scikit-learn end at 1e300. For training, larger inputs are
+multiplied by a power of two. This multiplication is exact except for values below 1e-280."""
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Train on the training rows. The trees use missing values directly, without replacing them."""
+    """Train a model of trees on the training rows. The trees use missing values directly, without replacing
+    them."""
     options = {
         "learning_rate": spec.learning_rate or LEARNING_RATE,
         "trees": spec.trees,
@@ -151,7 +155,7 @@ def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedMo
 def _fit(
     frame: SortedFrame, units: LabelScale, seed: int, options: dict[str, float]
 ) -> tuple[HistGradientBoostingRegressor, float]:
-    """Return the model, and the factors by which its inputs were multiplied."""
+    """Return the trained model, and the factors by which its inputs were multiplied."""
     regression = frame.objective == Objective.REGRESSION
     kind = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
     rows, held = frame.rows["train"], frame.rows["validation"]
@@ -185,8 +189,8 @@ def _trained(model: HistGradientBoostingRegressor, units: LabelScale, scale: flo
 
 
 def _make_learnable(learned: Floats, held: Floats) -> float:
-    """Make the inputs suitable for scikit-learn's binning, in place; return the factors by which they were
-    multiplied.
+    """Make the inputs suitable for the binning of scikit-learn, in place. Return the factors by which the
+    inputs were multiplied.
 
     Inputs that are missing in all training rows become 0, so that no tree splits by them.
     """
@@ -201,7 +205,8 @@ def _make_learnable(learned: Floats, held: Floats) -> float:
 
 
 def _curve(model: HistGradientBoostingRegressor) -> tuple[tuple[float, float, float], ...]:
-    """Return [[trees, training loss, validation loss]]. scikit-learn's scores are negative losses."""
+    """Return the learning curve [[trees, training loss, validation loss]]. The scores of scikit-learn are
+    negative losses."""
     learned, validated = -np.asarray(model.train_score_), -np.asarray(model.validation_score_)
     last = len(validated) - 1
     points = sorted({round(point) for point in np.linspace(0, last, min(last + 1, CURVE_POINTS))})
@@ -209,7 +214,7 @@ def _curve(model: HistGradientBoostingRegressor) -> tuple[tuple[float, float, fl
 
 
 def _importance(frame: SortedFrame, trees: Trees) -> dict[str, float]:
-    """Return for each input its share of the loss reduction of all splits."""
+    """Return for each input the fraction of the loss reduction of all splits that is due to this input."""
     gain = np.bincount(
         trees.feature, weights=np.where(trees.leaf, 0.0, trees.gain), minlength=len(frame.names)
     )

@@ -1,4 +1,5 @@
-"""Standardises a label around a base for training, and converts predictions back to the label's units."""
+"""Standardises a label around a base for training, and converts predictions back to the units of the
+label."""
 
 from dataclasses import field
 
@@ -15,10 +16,11 @@ from gridmill.jobs.training.scaling import ColumnScale, fit_spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelScale:
-    """The scale of labels: a label is base + (mean + deviation * a model's number) / scale.
+    """The scale of labels. A label is base + (mean + deviation * n) / scale, where n is the number that the
+    model returns.
 
-    Mean, deviation and base are added as doubles, outside of the model's 32-bit computation. So a label of
-    1.7e9 ± 1 keeps its ± 1. Classes have no units.
+    Mean, deviation and base are added as doubles, outside of the 32-bit computation of the model. Therefore
+    a label of 1.7e9 ± 1 does not lose its ± 1. Class labels have no scale.
     """
 
     base: BaselineInputs = field(default_factory=BaselineInputs)
@@ -34,24 +36,25 @@ class LabelScale:
 
     @property
     def label_deviation(self) -> Floats:
-        """For each label, the size of 1 in the model's numbers."""
+        """Return for each label the amount by which it changes if the number that the model returns changes
+        by 1."""
         spread = self._spread
         return spread.deviation / spread.scale
 
     def standardized(self, target: Floats, inputs: Floats) -> Floats:
-        """Return the target for training, [rows, labels], from labels [rows] or [rows, labels] and the rows'
-        inputs."""
+        """Return the target for training [rows, labels], from labels [rows] or [rows, labels] and the inputs
+        of the rows."""
         return self._spread.standardized(_matrix(target - self.base.values(inputs)))
 
     def labels(self, numbers: Floats, newest: Floats) -> Floats:
-        """Return labels [rows] or [rows, labels] from a model's numbers. `newest` are the inputs of the
-        predicted rows themselves."""
+        """Return labels [rows] or [rows, labels] from the numbers that a model returns. `newest` are the
+        inputs of the predicted rows themselves."""
         labels = (numbers.reshape(len(numbers), -1) * self.deviation + self.mean) / self.scale
         labels = labels + _matrix(self.base.values(newest))
         return labels if len(self.mean) > 1 else labels[:, 0]
 
     def add_to(self, graph: GraphBuilder, numbers: str, newest: str) -> str:
-        """Add the computation of `labels` as nodes of a graph, from doubles [rows, labels]."""
+        """Add the computation of `labels` as nodes to a graph, from doubles [rows, labels]."""
         node = graph.add("Mul", numbers, graph.constant(self.deviation))
         node = graph.add("Add", node, graph.constant(self.mean))
         if self._spread.is_scaled:
@@ -60,8 +63,8 @@ class LabelScale:
 
 
 def fit_units(frame: SortedFrame, changes: bool) -> LabelScale:
-    """Return the scale of the training rows' labels. With `changes`, labels are relative to their present
-    values, if these exist."""
+    """Return the scale of the labels in the training rows. If `changes` is true, labels are relative to
+    their present values, if these values exist."""
     if frame.objective == Objective.CLASSIFICATION:
         return LabelScale()
     rows, base = frame.rows["train"], fit_base(frame, changes)
@@ -75,5 +78,5 @@ def fit_units(frame: SortedFrame, changes: bool) -> LabelScale:
 
 
 def _matrix(values: Floats) -> Floats:
-    """The labels as [rows, labels], also for one label."""
+    """Return the labels in the shape [rows, labels], also if there is only one label."""
     return values.reshape(len(values), -1)

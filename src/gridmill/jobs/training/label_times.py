@@ -1,4 +1,4 @@
-"""The times of a dataset's rows, and the times when their labels become known."""
+"""The times of the rows of a dataset, and the times at which the labels of the rows become known."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,9 +20,10 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTimes:
-    """For each row of a frame: its number in the dataset, its time, and when its label became known.
+    """For each row of a frame, the number of the row in the dataset, the time of the row, and the time at
+    which its label became known.
 
-    Both times are in microseconds; they are 0 for a dataset without time.
+    Both times are in microseconds. They are 0 for a dataset without time.
     """
 
     number: Integers
@@ -37,9 +38,10 @@ def _keys(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> pa.Tab
 
 
 def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *, by_time: bool) -> LabelTimes:
-    """Read the times of all rows. `by_time` means that the times when labels become known are needed.
+    """Read the times of all rows of a dataset. `by_time` means that the caller needs the times at which
+    labels become known.
 
-    Raises InputError if these times are unknown.
+    Raises InputError if the times at which labels become known are unknown.
     """
     table = _keys(frame, spec, context)
     number, time = row_order(table, frame.subject), np.zeros(table.num_rows, np.int64)
@@ -59,8 +61,8 @@ def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *,
 
 
 def _availability_times(frame: SortedFrame, time: Integers, details: Mapping[str, Any]) -> Integers:
-    """Return when each row's label became known: this time, or this number of rows of the entity, after the
-    row."""
+    """Return the time at which the label of each row became known: after a fixed time, or after a number of
+    rows of the same entity."""
     after = details.get("label_after", {"seconds": details.get("ahead_seconds") or 0.0, "rows": 0})
     if after is None:
         raise InputError(

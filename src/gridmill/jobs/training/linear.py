@@ -15,16 +15,17 @@ from gridmill.jobs.training.scaling import Scaler, fit_scaler
 
 MOST_STEPS = 1000
 TOLERANCE = 1e-9
-"""The allowed difference between the file's and scikit-learn's predictions, in standard deviations of the
-label, or in probability. It is multiplied by the distance of the inputs from their mean in standard
-deviations."""
+"""The allowed difference between the predictions of the file and of scikit-learn, in standard deviations of
+the label, or in probability. This difference is multiplied by the distance of the inputs from their mean in
+standard deviations."""
 FARTHEST = 1e100
-"""The largest distance of an input from the mean, in standard deviations. Larger distances are limited to it,
-so that products stay finite."""
+"""The largest distance of an input from its mean, in standard deviations. Larger distances are reduced to
+this distance, so that products stay finite."""
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Train on the training rows. `regularization` is Ridge's alpha, and 1/C of the logistic regression."""
+    """Train a linear model on the training rows. `regularization` is alpha of the Ridge regression, and 1/C
+    of the logistic regression."""
     rows = frame.rows["train"]
     scaler, units = fit_scaler(frame.inputs[rows], FARTHEST), fit_units(frame, changes=False)
     inputs, target = scaler.apply(frame.inputs[rows]), frame.target[rows]

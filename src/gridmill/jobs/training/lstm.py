@@ -1,4 +1,4 @@
-"""The model kind `lstm`: a recurrent network over each entity's last rows."""
+"""The model kind `lstm`: a recurrent network over the last rows of each entity."""
 
 from gridmill.domain.training import Normalization, TrainingSpec
 from gridmill.jobs.context import JobContext
@@ -9,7 +9,7 @@ from gridmill.jobs.training.result import FittedModel
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Train on the training rows that have a complete window."""
+    """Train a network on the training rows that have a complete window."""
     last = spec.normalize == Normalization.LAST
     plan = NetworkPlan(
         rows=whole_windows(frame, spec.sequence), length=spec.sequence, changes=last, relative=last

@@ -1,6 +1,7 @@
-"""Reports a training to an MLflow server while it runs. If the server fails, the training continues.
+"""Reports a training to an MLflow server while the training runs. If the MLflow server fails, the training
+continues.
 
-It uses the few requests of MLflow's REST API that tracking needs.
+This module calls only the few requests of the REST API of MLflow that tracking needs.
 """
 
 import json
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from gridmill.jobs.training.tuning import TuningResult
 
 TIMEOUT = httpx.Timeout(10.0, connect=5.0)
-"""Timeouts in seconds. A busy server may be slow; a server that does not exist is detected at once."""
+"""The timeouts of requests to the MLflow server, in seconds. A busy server may take long to answer, but a
+server that does not exist is detected quickly."""
 TROUBLES = (httpx.HTTPError, AttributeError, KeyError, TypeError, ValueError)
-"""Errors of a server that does not answer, or whose answers are not those of MLflow."""
+"""The exceptions for a server that does not answer, or that does not answer as MLflow does."""
 METRICS_A_BATCH, PARAMETERS_A_BATCH, LONGEST_VALUE, LONGEST_DIGEST = 1000, 100, 500, 36
 PIECE_BYTES = 1 << 20
 _ODD = re.compile(r"[^\w.\- :/]")
@@ -39,8 +41,8 @@ Metric = Mapping[str, str | float | int]
 
 
 class MlflowServer:
-    """An MLflow server at `url`. If the URL has a user and password, they are used. Raises TROUBLES;
-    InputError for an invalid address."""
+    """An MLflow server at `url`. If the URL has a user and password, the requests contain them. The methods
+    raise the exceptions in TROUBLES. The constructor raises InputError for an invalid address."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -51,13 +53,15 @@ class MlflowServer:
             ) from error
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections to the server."""
         self._client.close()
 
     def experiment(self, name: str) -> str:
-        """Return the id of the experiment with this name. If it does not exist, it is created.
+        """Return the id of the MLflow experiment with this name. If the experiment does not exist, it is
+        created.
 
-        A deleted experiment is restored, because MLflow does not allow another experiment with its name.
+        A deleted experiment is restored, because MLflow does not allow another experiment with the same
+        name.
         """
         experiment_id = self._find(name)
         if experiment_id is None:
@@ -79,8 +83,8 @@ class MlflowServer:
         return result
 
     def create(self, experiment: str, name: str, begun: int, tags: Mapping[str, str]) -> str:
-        """Create an active run; return its id. `begun` is in milliseconds since 1970, as all times in this
-        module."""
+        """Create an active MLflow run, and return its id. `begun` is in milliseconds since 1970, like all
+        times in this module."""
         made = self._post(
             "runs/create", experiment_id=experiment, run_name=name, start_time=begun, tags=_pairs(tags)
         )
@@ -88,7 +92,7 @@ class MlflowServer:
         return run_id
 
     def set_state(self, run_id: str, state: str, ended: int | None = None) -> None:
-        """Set the run's state: RUNNING, FINISHED, FAILED or KILLED."""
+        """Set the state of the MLflow run: RUNNING, FINISHED, FAILED or KILLED."""
         self._post(
             "runs/update", run_id=run_id, status=state, **({} if ended is None else {"end_time": ended})
         )
@@ -99,7 +103,7 @@ class MlflowServer:
         return {str(one["key"]): int(one["step"]) for one in run_data.get("metrics", ())}
 
     def log_metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        """Send at most METRICS_A_BATCH metrics. To send the same metrics again has no effect."""
+        """Send at most METRICS_A_BATCH metrics. If the same metrics are sent again, nothing changes."""
         self._post("runs/log-batch", run_id=run_id, metrics=metrics)
 
     def log_parameters(self, run_id: str, values: Mapping[str, object]) -> None:
@@ -109,7 +113,7 @@ class MlflowServer:
             self._post("runs/log-batch", run_id=run_id, params=pairs[first : first + PARAMETERS_A_BATCH])
 
     def log_dataset(self, run_id: str, name: str, digest: str, source: str) -> None:
-        """Record the dataset on which the run trains."""
+        """Record the dataset on which the MLflow run trains."""
         dataset = {
             "name": name,
             "digest": digest[:LONGEST_DIGEST],
@@ -120,16 +124,16 @@ class MlflowServer:
         self._post("runs/log-inputs", run_id=run_id, datasets=[{"tags": tags, "dataset": dataset}])
 
     def artifact_root(self, run_id: str) -> str | None:
-        """Return the place to which files of the run are uploaded through the server.
+        """Return the address to which files of the MLflow run can be uploaded through the server.
 
-        None if the server wants them in a storage to which only MLflow's own client writes.
+        Return None if the server requires a storage to which only the MLflow client writes.
         """
         run = _content(self._client.get("/runs/get", params={"run_id": run_id}))["run"]
         scheme, _, path = str(run["info"].get("artifact_uri", "")).partition(":")
         return path.strip("/") if scheme == "mlflow-artifacts" else None
 
     def put_file(self, folder: str, name: str, path: Path) -> None:
-        """Upload a file of a run, below its `artifact_root`, in chunks."""
+        """Upload a file of an MLflow run, below its `artifact_root`, in chunks."""
         url = f"{str(self._client.base_url).rstrip('/')}-artifacts/artifacts/{folder}/{name}"
         with path.open("rb") as file:
             _check(self._client.put(url, content=iter(lambda: file.read(PIECE_BYTES), b"")))
@@ -139,8 +143,8 @@ class MlflowServer:
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raise HTTPError with the server's own message. The error does not contain the address, which may have a
-    password."""
+    """Raise HTTPError with the message of the server. The error does not contain the address of the server,
+    which may contain a password."""
     if not answer.is_success:
         text = " ".join(answer.text.split())
         if answer.headers.get("content-type", "").startswith("application/json"):
@@ -166,14 +170,14 @@ def _pairs(values: Mapping[str, object]) -> list[dict[str, str]]:
 
 
 EVERY_SECONDS, AGAIN_SECONDS, REST = 5.0, 60.0, 20
-"""The interval in seconds between sending metrics, and the pause in seconds before a failed server is tried
-again. The pause is at least REST times as long as the last request."""
+"""The interval in seconds between two requests that send metrics, and the pause in seconds before a failed
+server is tried again. The pause is at least REST times as long as the last request took."""
 MOST_WAITING = 100_000
-"""The largest number of metrics that wait for an unreachable server. Beyond it, the oldest metrics are
-dropped."""
+"""The largest number of metrics that wait for an unreachable server. If more metrics wait, the oldest
+metrics are dropped."""
 KEPT = "mlflow-run"
-"""The file in the folder of checkpoints with the MLflow run. If an attempt is killed, the next attempt
-continues this run."""
+"""The file in the folder of checkpoints that records the MLflow run. If an attempt is killed, the next
+attempt continues the recorded MLflow run."""
 _STATES = {"COMPLETE": "FINISHED", "PRUNED": "KILLED"}
 
 Tell = Callable[[str, float, float | None], None]
@@ -182,13 +186,13 @@ Trial = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedContext(JobContext):
-    """A context that also sends its metrics to MLflow."""
+    """A job context that also sends its metrics to MLflow."""
 
     send: Tell = field(default=lambda name, value, step: None)
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
-        """Report a metric as JobContext does, and send it. If the context reports nothing, it also sends
-        nothing."""
+        """Report a metric in the same way as JobContext, and send it to MLflow. If the context reports no
+        metrics, it also sends none."""
         JobContext.metric(self, name, value, step)
         if self.events_fd is not None and isfinite(value):
             self.send(name, value, step)
@@ -196,10 +200,10 @@ class TrackedContext(JobContext):
 
 @contextmanager
 def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["MlflowRun"]:
-    """A context that reports the training in this job context to the server in `spec.track`.
+    """Return a context that reports the training in this job context to the server in `spec.track`.
 
-    Errors of the server are only printed to the log. Raises InputError for an environment variable that is
-    not set.
+    Errors of the MLflow server are only printed to the log. Raises InputError if `spec.track` uses an
+    environment variable that is not set.
     """
     tracker = MlflowRun(spec, context)
     try:
@@ -213,7 +217,7 @@ def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["MlflowRun"]:
 
 
 class MlflowRun:
-    """One run at the server.
+    """A run on the MLflow server.
 
     If data cannot be sent, it waits until the server answers again.
     """
@@ -224,19 +228,20 @@ class MlflowRun:
         self._server = MlflowServer(fill_in_environment(url, "training.track", in_url=True))
         self._experiment, self._run = "", ""
         self._steps: Mapping[str, int] = {}
-        """The last step of each metric that a killed attempt has already sent. The next attempt reports its
-        curve from the beginning."""
+        """The last step of each metric that a killed attempt has already sent. These steps are needed
+        because the next attempt reports its curve again from the beginning."""
         self._waiting: deque[Metric] = deque(maxlen=MOST_WAITING)
         self._begun, self._next, self._warned = _now(), 0.0, False
 
     @property
     def context(self) -> JobContext:
-        """The context for the training, which also sends its metrics to the server."""
+        """Return the context for the training, which also sends the metrics of the training to the
+        server."""
         own = {one.name: getattr(self._context, one.name) for one in fields(JobContext)}
         return TrackedContext(**own, send=self._queue_metric)
 
     def begin(self) -> None:
-        """Create the run, so that the server shows it as running."""
+        """Create the MLflow run, so that the server shows it as running."""
         self._try(self._open, "it is sent later")
 
     def _queue_metric(self, name: str, value: float, step: float | None) -> None:
@@ -245,8 +250,8 @@ class MlflowRun:
             self._try(self._send, "it is sent later")
 
     def finish(self, card: ModelCard, search: "TuningResult | None" = None) -> str | None:
-        """Send the results and the model's files; return the run's id, or None if the server does not answer
-        (the log shows it).
+        """Send the results and the files of the model. Return the id of the MLflow run, or None if the
+        server does not answer (the log shows this).
 
         The trials of a search become child runs.
         """
@@ -278,17 +283,17 @@ class MlflowRun:
             self._server.put_file(root, f"model/{path.relative_to(output).as_posix()}", path)
 
     def end(self, state: str) -> None:
-        """Report that the training has no result, if the server has the run."""
+        """Report to the server that the training has no result, if the server has the MLflow run."""
         if self._run:
             self._try(lambda: self._server.set_state(self._run, state, _now()), "")
 
     def close(self) -> None:
-        """Close the server's connections."""
+        """Close the connections to the server."""
         self._server.close()
 
     def _try(self, act: Callable[[], None], otherwise: str) -> bool:
-        """Return whether the server accepted the request. Its first and its last failure are printed to the
-        log."""
+        """Return whether the server accepted the request. The first and the last failure of the server are
+        printed to the log."""
         begun = time.monotonic()
         try:
             act()
@@ -306,7 +311,7 @@ class MlflowRun:
         return True
 
     def _open(self) -> None:
-        """Return the run of a killed attempt; if there is none, create a new run."""
+        """Continue the MLflow run of a killed attempt. If there is none, create a new run."""
         if self._run:
             return
         self._experiment = self._server.experiment(self._context.order.pipeline)
@@ -333,7 +338,8 @@ class MlflowRun:
         self._run = run_id
 
     def _kept(self) -> Path | None:
-        """Return the folder of checkpoints; None for a script, because the folder belongs to the script."""
+        """Return the folder of checkpoints. Return None for a training by a script, because the folder
+        belongs to the script."""
         folder = self._context.checkpoints
         return folder / KEPT if folder is not None and self._spec.model != ModelKind.CUSTOM else None
 
@@ -376,5 +382,5 @@ def _metric(name: str, value: float, step: float | None) -> Metric:
 
 
 def _now() -> int:
-    """The present time in milliseconds since 1970."""
+    """Return the current time in milliseconds since 1970."""
     return int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""The model kind `mlp`: a network of hidden layers over a row's features."""
+"""The model kind `mlp`: a network of hidden layers over the features of a row."""
 
 from gridmill.domain.training import TrainingSpec
 from gridmill.jobs.context import JobContext
@@ -9,6 +9,6 @@ from gridmill.jobs.training.result import FittedModel
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
-    """Train on the training rows."""
+    """Train a network on the training rows."""
     plan = NetworkPlan(rows=frame.rows["train"], length=None, changes=spec.residual, relative=False)
     return fit_network(frame, spec, context, plan, Perceptron, perceptron_graph)

@@ -1,7 +1,7 @@
-"""The naive baseline: repeats a known value, or predicts the mean or the shares of the classes.
+"""The naive baseline repeats a known value, or predicts the mean or the fractions of the classes.
 
-Every real model must be better than this baseline. A model can also learn the change from the present value.
-In this case it learns only the difference from the naive prediction.
+Every useful model must be better than this baseline. A model can also learn the change from the present
+value. In this case the model learns only the difference from the naive prediction.
 """
 
 from difflib import get_close_matches
@@ -22,10 +22,10 @@ from gridmill.jobs.training.scaling import fit_spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineInputs:
-    """The base to which a model's numbers are added: for each label an input, and a replacement if the input
-    is missing.
+    """The base to which the numbers of a model are added. For each label, it is an input, and a value that
+    is used if the input is missing.
 
-    A label without such an input has None and 0. If there are no labels at all, nothing is added.
+    A label without such an input has None and 0. If there are no labels, nothing is added.
     """
 
     presents: tuple[int | None, ...] = ()
@@ -33,17 +33,18 @@ class BaselineInputs:
 
     @property
     def used(self) -> bool:
-        """Whether there is a base to add."""
+        """Return whether there is a base to add."""
         return any(present is not None for present in self.presents)
 
     @property
     def _picked(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """For each label, the number of its input, and whether it has no input."""
+        """Return for each label the number of its input, and whether it has no input."""
         picked = np.array([present or 0 for present in self.presents], np.int64)
         return picked, np.array([present is None for present in self.presents])
 
     def values(self, inputs: Floats) -> Floats:
-        """Return the base [rows], or for several labels [rows, labels], from inputs [rows, inputs]."""
+        """Return the base in the shape [rows], or [rows, labels] for several labels, from inputs [rows,
+        inputs]."""
         if not self.used:
             return np.zeros((len(inputs), len(self.presents)) if len(self.presents) > 1 else len(inputs))
         picked, none = self._picked
@@ -52,15 +53,15 @@ class BaselineInputs:
         return values if len(self.presents) > 1 else values[:, 0]
 
     def add_to(self, graph: GraphBuilder, value: str, newest: str) -> str:
-        """Add nodes for the sum [rows] or [rows, labels] to a graph. `newest` are the inputs [rows, inputs]
-        of the predicted rows themselves."""
+        """Add nodes to a graph that add the base to the value. The result has the shape [rows] or [rows,
+        labels]. `newest` are the inputs [rows, inputs] of the predicted rows themselves."""
         if not self.used:
             return value
         base_values = self.values_in(graph, newest)
         return graph.add("Add", value, base_values if len(self.presents) > 1 else graph.flat(base_values))
 
     def values_in(self, graph: GraphBuilder, newest: str) -> str:
-        """Add nodes for the base [rows, labels] to a graph."""
+        """Add nodes to a graph that compute the base [rows, labels]."""
         picked, none = self._picked
         present = graph.add("Gather", newest, graph.constant(picked, np.int64), axis=1)
         missing = graph.add("Or", graph.add("IsNaN", present), graph.constant(none, np.bool_))
@@ -68,9 +69,9 @@ class BaselineInputs:
 
 
 def fit_base(frame: SortedFrame, wanted: bool) -> BaselineInputs:
-    """Return the base.
+    """Return the base to which the numbers of a model are added.
 
-    It is empty if it is not wanted, for classes, or if no label's present value is a feature.
+    The base is empty if `wanted` is false, for classes, or if no present value of a label is a feature.
     """
     presents = frame.present_inputs
     if not wanted or frame.objective == Objective.CLASSIFICATION:
@@ -89,8 +90,9 @@ def _mean(frame: SortedFrame, present: int | None) -> float:
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:
     """Return the naive model.
 
-    For regression it repeats an input, or predicts the training mean if the input is missing. For
-    classification it predicts the shares of the classes in training.
+    For regression, the naive model repeats an input, or predicts the mean of the training rows if the input
+    is missing. For classification, the naive model predicts the fractions of the classes among the training
+    rows.
     """
     target, weights = frame.target[frame.rows["train"]], frame.weights_of(frame.rows["train"])
     if frame.objective == Objective.CLASSIFICATION:
@@ -134,7 +136,7 @@ def _fitted(
 
 
 def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], width: int) -> bytes:
-    """Return the graph over [rows, width]: the repeated inputs, or the constant."""
+    """Return the graph over inputs [rows, width]. It returns the repeated inputs, or the constant."""
     graph, base = GraphBuilder(), BaselineInputs(presents=presents, fallback=constant)
     if base.used:
         base_values = base.values_in(graph, graph.finite_inputs())
@@ -147,7 +149,8 @@ def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], w
 
 
 def repeated_input(frame: SortedFrame, name: str) -> int:
-    """The position of the input to repeat. Raises InputError if no input has this name."""
+    """Return the position of the input that the naive model repeats. Raises InputError if no input has this
+    name."""
     if name in frame.names:
         return frame.names.index(name)
     near = get_close_matches(name, frame.names, n=1)

@@ -1,6 +1,7 @@
-"""The networks of `lstm` and `mlp` in PyTorch for training, and their ONNX graphs with scaling and units.
+"""The networks of `lstm` and `mlp` in PyTorch for training, and their ONNX graphs, which include the scaling
+and the units.
 
-The graphs take raw inputs and return predictions in the label's units.
+The ONNX graphs take raw inputs and return predictions in the units of the label.
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,12 @@ from gridmill.jobs.training.scaling import Scaler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkShape:
-    """The shape of a network: `width` inputs; `outputs` numbers, which are classes' scores or labels.
+    """The shape of a network. The network has `width` inputs, and `outputs` numbers as its output, which are
+    scores of classes or labels.
 
     The `relative` inputs are used as differences from their last value. `weights` are the weights of the
-    labels' errors (mean 1). If `weighted` is true, the last column of a target is the weight of its row.
+    errors of the labels (with a mean of 1). If `weighted` is true, the last column of a target is the weight
+    of its row.
     """
 
     width: int
@@ -35,7 +38,7 @@ class NetworkShape:
 
 
 class Network(nn.Module):
-    """The common part of both networks: the loss."""
+    """The common base class of both networks, which computes the loss."""
 
     weights: Tensor
 
@@ -46,8 +49,8 @@ class Network(nn.Module):
         self.register_buffer("weights", weights, persistent=False)
 
     def loss(self, inputs: Tensor, target: Tensor) -> Tensor:
-        """Return the weighted mean squared error of [batch, labels], or the cross-entropy of class numbers
-        [batch]."""
+        """Return the weighted mean squared error of labels [batch, labels], or the cross-entropy of class
+        numbers [batch]."""
         answer = self(inputs).float()
         if self.shape.weighted:
             return (self._losses(answer, target[:, :-1]) * target[:, -1]).mean()
@@ -59,7 +62,8 @@ class Network(nn.Module):
         return error.mean()
 
     def _losses(self, answer: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of each row of the batch. Class numbers are [batch, 1] in this method."""
+        """Return the loss of each row of the batch. In this method, class numbers have the shape [batch,
+        1]."""
         if self.shape.classes:
             return nn.functional.cross_entropy(answer, target[:, 0].long(), reduction="none")
         error: Tensor = (answer - target) ** 2 * self.weights
@@ -67,7 +71,7 @@ class Network(nn.Module):
 
 
 class Recurrent(Network):
-    """LSTM layers, and a linear layer on the state after the last row."""
+    """A network of LSTM layers, followed by a linear layer on the state after the last row."""
 
     relative: Tensor
 
@@ -82,7 +86,7 @@ class Recurrent(Network):
         self.register_buffer("relative", relative, persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Convert [batch, length, width] to [batch, outputs]."""
+        """Convert inputs [batch, length, width] to outputs [batch, outputs]."""
         if self.shape.relative:
             inputs = inputs - inputs[:, -1:] * self.relative
         states, _ = self.lstm(inputs)
@@ -91,7 +95,7 @@ class Recurrent(Network):
 
 
 class Perceptron(Network):
-    """Hidden layers of rectified linear units, and a linear layer."""
+    """A network of hidden layers of rectified linear units, followed by a linear layer."""
 
     def __init__(self, shape: NetworkShape, spec: TrainingSpec) -> None:
         super().__init__(shape)
@@ -101,7 +105,7 @@ class Perceptron(Network):
         self.head = nn.Linear(widths[-1], shape.outputs)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Convert [batch, width] to [batch, outputs]."""
+        """Convert inputs [batch, width] to outputs [batch, outputs]."""
         for layer in self.layers:
             inputs = self.dropout(torch.relu(layer(inputs)))
         answer: Tensor = self.head(inputs)
@@ -113,7 +117,7 @@ GATES = [0, 3, 1, 2]
 
 
 def recurrent_graph(network: Recurrent, scaler: Scaler, sequence: int, units: LabelScale) -> bytes:
-    """The graph over [rows, sequence, inputs]."""
+    """Return the ONNX graph of a recurrent network over inputs [rows, sequence, inputs]."""
     graph = GraphBuilder()
     scaled = graph.floats(_relative(graph, graph.scaled(graph.finite_inputs(), scaler), network))
     value = graph.add("Transpose", scaled, perm=[1, 0, 2])
@@ -135,7 +139,7 @@ def _relative(graph: GraphBuilder, scaled: str, network: Recurrent) -> str:
 
 
 def perceptron_graph(network: Perceptron, scaler: Scaler, units: LabelScale) -> bytes:
-    """The graph over [rows, inputs]."""
+    """Return the ONNX graph of a perceptron over inputs [rows, inputs]."""
     graph = GraphBuilder()
     value = graph.floats(graph.scaled(graph.finite_inputs(), scaler))
     for layer in network.layers:

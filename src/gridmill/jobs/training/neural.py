@@ -1,4 +1,5 @@
-"""Common code of `lstm` and `mlp`: scaling, the label's units, the device, training, and the report."""
+"""The common code of `lstm` and `mlp`: scaling, the units of the label, the device, training, and the
+report."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -29,22 +30,24 @@ from gridmill.jobs.training.train_loop import (
 )
 
 FARTHEST = 1e4
-"""The largest distance of an input from the mean, in standard deviations. 32-bit floats still distinguish
-rows at this distance."""
+"""The largest distance of an input from its mean, in standard deviations. 32-bit floats can still
+distinguish rows at this distance."""
 
 TOLERANCE = 1e-4
-"""The allowed difference between the file's and PyTorch's predictions, in standard deviations of the label,
-or in probability. It is multiplied by the distance of the inputs from their mean in standard deviations."""
+"""The allowed difference between the predictions of the file and of PyTorch, in standard deviations of the
+label, or in probability. This difference is multiplied by the distance of the inputs from their mean in
+standard deviations."""
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """The data for one kind of network.
+    """The data for training a network of one kind.
 
-    It has the training `rows` and the length of the window (None: no window). It also has whether the network
-    learns changes from the present values, and whether its inputs are such changes.
+    The plan contains the training `rows` and the length of the window (None if there is no window). The plan
+    also contains whether the network learns changes from the present values, and whether its inputs are such
+    changes.
     """
 
     rows: Integers
@@ -61,8 +64,8 @@ def fit_network(
     make: Callable[[NetworkShape, TrainingSpec], AnyNetwork],
     draw: Callable[[AnyNetwork, Scaler, LabelScale], bytes],
 ) -> FittedModel:
-    """Train on a GPU if the attempt was given one. The weights of the epoch with the best validation loss are
-    kept."""
+    """Train a network, on a GPU if the attempt was given one. The result has the weights of the epoch with
+    the best validation loss."""
     torch.set_num_threads(context.threads)
     torch.manual_seed(spec.seed)
     device = own_device(gpu=has_gpu(context))
@@ -140,10 +143,10 @@ def _shape(frame: SortedFrame, scaler: Scaler, units: LabelScale, plan: NetworkP
 
 
 def _weights(frame: SortedFrame, units: LabelScale) -> tuple[float, ...]:
-    """Return the weights of several labels.
+    """Return the weights of several labels in the loss.
 
-    An error counts relative to the label's own variance. So the network maximises the mean of the labels' r2,
-    whatever their units and their distances in time.
+    The error of a label is divided by the variance of this label. Therefore the network maximises the mean
+    of r2 over the labels, whatever their units and their distances in time are.
     """
     if len(frame.subject.labels) == 1:
         return ()
@@ -165,13 +168,14 @@ def _feed(
 
 
 def _scorable(frame: SortedFrame) -> Integers:
-    """Return the validation rows, without rows of a class that was not in training."""
+    """Return the validation rows, without the rows of a class that the training rows do not have."""
     rows = frame.rows["validation"]
     return rows if frame.objective == Objective.REGRESSION else rows[frame.target[rows] >= 0]
 
 
 def _weighted(target: npt.NDArray[np.generic], weights: Floats | None) -> npt.NDArray[np.generic]:
-    """Return the targets. If rows have weights, the weights are the last column."""
+    """Return the targets for training. If rows have weights, the weights are the last column of the
+    targets."""
     if weights is None:
         return target
     columns = target.reshape(len(target), -1).astype(np.float32)

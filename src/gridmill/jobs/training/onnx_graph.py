@@ -1,8 +1,9 @@
-"""Builds ONNX graphs of trained models node by node. Any runtime can compute them, and no node executes code.
+"""Builds ONNX graphs of trained models node by node. Any ONNX runtime can compute these graphs, and no node
+executes code.
 
-This module writes the graphs itself instead of using a converter. The graphs need only four or five kinds of
-nodes, keep doubles (as scikit-learn does), and include scaling and missing values. So a server of the model
-passes raw inputs.
+This module writes the graphs itself instead of using a converter. The reason is that the graphs need only
+four or five kinds of nodes, use doubles (as scikit-learn does), and include scaling and missing values.
+Therefore a server that uses the model passes raw inputs.
 """
 
 from collections.abc import Mapping
@@ -22,9 +23,10 @@ OPSET, TREE_OPSET, IR_VERSION = 17, 3, 8  # supported by ONNX Runtime since 2022
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """A graph under construction.
+    """An ONNX graph under construction.
 
-    Names identify values. `inputs` is the name of the input, which `finite_inputs` reads.
+    Values are identified by their names. `inputs` is the name of the input of the graph, which
+    `finite_inputs` reads.
     """
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -40,7 +42,7 @@ class GraphBuilder:
         return self._known
 
     def name(self) -> str:
-        """Return a new name."""
+        """Return a new name for a value."""
         self.last += 1
         return f"v{self.last}"
 
@@ -51,7 +53,7 @@ class GraphBuilder:
         return name
 
     def add(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:  # noqa: ANN401
-        """Add a node with one output."""
+        """Add a node with a single output."""
         return self.add_many(kind, *inputs, outputs=1, domain=domain, **attributes)[0]
 
     def add_many(
@@ -62,7 +64,7 @@ class GraphBuilder:
         domain: str = "",
         **attributes: Any,  # noqa: ANN401
     ) -> tuple[str, ...]:
-        """A node with several outputs."""
+        """Add a node with several outputs."""
         names = tuple(self.name() for _ in range(outputs))
         self.nodes.append(helper.make_node(kind, list(inputs), list(names), domain=domain, **attributes))
         return names
@@ -76,7 +78,7 @@ class GraphBuilder:
         return self.add("Cast", value, to=TensorProto.FLOAT)
 
     def scaled(self, value: str, scaler: Scaler) -> str:
-        """Add the computation of `Scaler.apply`, along the last axis."""
+        """Add nodes that compute `Scaler.apply` along the last axis."""
         spread, missing = scaler.spread, self.add("IsNaN", value)
         if spread.is_scaled:
             value = self.add("Mul", value, self.constant(spread.scale))
@@ -90,20 +92,20 @@ class GraphBuilder:
         return self.add("Concat", filled, self.doubles(flags), axis=-1)
 
     def flat(self, value: str) -> str:
-        """Add a node that converts [rows, 1] to [rows]."""
+        """Add a node that converts the shape [rows, 1] to [rows]."""
         return self.add("Squeeze", value, self.constant([1], np.int64))
 
     def probabilities(self, scores: str, classes: int) -> str:
-        """Add nodes for [rows, classes] from one score per class, or for two classes from the log-odds of the
-        second class."""
+        """Add nodes that compute probabilities [rows, classes] from a score for each class, or for two
+        classes from the log-odds of the second class."""
         if classes == 2:
             first = self.add("Mul", scores, self.constant(0.0))
             scores = self.add("Concat", first, scores, axis=1)
         return self.add("Softmax", scores, axis=1)
 
     def finish(self, output: str, width: int, sequence: int | None = None, outputs: int = 0) -> bytes:
-        """Return the graph as bytes, from doubles [rows, width] or [rows, sequence, width] to doubles [rows],
-        or [rows, outputs]."""
+        """Return the graph as bytes. It takes doubles [rows, width] or [rows, sequence, width], and returns
+        doubles [rows] or [rows, outputs]."""
         shape: list[str | int | None] = ["rows", width] if sequence is None else ["rows", sequence, width]
         self.nodes.append(helper.make_node("Cast", [output], ["output"], to=TensorProto.DOUBLE))
         graph = helper.make_graph(
@@ -128,7 +130,8 @@ class GraphBuilder:
 def with_metadata(graph: bytes, facts: Mapping[str, str]) -> bytes:
     """Return the graph with these facts in its `metadata_props`.
 
-    The facts are appended as a second message, because two serialised messages after each other count as one.
+    The facts are appended as a second protobuf message, because two concatenated messages are read as a
+    single message.
     """
     entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in facts.items()]
     added: bytes = onnx.ModelProto(metadata_props=entries).SerializeToString()

@@ -1,4 +1,4 @@
-"""The result of training, for every kind of model."""
+"""The result of a training, for every kind of model."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -11,10 +11,11 @@ Scalar = float | int | bool | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """The trained model in memory, for comparison with its files.
+    """The trained model in memory, which is compared with its files.
 
     `predict` has the arguments and results of Predictor.predict, but accepts no infinite inputs. `tolerance`
-    returns the allowed difference of the files' predictions, [rows or 1, outputs or 1], for the same inputs.
+    returns the allowed difference of the predictions of the files for the same inputs, in the shape [rows or
+    1, outputs or 1].
     """
 
     predict: Callable[[Floats], Floats]
