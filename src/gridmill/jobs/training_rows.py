@@ -1,9 +1,11 @@
-"""Records the rows on which a model was trained, as one hash per row, and finds these rows in any dataset.
+"""Records the rows on which a model was trained, with a hash for each row, and finds these rows in any
+dataset.
 
-A hash is 64 bits of the row's keys (entity and time), or of all its values if several rows can have the same
-keys. The same row always has the same hash. At most KEPT hashes are stored with the model: the smallest
-hashes. If the training set is larger, the stored hashes are those of a random sample of its rows. Any row
-whose hash is not above the largest stored hash can be recognised.
+The hash of a row has 64 bits. It is computed from the keys of the row (entity and time), or from all its
+values if several rows can have the same keys. The same row always has the same hash. At most KEPT hashes are
+stored with the model, and these are the smallest hashes. If the training set is larger, the stored hashes
+are those of a random sample of its rows. A row can be recognised if its hash is not above the largest stored
+hash.
 """
 
 import hashlib
@@ -27,25 +29,26 @@ from gridmill.jobs.model_files import ModelCard, TrainingRowKeys, load_card, mem
 
 FILE = "learned.safetensors"
 KEPT = 4_000_000
-"""The largest number of hashes that are stored: 32 MB."""
+"""The largest number of hashes that are stored with a model: 32 MB."""
 LEAST_SHARE = 0.2
-"""The smallest share of validation rows for comparing models. Models are compared on the validation rows on
-which none of them was trained, if these are at least this share of all."""
+"""The smallest fraction of the validation rows on which models may be compared. Models are compared on the
+validation rows on which none of them was trained. These rows must be at least this fraction of all
+validation rows."""
 
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
 SHORT = 64
-"""Length in bytes up to which texts are hashed many at a time."""
+"""Texts of up to this length in bytes are hashed many at a time."""
 _ALL, _MISSING = np.uint64(2**64 - 1), np.uint64(0x6D697373696E6721)
 _FRACTION = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowUse:
-    """For each row whether the model was trained on it (`train`), or used it for early stopping or to choose
-    settings or weights (`validation`).
+    """For each row, whether the model was trained on it (`train`), or used it for early stopping or to
+    choose settings or weights (`validation`).
 
-    `known` is false if this is unknown.
+    `known` is false if the use of the row is unknown.
     """
 
     train: Mask
@@ -54,8 +57,8 @@ class RowUse:
 
 
 def row_hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
-    """Return 64 bits of these columns' values for each row. Equal numbers give equal bits, whatever their
-    type."""
+    """Return for each row a hash of 64 bits of the values in these columns. Equal numbers give equal hashes,
+    whatever their type is."""
     hashes: Hashes = np.zeros(table.num_rows, np.uint64)
     for name in columns:
         hashes = _mixed(hashes * _FRACTION + _column_bits(table[name]))
@@ -63,7 +66,7 @@ def row_hashes(table: pa.Table, columns: Sequence[str]) -> Hashes:
 
 
 def _mixed(bits: Hashes) -> Hashes:
-    """Apply the finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
+    """Apply the finaliser of splitmix64 (Steele, Lea, Flood 2014) to the bits."""
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(bits ^ (bits >> np.uint64(31)), np.uint64)
@@ -89,7 +92,7 @@ def _column_bits(column: pa.ChunkedArray) -> Hashes:
 def _float_bits(values: npt.NDArray[np.float64]) -> Hashes:
     """Return the bits of doubles.
 
-    A whole number has the bits of the integer, so that the type of a column may change.
+    A whole number gets the bits of the integer, so that the type of a column may change.
     """
     whole = (np.abs(values) < 2**62) & (np.floor(values) == values)
     numbers = np.where(whole, values, 0.0).astype(np.int64).view(np.uint64)
@@ -97,7 +100,7 @@ def _float_bits(values: npt.NDArray[np.float64]) -> Hashes:
 
 
 def _text_bits(column: pa.ChunkedArray) -> Hashes:
-    """The bits, computed once for each distinct value."""
+    """Return the bits of the texts in a column. They are computed once for each distinct text."""
     plain = column.combine_chunks()
     if isinstance(plain, pa.ChunkedArray):
         plain = pa.concat_arrays(plain.chunks)
@@ -112,7 +115,7 @@ def _text_bits(column: pa.ChunkedArray) -> Hashes:
 
 
 def _value_bits(values: pa.Array) -> Hashes:
-    """Return the bits of each of these values, which are first converted to text or binary."""
+    """Return the bits of these values, which are first converted to text or binary."""
     if not (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)):
         values = values.cast(pa.string())
     values = values.cast(pa.large_binary())
@@ -127,8 +130,8 @@ def _value_bits(values: pa.Array) -> Hashes:
 
 
 def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
-    """Return the bits of texts of at most SHORT bytes. All texts are processed together, eight bytes at a
-    time."""
+    """Return the bits of texts of at most SHORT bytes. All these texts are processed together, eight bytes
+    at a time."""
     lengths = np.where(other, 0, lengths).astype(np.int64)
     offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values)]
     data = values.buffers()[2]
@@ -146,8 +149,8 @@ def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
 
 
 def dataset_hashes(parts: Partitions, columns: Sequence[str], rows: Integers | None = None) -> Hashes:
-    """Return the hashes of these rows of a dataset (ascending; None: all). The dataset is read by row
-    group."""
+    """Return the hashes of these rows of a dataset, in ascending order of the row numbers. If `rows` is
+    None, return the hashes of all rows. The dataset is read one row group at a time."""
     hashes = [row_hashes(table, columns) for table in _tables(parts, columns, rows)]
     return np.concatenate(hashes) if hashes else np.zeros(0, np.uint64)
 
@@ -170,8 +173,8 @@ def note_learned(
     validation: Integers,
     most: int = KEPT,
 ) -> TrainingRowKeys:
-    """Write the hashes of these rows (the `most` smallest) into a model's folder; return their description
-    for the card."""
+    """Write the hashes of these rows (the `most` smallest hashes) into the folder of a model. Return their
+    description for the model card."""
     both = [distinct(hashes[rows]) for rows in (train, validation)]
     below = _ALL
     if sum(map(len, both)) > most:
@@ -185,7 +188,7 @@ def note_learned(
 def distinct(hashes: Hashes) -> Hashes:
     """Return the distinct values, sorted.
 
-    This is faster than NumPy's `unique`, which first fills a hash table.
+    This function is faster than the function `unique` of NumPy, which first fills a hash table.
     """
     ordered = np.sort(hashes)
     result: Hashes = ordered[np.diff(ordered, prepend=~ordered[:1]) != 0]
@@ -193,9 +196,10 @@ def distinct(hashes: Hashes) -> Hashes:
 
 
 def seen_rows(folder: Path, card: ModelCard, dataset: Artifact, parts: Partitions, rows: Integers) -> RowUse:
-    """Return which of these rows of the dataset (ascending) the model in `folder` was trained on.
+    """Return for each of these rows of the dataset (in ascending order) whether the model in `folder` was
+    trained on it.
 
-    For an ensemble, return the rows on which any of its members was trained. Raises StorageError.
+    For an ensemble, return whether any of its members was trained on the row. Raises StorageError.
     """
     result = _own(folder, card, dataset, parts, rows)
     for number, member in enumerate(_members(folder, card)):
@@ -236,10 +240,10 @@ def _equal(split: pa.ChunkedArray, name: str) -> Mask:
 
 
 def _keys_identify_rows(card: ModelCard, dataset: Artifact, parts: Partitions) -> bool:
-    """Return whether equal keys mean the same row.
+    """Return whether rows with equal keys are always the same row.
 
-    They do in the same dataset, or if the keys contain a time. (Numbers from 1 on without a time occur in any
-    table.)
+    This is true in the same dataset, or if the keys contain a time. (Keys without a time, such as the
+    numbers 1, 2, 3, can occur in any table.)
     """
     assert card.learned is not None
     has_keys = set(card.learned.columns) <= set(parts.schema.names)

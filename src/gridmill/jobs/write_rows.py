@@ -1,4 +1,4 @@
-"""Writes rows into one file: CSV, Parquet or JSON Lines, batch by batch."""
+"""Writes rows into a file as CSV, Parquet or JSON Lines, batch by batch."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from gridmill.errors import InputError
 
 
 def write_parquet(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
-    """Write all rows with their types; returns the number of rows."""
+    """Write all rows with their types, and return the number of rows."""
     rows = 0
     with pq.ParquetWriter(file, reader.schema, compression="zstd") as writer:
         for batch in reader:
@@ -26,9 +26,10 @@ def write_parquet(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
 
 
 def write_csv(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
-    """Write all rows after a header line: a missing value is empty, an empty text is `""`, lists are JSON.
+    """Write all rows after a header line. A missing value becomes empty, an empty text becomes `""`, and
+    lists become JSON.
 
-    Times are ISO 8601. Raises InputError for columns of bytes, which CSV cannot store.
+    Times are written in ISO 8601. Raises InputError for columns of bytes, which CSV cannot store.
     """
     _refuse_bytes(reader.schema, "CSV")
     names, rows = reader.schema.names, 0
@@ -61,7 +62,8 @@ def _csv_column(column: pa.Array) -> pa.Array:
 
 
 def write_jsonl(reader: pa.RecordBatchReader, file: IO[bytes]) -> int:
-    """Write a JSON object per row; NaN and infinite numbers are null. Raises InputError for bytes."""
+    """Write each row as a JSON object in a line of its own. NaN and infinite numbers become null. Raises
+    InputError for columns of bytes."""
     _refuse_bytes(reader.schema, "JSON")
     rows = 0
     for batch in reader:

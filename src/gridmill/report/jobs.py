@@ -1,8 +1,9 @@
-"""The jobs of a run in a report: table row, graph box and timeline row of each, and its declaration.
+"""The jobs of a run in a report: each job has a table row, a box in the graph and a row in the timeline, and
+its declaration is shown.
 
 The declaration of a job is shown as its settings that differ from the defaults, with durations and sizes in
-the form of pipeline files. The time of a job is the same everywhere: from the start of its first attempt to
-its end, as in the terminal.
+the form of pipeline files. All parts of the report show the same time for a job: the time from the start of
+its first attempt to its end, as in the terminal.
 """
 
 import re
@@ -31,11 +32,13 @@ from gridmill.report.transfers import in_fact
 MOST_LINES = 60
 _UNITS = {"_seconds": lambda value: show_period(float(value)), "_bytes": show_bytes}
 _SECRET = ("env",)
-"""Fields whose values may be secret. Only the names of these fields are shown."""
+"""The fields of a declaration whose values may be secret. The report shows only the names of these
+fields."""
 
 
 def declared(job: Job) -> str:
-    """The settings of a job in the form of a pipeline file, without settings that have their default."""
+    """Return the settings of a job in the form of a pipeline file, without settings that have their
+    default."""
     lines = list(_fields(job, 0, skip=("name",)))
     more = len(lines) - MOST_LINES
     return "\n".join([*lines[:MOST_LINES], *([f"... and {more} more lines"] if more > 0 else [])])
@@ -92,15 +95,17 @@ def _text(value: object) -> str:
 
 
 LOG_LINES = 20
-"""The number of last lines of a failed job's log in the report."""
+"""The number of last lines of the log of a failed job that the report shows."""
 LONGEST_LINE, LONGEST_MESSAGE = 600, 2000
 ROWS_OF_TIMELINE, DETAILED_JOBS, SHOWN_PARTS = 60, 60, 40
-"""The largest number of jobs for which the timeline is complete and settings are shown."""
+"""The largest number of jobs for which the timeline is complete, the largest number of jobs whose settings
+are shown, and the largest number of parts that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLine:
-    """A row of the table of jobs, as text. `details` are sentences in a folded section."""
+    """A row of the table of jobs, as texts. `details` are sentences in a section that the reader can
+    unfold."""
 
     name: str
     anchor: str
@@ -122,12 +127,12 @@ class JobLine:
 
 
 def anchor(name: str) -> str:
-    """The anchor of a job: its name, in characters that are valid in addresses."""
+    """Return the HTML anchor of a job, which is its name in characters that are valid in addresses."""
     return "job-" + re.sub(r"[^A-Za-z0-9_-]", lambda found: f".{ord(found[0]):x}", name)
 
 
 def job_lines(view: RunView, events: Sequence[Event]) -> list[JobLine]:
-    """All jobs, in the order of the run."""
+    """Return the table rows of all jobs, in the order of the run."""
     names = {job.job.id: job.job.job.name for job in view.jobs}
     detailed = len(view.jobs) <= DETAILED_JOBS
     building = build_seconds(events)
@@ -161,13 +166,13 @@ def _line(job: JobView, names: Mapping[str, str], building: float, *, detailed: 
 
 
 def time_of(job: JobView) -> str:
-    """The time that the job took; empty if it did not run."""
+    """Return the time that the job took as text. The text is empty if the job did not run."""
     seconds = seconds_of(job)
     return "" if seconds is None else show_seconds(seconds)
 
 
 def seconds_of(job: JobView) -> float | None:
-    """The time that the job took, in seconds."""
+    """Return the time that the job took, in seconds."""
     job_run = job.job
     restored = job_run.state == JobState.UNCHANGED and not job.attempts
     if job_run.started is None or job_run.ended is None or restored:
@@ -176,14 +181,14 @@ def seconds_of(job: JobView) -> float | None:
 
 
 def headline_of(version: Artifact | None) -> str:
-    """The most important metrics of a model or a prediction, without counts of rows."""
+    """Return the most important metrics of a model or a prediction, without numbers of rows."""
     if version is None:
         return ""
     return headline({name: value for name, value in version.output.metrics.items() if "rows" not in name})
 
 
 def message_of(job: JobView) -> str:
-    """Return the text beside the state in the table."""
+    """Return the text that the table shows beside the state of the job."""
     if job.job.state == JobState.FAILED:
         return reason(job, at_fault(job))
     return job.why or job.job.message or WHEN[job.job.job.when]
@@ -214,14 +219,16 @@ def _worst_first(parts: Sequence[PartView]) -> list[PartView]:
 
 
 def _part(part: PartView) -> tuple[str, str, str, str, str]:
-    """The cells of a part: node, state, exit code, time, and the last line or the reason of its failure."""
+    """Return the table cells of a part: node, state, exit code, time, and the last line of its log or the
+    reason of its failure."""
     took = "" if part.seconds is None else show_seconds(part.seconds)
     code = "" if part.exit_code is None else str(part.exit_code)
     return part.node, part.job.state.value, code, took, shortened(part.job.message, 300)
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or for a long text its beginning and its end with the number of characters between them."""
+    """Return the text. If it is long, return its beginning and its end with the number of characters between
+    them."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -229,12 +236,12 @@ def shortened(text: str, most: int) -> str:
 
 
 def log_end(lines: Sequence[LogLine]) -> str:
-    """The last lines of a log, as text."""
+    """Return the last lines of a log as text."""
     return "\n".join(shortened(line.mark + line.text, LONGEST_LINE) for line in last_lines(lines, LOG_LINES))
 
 
 def graph_of(view: RunView) -> str:
-    """The jobs and their dependencies as SVG; empty if there are too many jobs."""
+    """Return the jobs and their dependencies as SVG. The result is empty if there are too many jobs."""
     critical = view.critical.path if view.critical is not None and view.critical.branches else ()
     return dag(
         [
@@ -253,8 +260,8 @@ def graph_of(view: RunView) -> str:
 
 
 def timeline_of(view: RunView) -> tuple[str, int]:
-    """The times when jobs waited and ran as HTML, and the number of shortest jobs that are left out. Empty if
-    no job ran."""
+    """Return an HTML timeline that shows when jobs waited and ran, and the number of the shortest jobs that
+    are left out. The timeline is empty if no job ran."""
     begin = view.run.started or view.run.created
     ran = [job for job in view.jobs if seconds_of(job) is not None or job.attempts]
     longest = sorted(ran, key=lambda job: -(seconds_of(job) or 0.0))[:ROWS_OF_TIMELINE]
@@ -305,8 +312,8 @@ def _attempt_bar(job: JobView, attempt: Attempt, begin: float) -> TimelineBar:
 
 
 def critical_lines(view: RunView) -> Mapping[str, str]:
-    """The critical path with the time of each job, and the slack of the other jobs; empty without
-    branches."""
+    """Return the critical path with the time of each job, and the slack of the other jobs. The result is
+    empty if the graph has no branches."""
     critical = view.critical if view.critical is not None and view.critical.branches else None
     if critical is None:
         return {}

@@ -1,4 +1,5 @@
-"""The models of a run in a report: metrics and those of the previous run, feature importance, residuals."""
+"""The models of a run in a report: their metrics and the metrics of the previous run, feature importance,
+and residuals."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,19 +33,19 @@ _LOSS = "loss"
 
 
 def name_of(version: Artifact) -> str:
-    """The name of the job that made the version."""
+    """Return the name of the job that made the version."""
     return version.name.rpartition("/")[2]
 
 
 def versions_of(view: RunView, kind: ArtifactKind) -> list[Artifact]:
-    """The versions that the run made or left unchanged."""
+    """Return the versions of a kind that the run made or left unchanged."""
     return [artifact for job in view.jobs for artifact in job.artifacts if artifact.kind == kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricCell:
-    """A metric of a model: its text, whether it is the best of the run's models, and its change since the
-    previous run, as text and as a CSS class (`better`, `worse` or empty)."""
+    """A metric of a model: its text, whether it is the best among the models of the run, and its change
+    since the previous run, as text and as a CSS class (`better`, `worse` or empty)."""
 
     text: str = ""
     best: bool = False
@@ -54,8 +55,8 @@ class MetricCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricTable:
-    """A table with a row per metric and a column per model (name, anchor, id). `notes` are remarks on the
-    comparison."""
+    """A table with a row for each metric and a column for each model (name, anchor, id). `notes` are remarks
+    on the comparison of the models."""
 
     models: tuple[tuple[str, str, str], ...] = ()
     rows: tuple[tuple[str, tuple[MetricCell, ...]], ...] = ()
@@ -64,7 +65,8 @@ class MetricTable:
 
 
 def metric_table(models: Sequence[Artifact], before: RunView | None) -> MetricTable:
-    """The metrics of the models, and of their versions in the previous run."""
+    """Return a table with the metrics of the models, and the metrics of their versions in the previous
+    run."""
     shown = models[:SHOWN_MODELS]
     earlier = _earlier(before)
     names = list(dict.fromkeys(name for model in shown for name in model.output.metrics))
@@ -82,7 +84,7 @@ def metric_table(models: Sequence[Artifact], before: RunView | None) -> MetricTa
 
 
 def _earlier(before: RunView | None) -> Mapping[str, Artifact]:
-    """The models of the previous run, by name."""
+    """Return the models of the previous run by name."""
     return (
         {}
         if before is None
@@ -91,7 +93,8 @@ def _earlier(before: RunView | None) -> Mapping[str, Artifact]:
 
 
 def _since(models: Sequence[Artifact], earlier: Mapping[str, Artifact]) -> Iterator[str]:
-    """Yield notes on models that cannot be compared, and on models with the same version."""
+    """Yield notes on models that cannot be compared with the previous run, and on models that have the same
+    version."""
     if not earlier:
         return
     for model in models:
@@ -142,9 +145,9 @@ def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPage:
-    """The section of one model.
+    """The section of a model in the report.
 
-    Charts are HTML; `facts` are names and texts; `tables` are breakdowns.
+    Charts are HTML; `facts` are pairs of a name and a text. `tables` are breakdowns.
     """
 
     name: str
@@ -162,7 +165,7 @@ class ModelPage:
 
 
 def model_pages(view: RunView, events: Sequence[Event]) -> list[ModelPage]:
-    """The sections of the first models."""
+    """Return the sections of the first models of the run."""
     steps = _steps(view, events)
     models = [
         (job, artifact)
@@ -225,7 +228,7 @@ def _value(value: object) -> str:
 
 
 def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, list[Point]]]:
-    """The metrics that were reported by step, by attempt and name."""
+    """Return the metrics that were reported by step, by attempt and name."""
     points: dict[str, dict[str, list[Point]]] = {}
     for event in events:
         step, value = event.body.get("step"), event.body.get("value")
@@ -240,7 +243,8 @@ def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, 
 
 
 def _stored_curve(details: Mapping[str, Any]) -> Mapping[str, Sequence[Point]]:
-    """The losses in a model's record, for a model that this run did not train."""
+    """Return the losses by step that the record of a model contains. They are used if this run did not train
+    the model."""
     curve = details.get("curve") or ()
     pairs = {"train_loss": 1, "validation_loss": 2}
     return (
@@ -253,8 +257,8 @@ def _stored_curve(details: Mapping[str, Any]) -> Mapping[str, Sequence[Point]]:
 def _learning(
     details: Mapping[str, Any], steps: Mapping[str, Sequence[Point]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Title, chart and note of each quantity; metrics in the same unit share a chart. Trials have their own
-    chart."""
+    """Return the title, chart and note of each quantity. Metrics with the same unit are in the same chart.
+    The trials of a search have a chart of their own."""
     groups: dict[str, dict[str, Sequence[Point]]] = {}
     for name, points in steps.items():
         if not name.startswith("trial_"):
@@ -273,7 +277,7 @@ def _learning(
 
 
 def _quantity(name: str) -> str:
-    """The quantity of a metric without the split: `loss` of `train_loss`."""
+    """Return the name of a metric without the split, such as `loss` for `train_loss`."""
     for split in ("train_", "validation_", "test_"):
         name = name.removeprefix(split)
     return name
@@ -285,7 +289,8 @@ def _shown(name: str) -> str:
 
 
 def _importance(details: Mapping[str, Any]) -> tuple[str, str]:
-    """A note and bars: permutation importance if it was measured, else the model's own importance."""
+    """Return a note and a bar chart of permutation importance. If it was not measured, they show the
+    importance that the model itself computed."""
     measured = details.get("permutation") or {}
     if features := measured.get("features"):
         largest = max(map(abs, features.values())) or 1.0
@@ -325,7 +330,7 @@ def _measured_note(measured: Mapping[str, Any], count: int) -> str:
 
 
 def _residuals(details: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """For each label a note, a histogram of the errors, and a chart of truth against prediction."""
+    """Return for each label a note, a histogram of the errors, and a chart of truth against prediction."""
     residuals = details.get("residuals") or {}
     for one in residuals.get("labels") or ():
         low, middle, high = one["quantiles"]
@@ -361,7 +366,7 @@ def _scatter(details: Mapping[str, Any]) -> str:
 
 
 def _search(search: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The trials of a search, the best first, and a chart of their values."""
+    """Return the trials of a search, the best trial first, and a chart of their values."""
     trials = search["trials"]
     ended = [trial for trial in trials if trial["value"] is not None]
     higher = search["metric"] in HIGHER_IS_BETTER

@@ -1,11 +1,12 @@
-"""Renders a run as one self-contained HTML page: error or result, then jobs, data, models and advice.
+"""Renders a run as a self-contained HTML page: first the errors or the results, then jobs, data, models and
+advice.
 
 The page loads nothing. Its only script shows times in the reader's time zone, and the policy of the page
-allows no other script: the policy has the hash of its text. Without the script, times are in UTC. The size of
-the page is limited: each list has a maximum number of entries and shows how many it leaves out. The advice on
-workers shows the measured points, the fitted law and its confidence. The page begins with the errors (the
-failed jobs, the reasons and the remedies) or with the results of the run. For a prediction, the page shows
-the chosen model with the reason, and a sample of true and predicted values.
+allows no other script: the policy has the hash of its text. Without the script, times are in UTC. The size
+of the page is limited: each list has a maximum number of entries and shows how many it leaves out. The
+advice on workers shows the measured points, the fitted scaling law and its confidence. The page begins with
+the errors (the failed jobs, the reasons and the remedies) or with the results of the run. For a prediction,
+the page shows the chosen model with the reason, and a sample of true and predicted values.
 """
 
 import os
@@ -69,8 +70,8 @@ _NO_LOGS: LogEnds = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedJob:
-    """A failed job: the reason, the end of its log, a hint, and the command that prints the log. `last` is
-    the last line of the log if the reason is only an exit code."""
+    """A failed job in the report: the reason, the end of its log, a hint, and the command that prints the
+    log. `last` is the last line of the log. It is shown if the reason is only an exit code."""
 
     name: str
     anchor: str
@@ -83,7 +84,7 @@ class FailedJob:
 
 
 def failures(view: RunView, logs: LogEnds) -> list[FailedJob]:
-    """The first failed jobs of a run."""
+    """Return the first failed jobs of a run."""
     return [_failure(view, job, logs) for job in failed_jobs(view)[:SHOWN_FAILURES]]
 
 
@@ -104,7 +105,7 @@ def _failure(view: RunView, job: JobView, logs: LogEnds) -> FailedJob:
 
 
 def _where(job: JobView, attempt: Attempt | None) -> str:
-    """The number of the attempt, its pod and its time."""
+    """Return a text with the number of the attempt, its pod and its time."""
     if attempt is None:
         return ""
     tries = f"attempt {len(job.attempts)} of {len(job.attempts)}, " if len(job.attempts) > 1 else ""
@@ -114,7 +115,7 @@ def _where(job: JobView, attempt: Attempt | None) -> str:
 
 
 def consequences(view: RunView) -> str:
-    """The jobs that did not run because others failed or were stopped."""
+    """Return a text with the jobs that did not run because other jobs failed or were stopped."""
     texts = []
     for state in (JobState.SKIPPED, JobState.STOPPED):
         names = [job.job.job.name for job in view.jobs if job.job.state == state][:NAMED_JOBS]
@@ -125,7 +126,7 @@ def consequences(view: RunView) -> str:
 
 
 def results(view: RunView) -> list[str]:
-    """Sentences about the results of a run, or about its current jobs."""
+    """Return sentences about the results of a run, or about the jobs that are running."""
     return list(_results(view))
 
 
@@ -171,8 +172,8 @@ SHOWN_SAMPLES = 6
 
 
 def forecast(artifact: Artifact) -> dict[str, Any]:
-    """The facts and charts of a prediction. Its version has a sample of [[time, truth, prediction], ...] per
-    entity."""
+    """Return the facts and charts of a prediction. The version of the prediction contains a sample of
+    [[time, truth, prediction], ...] for each entity."""
     details = artifact.output.details
     samples = details.get("sample") or {}
     if not isinstance(samples, Mapping):
@@ -195,7 +196,7 @@ def forecast(artifact: Artifact) -> dict[str, Any]:
 
 
 def _candidates(details: Mapping[str, Any]) -> dict[str, Any]:
-    """The models that were compared, with the metrics of each on the same validation rows."""
+    """Return the models that were compared, with the metrics of each model on the same validation rows."""
     compared = [one for one in details.get("candidates") or () if one.get("measured")]
     names = list(dict.fromkeys(name for one in compared for name in one["measured"]))
     rows = [(one["name"], one["model_id"], [one["measured"].get(name) for name in names]) for one in compared]
@@ -212,12 +213,12 @@ def _sample_chart(points: Sequence[Sequence[Any]]) -> str:
 
 
 LEAST_SECONDS, LEAST_SAVING = 10.0, 0.2
-"""Advice is shown for jobs that take at least this many seconds, if another number of workers saves at least
-this share."""
+"""Advice is shown only for jobs that take at least this many seconds, and only if another number of workers
+saves at least this fraction of the time."""
 
 
 def is_worth_it(advice: Advice) -> bool:
-    """True if another number of workers would save enough time to be shown."""
+    """Return True if another number of workers would save enough time for the advice to be shown."""
     if not advice.measured:
         return False
     last, better = advice.measured[-1], advice.forecast(advice.worth)
@@ -227,8 +228,8 @@ def is_worth_it(advice: Advice) -> bool:
 
 
 def advice_chart(advice: Advice) -> str:
-    """A chart of the speed-up by workers: confidence band, law, perfect speed-up, measured points. The axis
-    of workers is logarithmic."""
+    """Return a chart of the speed-up by workers: confidence band, scaling law, perfect speed-up, measured
+    points. The axis with the number of workers is logarithmic."""
     lines = advice.forecasts
     highest = max([line.high for line in lines] + [one.speedup for one in advice.measured])
     most = max(line.workers for line in lines)
@@ -271,7 +272,8 @@ def _law(scale: Scale, lines: Sequence[WorkerForecast]) -> str:
 
 
 def _perfect(scale: Scale, most: int) -> str:
-    """The line of perfect speed-up (twice the workers, twice the speed), within the picture."""
+    """Return the line of perfect speed-up (twice the workers, twice the speed), as far as it is within the
+    chart."""
     steps = [step / 4 for step in range(4 * 16) if 2 ** (step / 4) <= min(most, scale.high[1])]
     return f'<polyline class="line c2 dashed" points="{_path(scale, [(step, 2**step) for step in steps])}"/>'
 
@@ -300,8 +302,8 @@ def _environment() -> Environment:
 
 
 def _compiled() -> BytecodeCache | None:
-    """The cache of compiled templates, in the folder of Python's compiled modules; none if that is
-    read-only."""
+    """Return the cache of compiled templates, in the folder of compiled Python modules. Return None if this
+    folder is read-only."""
     folder = Path(__file__).parent / "__pycache__"
     return FileSystemBytecodeCache(str(folder)) if os.access(folder, os.W_OK) else None
 
@@ -316,7 +318,7 @@ def _script() -> tuple[Markup, str]:
 
 
 def compile_template() -> Template:
-    """The template of the page, compiled once in a process."""
+    """Return the template of the page, which is compiled once in a process."""
     return _environment().get_template("report.html.j2")
 
 
@@ -327,9 +329,10 @@ def render(
     before: RunView | None = None,
     logs: LogEnds = _NO_LOGS,
 ) -> str:
-    """The page of a run. `events` are the run's stored events, for learning curves. `advice` is for its jobs
-    with workers. `before` is the run whose metrics are compared. `logs` are the last lines of failed
-    attempts' logs, by attempt id."""
+    """Return the HTML page of a run. `events` are the stored events of the run, from which learning curves
+    are drawn. `advice` is the advice for the jobs of the run that have workers. `before` is the run with
+    whose metrics the metrics are compared. `logs` are the last lines of the logs of failed attempts, by
+    attempt id."""
     models = versions_of(view, ArtifactKind.MODEL)
     predictions = versions_of(view, ArtifactKind.PREDICTION)
     tables = [one for one in _artifacts(view) if one.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)]
@@ -394,7 +397,7 @@ def _failed(view: RunView) -> int:
 
 
 def _counts(view: RunView) -> str:
-    """The number of jobs in each state: `8 jobs: 6 succeeded, 2 unchanged`."""
+    """Return a text with the number of jobs in each state, such as `8 jobs: 6 succeeded, 2 unchanged`."""
     total = sum(view.states.values())
     names = ", ".join(f"{count:,} {state.value}" for state, count in view.states.items())
     return f"{total:,} job{'' if total == 1 else 's'}: {names}" if total else "no jobs"
@@ -415,7 +418,7 @@ def _given(value: Given) -> str:
 
 
 def _trigger(run: Run) -> str:
-    """The trigger of the run, if no user started it."""
+    """Return a text with the trigger of the run. The text is empty if a user started the run."""
     if run.probe:
         return f"a probe of {run.probe}"
     if run.chunk:

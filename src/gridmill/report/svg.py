@@ -1,12 +1,13 @@
-"""Charts and the job graph as HTML and SVG: no script, no network, the same text size at any width.
+"""Charts and the job graph as HTML and SVG, without scripts, without network access, and with the same text
+size at any width.
 
 The lines of a chart are an SVG image that is stretched to the available width. The texts (ticks, titles,
 legend) are HTML beside the image, with positions in percent, so that they are never stretched.
 
-The graph shows the jobs of a run as boxes in columns, with edges between boxes, never behind them. An edge
-that passes a column has its own lane between the boxes; edges from one job share a lane. The graph has a
-fixed size in pixels, so that its text is as large as the text of the page. If there are many jobs, jobs whose
-names differ only at the end share one box.
+The graph shows the jobs of a run as boxes in columns. Its edges run between boxes and never behind a box. If
+an edge passes a column, it has a lane of its own between the boxes. Edges from the same job share a lane.
+The graph has a fixed size in pixels, so that its text is as large as the text of the page. If there are many
+jobs, jobs whose names differ only at the end are drawn as a single box.
 """
 
 import re
@@ -22,7 +23,7 @@ from gridmill.domain.amounts import show_number
 from gridmill.domain.frozen import dataclass
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
-"""CSS classes of series: the first six have different colours."""
+"""The CSS classes of the series in a chart. The first six classes have different colours."""
 _LARGEST = 1e300
 _MOST_POINTS = 400
 _WIDE, _HIGH = 1000, 1000
@@ -31,7 +32,8 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line, or `dots`, with a name and points in the order of x."""
+    """A series of points in a chart, drawn as a line or as `dots`. It has a name, and its points are in the
+    order of x."""
 
     name: str
     points: Sequence[Point]
@@ -41,8 +43,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axes:
-    """The titles of both axes. `x_labels` are positions and texts instead of numbers; `whole` gives whole
-    ticks of x; `mark` is an x value with a vertical line, and its text."""
+    """The titles and labels of both axes of a chart. `x_labels` are positions and texts that are shown
+    instead of numbers. If `whole` is true, the ticks of x are whole numbers. `mark` is an x value at which a
+    vertical line is drawn, and the text of this line."""
 
     x: str = ""
     y: str = ""
@@ -52,7 +55,8 @@ class Axes:
 
 
 def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
-    """About `count` round numbers between `low` and `high`; with `whole` whole numbers."""
+    """Return about `count` round numbers between `low` and `high`. If `whole` is true, they are whole
+    numbers."""
     span = high - low
     if not 0 < span < inf:
         return [low]
@@ -66,7 +70,7 @@ def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> li
 
 
 def tick_texts(values: Sequence[float]) -> list[str]:
-    """The ticks as texts, with enough decimals to distinguish them."""
+    """Return the ticks as texts, with enough decimals to distinguish them."""
     step = min((after - before for before, after in pairwise(values)), default=0.0)
     largest = max(map(abs, values), default=0.0)
     if step <= 0 or largest >= 1e6 or step < 1e-4:
@@ -81,26 +85,27 @@ def _exponent(value: float) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Both axes: positions as shares of the plot from its upper left corner."""
+    """The scale of both axes. Positions are fractions of the plot area, measured from its upper left
+    corner."""
 
     low: Point
     high: Point
 
     def across(self, x: float) -> float:
-        """The position of an x value, as a share from the left."""
+        """Return the position of an x value as a fraction of the width, from the left."""
         return min(1.0, max(0.0, (x - self.low[0]) / ((self.high[0] - self.low[0]) or 1.0)))
 
     def down(self, y: float) -> float:
-        """The position of a y value, as a share from the top."""
+        """Return the position of a y value as a fraction of the height, from the top."""
         return min(1.0, max(0.0, (self.high[1] - y) / ((self.high[1] - self.low[1]) or 1.0)))
 
     def place(self, point: Point) -> str:
-        """The coordinates of a point in the picture."""
+        """Return the coordinates of a point in the SVG image."""
         return f"{self.across(point[0]) * _WIDE:.0f},{self.down(point[1]) * _HIGH:.0f}"
 
 
 def line_chart(series: Sequence[Series], axes: Axes | None = None) -> str:
-    """A chart of lines with a common scale, with a legend if there are several.
+    """Return a chart of lines with a common scale. If there are several lines, the chart has a legend.
 
     Points that are not finite are left out. Values that are too large are drawn at the edge.
     """
@@ -140,7 +145,8 @@ def _numbers(low: float, high: float, *, whole: bool) -> list[tuple[float, str]]
 
 
 def _drawable(series: Series) -> Series:
-    """The finite points, reduced to the number that a screen can show: every n-th point, and the last one."""
+    """Return the finite points of a series, reduced to the number that a screen can show: every n-th point,
+    and the last point."""
     points = [(x, max(-_LARGEST, min(_LARGEST, y))) for x, y in series.points if isfinite(x) and isfinite(y)]
     every = -(-len(points) // _MOST_POINTS)
     if every > 1:
@@ -156,8 +162,8 @@ def figure(
     axes: Axes,
     legend: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """A plot of the SVG `parts`, with labels at shares of its width and height, titles, and a legend of names
-    and CSS classes."""
+    """Return a plot of the SVG `parts`, with labels at fractions of its width and height, titles, and a
+    legend of names and CSS classes."""
     names = "".join(f'<li><span class="key {look}"></span>{escape(name)}</li>' for name, look in legend)
     across = "".join(_label(share, index, text) for index, (share, text) in enumerate(x_labels))
     up = "".join(f'<span style="top:{share:.1%}">{escape(text)}</span>' for share, text in y_labels)
@@ -175,7 +181,7 @@ def figure(
 
 
 def _label(share: float, index: int, text: str) -> str:
-    """A text below the axis; a narrow screen shows only every second text."""
+    """Return a text below the axis. A narrow screen shows only every second of these texts."""
     edge = ' class="first"' if share < 0.02 else ' class="last"' if share > 0.95 else ""
     minor = " data-minor" if index % 2 else ""
     return f'<span style="left:{share:.1%}"{edge}{minor}>{escape(text)}</span>'
@@ -205,13 +211,15 @@ def _line(scale: Scale, series: Series, index: int) -> str:
 
 
 def dot(scale: Scale, point: Point, note: str, colour: str = "c1") -> str:
-    """A point that stays round in a stretched picture: a line of length 0 with round ends."""
+    """Return a point that stays round in a stretched image, because it is a line of length 0 with round
+    ends."""
     note = f"<title>{escape(note)}</title>" if note else ""
     return f'<path class="dot {colour}" d="M{scale.place(point)}h0">{note}</path>'
 
 
 def histogram(edges: Sequence[float], counts: Sequence[int], axes: Axes) -> str:
-    """A histogram: bars of counts between edges; there is one more edge than counts."""
+    """Return a histogram with bars of counts between edges. The number of edges is one more than the number
+    of counts."""
     if not counts or len(edges) != len(counts) + 1:
         return ""
     scale = Scale(low=(edges[0], 0.0), high=(edges[-1], max(counts) * 1.05 or 1.0))
@@ -234,7 +242,7 @@ def histogram(edges: Sequence[float], counts: Sequence[int], axes: Axes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineBar:
-    """A bar of a timeline: seconds from the start; `state` is its CSS class."""
+    """A bar of a timeline, with its position in seconds from the start. `state` is its CSS class."""
 
     begins: float
     ends: float
@@ -244,7 +252,8 @@ class TimelineBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """A row of a timeline. `link` is the anchor of its name, `time` a text after the name."""
+    """A row of a timeline. `link` is the anchor to which the name of the row links, and `time` is a text
+    after the name."""
 
     name: str
     bars: Sequence[TimelineBar]
@@ -253,7 +262,7 @@ class TimelineRow:
 
 
 def timeline(rows: Sequence[TimelineRow], total: float) -> str:
-    """A timeline with a row for each job, and bars for its waiting and its attempts."""
+    """Return a timeline with a row for each job, and bars for its waiting and its attempts."""
     total = total if total > 0 and isfinite(total) else 1.0
     unit, size = _unit(total)
     marks = ticks(0.0, total / size, 6)
@@ -283,8 +292,8 @@ def _row(row: TimelineRow, total: float) -> str:
 
 
 def bars(values: Sequence[tuple[str, float, str]], title: str) -> str:
-    """Horizontal bars: name, share of the longest bar from -1 to 1, text. Negative bars have another
-    colour."""
+    """Return a chart of horizontal bars. Each bar has a name, a length from -1 to 1 relative to the longest
+    bar, and a text. Negative bars have another colour."""
     rows = "".join(
         f'<tr><th scope="row">{escape(name)}</th><td><i class="bar {"negative" if share < 0 else "c1"}" '
         f'style="width:{min(1.0, abs(share)):.1%}"></i></td><td class="num">{escape(text)}</td></tr>'
@@ -298,18 +307,20 @@ _GAP_X, _GAP_Y = 36.0, 14.0
 _NAME, _LINE = 19, 23
 """The numbers of characters that fit into the first and the second line of a box."""
 FOLDED_FROM, MOST_BOXES = 24, 60
-"""The number of jobs from which similar jobs share a box, and the largest number of boxes."""
+"""The number of jobs from which similar jobs are drawn as a single box, and the largest number of boxes."""
 _ALIKE = 3
 _END = re.compile(r"([-_.]?\d+)+$")
 
 Slot = tuple[str, int]
-"""A job's name and a column: the job's box in its own column, the lane of its edges in other columns."""
+"""The name of a job and the number of a column. The box of the job is in its own column, and its edges pass
+other columns in a lane."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagBox:
-    """A box of the graph, with the names of the jobs that it needs. `critical`: the job is on the critical
-    path; `link`: the anchor of the job. A box of several similar jobs has their `count`."""
+    """A box of the graph, with the names of the jobs that it depends on. If `critical` is true, the job is
+    on the critical path. `link` is the anchor of the job. If a box represents several similar jobs, `count`
+    is their number."""
 
     name: str
     kind: str
@@ -322,8 +333,8 @@ class DagBox:
 
 
 def dag(boxes: Sequence[DagBox]) -> str:
-    """The graph: boxes in columns by their longest path from a source, edges for needs. Empty if there are
-    too many boxes."""
+    """Return the graph of the jobs. Boxes are in columns by their longest path from a source, and edges show
+    dependencies. The result is empty if there are too many boxes."""
     boxes = folded(boxes) if len(boxes) >= FOLDED_FROM else boxes
     if len(boxes) > MOST_BOXES:
         return ""
@@ -342,7 +353,7 @@ def dag(boxes: Sequence[DagBox]) -> str:
 
 
 def folded(boxes: Sequence[DagBox]) -> list[DagBox]:
-    """Merge jobs of the same kind and column into one box if their names differ only at the end."""
+    """Merge jobs of the same kind and column into a single box if their names differ only at the end."""
     depth = _depths(boxes)
     keys = {box.name: (box.kind, depth[box.name], _stem(box.name)) for box in boxes}
     counts = Counter(keys.values())
@@ -357,7 +368,7 @@ def folded(boxes: Sequence[DagBox]) -> list[DagBox]:
 
 
 def _stem(name: str) -> str:
-    """The name without numbers at its end, or without its last part."""
+    """Return the name without numbers at its end, or without its last part."""
     shorter = _END.sub("", name)
     return shorter if shorter != name else name.rpartition("-")[0] or name
 
@@ -387,8 +398,8 @@ def _renamed(box: DagBox, names: Mapping[str, str]) -> DagBox:
 
 
 def _sources(boxes: Sequence[DagBox], depth: Mapping[str, int]) -> dict[Slot, list[Slot]]:
-    """All slots in the order of the boxes, with the slots of the previous column from which edges lead to
-    them."""
+    """Return all slots in the order of the boxes, each with the slots of the previous column from which
+    edges lead to it."""
     sources: dict[Slot, list[Slot]] = {}
     for box in boxes:
         own = depth[box.name]
@@ -401,7 +412,8 @@ def _sources(boxes: Sequence[DagBox], depth: Mapping[str, int]) -> dict[Slot, li
 
 
 def _ordered(sources: Mapping[Slot, Sequence[Slot]], depth: Mapping[str, int]) -> list[list[Slot]]:
-    """The slots of each column from the top. Each slot is near its sources, so that few edges cross."""
+    """Return the slots of each column, from the top to the bottom. Each slot is placed near its sources, so
+    that few edges cross."""
     columns: list[list[Slot]] = []
     place: dict[Slot, float] = {}
     for number in range(max(depth.values(), default=-1) + 1):
@@ -430,7 +442,7 @@ def _tall(column: Sequence[Slot], depth: Mapping[str, int]) -> float:
 def _places(
     columns: Sequence[Sequence[Slot]], depth: Mapping[str, int], tallest: float
 ) -> Iterator[tuple[Slot, Point]]:
-    """The upper left corner of each slot; columns are centred."""
+    """Yield the upper left corner of each slot. Columns are centred vertically."""
     for number, column in enumerate(columns):
         y = (tallest - _tall(column, depth)) / 2 + _GAP_Y / 2
         for slot in column:
@@ -439,7 +451,8 @@ def _places(
 
 
 def _edge_points(need: str, name: str, at: Mapping[Slot, Point], depth: Mapping[str, int]) -> list[Point]:
-    """The points of an edge: from the right of a box, along its lanes, to the left of the other box."""
+    """Return the points of an edge, from the right side of a box, along its lanes, to the left side of the
+    other box."""
     x, y = at[need, depth[need]]
     way = [(x + _GRAPH_WIDTH, y + _GRAPH_HEIGHT / 2)]
     for column in range(depth[need] + 1, depth[name]):
@@ -450,7 +463,7 @@ def _edge_points(need: str, name: str, at: Mapping[Slot, Point], depth: Mapping[
 
 
 def _edge(way: Sequence[Point]) -> str:
-    """The path of an edge: curves between columns, straight lines along lanes."""
+    """Return the SVG path of an edge: curves between columns, straight lines along lanes."""
     (x, y), *points = way
     path = [f"M{x},{y}"]
     for index, (x2, y2) in enumerate(points):
@@ -491,7 +504,8 @@ def _box(box: DagBox, at: Point) -> str:
 
 
 def elided(text: str, most: int) -> str:
-    """The text, without its middle if it is too long; a wide character counts twice."""
+    """Return the text, without its middle if the text is too long. A wide character counts as two
+    characters."""
     if _width(text) <= most:
         return text
     head = _first(text, (most - 1) // 2)

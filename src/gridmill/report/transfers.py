@@ -1,4 +1,4 @@
-"""Transfers of a run's jobs to and from other sites, as rows of a table."""
+"""The transfers of the jobs of a run to and from other sites, as rows of a table."""
 
 from gridmill.domain.amounts import about, show_bytes, show_seconds
 from gridmill.domain.frozen import dataclass
@@ -8,7 +8,8 @@ from gridmill.domain.views import JobView, RunView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferDirection:
-    """The transferred bytes, the share that was present already, the time, and the rate."""
+    """The transfers in one direction: the transferred bytes, the fraction that was already present, the
+    time, and the rate."""
 
     carried: str
     reused: str
@@ -26,7 +27,7 @@ class TransferLine:
 
 
 def transfer_lines(view: RunView) -> tuple[TransferLine, ...]:
-    """The transfers of jobs that ran at another site."""
+    """Return the transfers of the jobs that ran at another site."""
     pairs = ((job.job.job.name, transfers_of(job)) for job in view.jobs)
     return tuple(
         TransferLine(job=name, there=_direction(one.upload), back=_direction(one.download))
@@ -36,15 +37,15 @@ def transfer_lines(view: RunView) -> tuple[TransferLine, ...]:
 
 
 def transfers_of(job: JobView) -> AttemptTransfers | None:
-    """The sum of the transfers; None if the job ran only at this site."""
+    """Return the sum of the transfers of a job. Return None if the job ran only at this site."""
     attempts = (*job.attempts, *(attempt for part in job.parts for attempt in part.attempts))
     transfers = [attempt.transfers for attempt in attempts if attempt.transfers is not None]
     return sum(transfers[1:], transfers[0]) if transfers else None
 
 
 def in_fact(job: JobView) -> tuple[str, ...]:
-    """Return the measured time of a job in the form of a forecast, if it ran at another site or could have
-    run there."""
+    """Return the measured time of a job in the form of a forecast, if the job ran at another site or could
+    have run there."""
     carried, last = transfers_of(job), job.attempts[-1] if job.attempts else None
     if last is None or last.use is None or not (carried or job.job.job.resources):
         return ()

@@ -1,7 +1,7 @@
-"""Checks the arguments of a client's methods by their annotations before any request is sent.
+"""Checks the arguments of the methods of a client by their annotations before any request is sent.
 
-Without this, Python would take a text where several are expected, letter by letter, and fail far from the
-call.
+Without this check, Python would split a text into letters if a method takes several texts, and the error
+would appear far from the call.
 """
 
 import inspect
@@ -70,7 +70,8 @@ def _bind(
 
 @cache
 def _described(function: Callable[..., Any]) -> tuple[inspect.Signature, Mapping[str, Hint]]:
-    """The signature of a method and the types of its arguments; no types if they cannot be resolved."""
+    """Return the signature of a method and the types of its arguments. If the types cannot be resolved,
+    return none of them."""
     try:
         hints = get_type_hints(function)
     except NameError:  # an annotation names a type that only type checkers import
@@ -92,8 +93,8 @@ def _unbound(
 
 
 def _fit(function: Callable[..., Any], name: str, value: object, hint: Hint) -> object:
-    """The value in the form that the method takes: a single text becomes a tuple if several are allowed.
-    Raises InputError."""
+    """Return the argument in the form that the method takes: a single text becomes a tuple if several texts
+    are allowed. Raises InputError."""
     for one in _alternatives(hint):
         result = _fitted(value, one)
         if result is not _UNFIT:

@@ -26,15 +26,15 @@ class VersionVerbs(Connected):
         return Listing(partial(self.grid.artifacts, kind=known, name=name), limit=limit)
 
     def artifact(self, reference: str) -> Artifact:
-        """Return a version: `weather/lstm@3`, `weather/lstm@prod`, or the newest version of
-        `weather/lstm`."""
+        """Return the version with this reference, such as `weather/lstm@3` or `weather/lstm@prod`. The
+        reference `weather/lstm` returns the newest version."""
         return self.grid.artifact(reference)
 
     def load(self, reference: str) -> Version:
         """Load a version to read it: `load("weather/features@3").to_pandas()`,
         `load("weather/lstm").predict(rows)`.
 
-        It is usable after the client is closed. Raises NotFoundError.
+        The loaded version can still be used after the client is closed. Raises NotFoundError.
         """
         artifact = self.grid.artifact(reference)
         if artifact.removed:
@@ -55,15 +55,15 @@ class VersionVerbs(Connected):
         return self.grid.preview(reference, rows=rows, rejects=rejects)
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
-        """Return the differences between two versions: columns, statistics, metrics, settings, and rows by
-        `key` columns."""
+        """Return the differences between two versions: columns, statistics, metrics, settings, and rows. The
+        columns `key` identify a row."""
         return self.grid.diff(before, after, key=key)
 
     def compare(self, name: str, *versions: int | str) -> ModelComparison:
         """Compare versions of a model: `compare("weather/lstm", 2, "prod", "weather/gbdt")`.
 
-        Without versions, it compares the last five, oldest first. Raises NotFoundError; InputError if a
-        version is not a model, and for a single version.
+        If no versions are given, the method compares the last five versions, oldest first. Raises
+        NotFoundError. Raises InputError if a version is not a model, or if there is only a single version.
         """
         return self.grid.compare(name, tuple(map(str, versions)))
 
@@ -78,34 +78,34 @@ class VersionVerbs(Connected):
     ) -> Alias:
         """Set `alias` to a version of `name` (`weather/lstm`), or to the best version by a metric.
 
-        With `expected`, the alias is set only if it refers to that version now (0: if it is not set), else
-        StaleVersionError is raised: two users cannot overwrite each other's change. `best_by` is the name of
-        a metric of the version (`validation_auc`). Put `max:` or `min:` before a name whose direction is
-        unknown.
+        With `expected`, the alias is set only if it currently refers to the version with this number (0: the
+        alias is not set). Otherwise StaleVersionError is raised, so that two users cannot overwrite each
+        other's change. `best_by` is the name of a metric of the version (`validation_auc`). Put `max:` or
+        `min:` before the name of a metric if Gridmill does not know whether a higher value is better.
         """
         kept = Alias(id=f"{name}@{alias}", name=name, alias=alias, number=version, metric=best_by)
         return self.grid.set_alias(kept, expected=expected)
 
     def remove_alias(self, reference: str) -> None:
-        """Delete an alias (`weather/lstm@prod`); the version is kept."""
+        """Delete an alias (`weather/lstm@prod`). The version itself is not deleted."""
         self.grid.remove_alias(reference)
 
     def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
-        """Compare files with the hashes that were stored when their versions were made: the files of
-        `weather/lstm@3`, of all versions of `weather/lstm` or `weather`, or without a name of all versions
-        (see `VerificationResult.is_wrong`)."""
+        """Compare the files of versions with the hashes that were stored when the versions were made. The
+        reference `weather/lstm@3` selects a version, and `weather/lstm` or `weather` selects all its
+        versions. Without a reference, the method checks all versions (see `VerificationResult.is_wrong`)."""
         return self.grid.verify(reference)
 
     def backup(self, *pipelines: str, path: str | Path) -> ArchiveResult:
-        """Write pipelines, their versions with lineage, aliases, tables and models into one archive.
+        """Write pipelines, their versions with lineage, aliases, tables and models into a single archive.
 
-        The archive is written on the control node's machine. Raises ConflictError while a run may change the
-        pipelines.
+        The archive is written on the machine of the control node. Raises ConflictError while a run may
+        change the pipelines.
         """
         return self.grid.backup(pipelines, str(Path(path).absolute()))
 
     def restore(self, path: str | Path) -> ArchiveResult:
-        """Verify an archive, then restore all its pipelines in one step. Can be repeated.
+        """Verify an archive, then restore all its pipelines in one step. The call can be repeated.
 
         Raises InputError for a damaged archive, ConflictError if this grid has another pipeline with the same
         name.
@@ -113,30 +113,31 @@ class VersionVerbs(Connected):
         return self.grid.restore(str(Path(path).absolute()))
 
     def usage(self) -> tuple[DiskUsage, ...]:
-        """Return the disk space of versions, records, pods' folders and caches on the control node's
-        machine."""
+        """Return the disk space that versions, records, folders of pods and caches use on the machine of the
+        control node."""
         return self.grid.usage()
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
-        """Delete versions that their jobs do not retain, leftovers, and history older than `days`."""
+        """Delete versions that their jobs do not retain, leftover files, and history that is older than
+        `days`."""
         return self.grid.clean(days=days, dry_run=dry_run)
 
     def list_aliases(self, name: str | None = None, *, limit: int | None = None) -> Listing[Alias]:
-        """List the aliases that were set, by name."""
+        """List the aliases that were set, sorted by name."""
         return Listing(partial(self.grid.aliases, name=name), limit=limit)
 
     def remove_artifact(self, artifact: str, *, force: bool = False, dry_run: bool = False) -> RemovalPreview:
-        """Delete the files of a version (`weather/lstm@3`) or of all versions (`weather/lstm`); return the
-        deleted versions.
+        """Delete the files of a version (`weather/lstm@3`) or of all versions (`weather/lstm`), and return
+        the deleted versions.
 
-        Raises ConflictError while a run may use a version; without `force` also if an alias refers to it, or
-        if another version was made from it.
+        Raises ConflictError while a run may use a version. Without `force`, raises ConflictError also if an
+        alias refers to a version, or if another version was made from it.
         """
         return self.grid.remove_artifact(artifact, force=force, dry_run=dry_run)
 
 
 def read_artifact_kind(kind: ArtifactKind | str) -> ArtifactKind:
-    """Parse a kind of version. Raises InputError with the list of kinds."""
+    """Parse the name of a kind of version. Raises InputError with a list of the valid kinds."""
     if kind not in list(ArtifactKind):
         raise InputError(f"unknown kind {str(kind)!r}", hint=f"The kinds are {', '.join(ArtifactKind)}.")
     return ArtifactKind(kind)

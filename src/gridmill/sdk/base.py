@@ -1,4 +1,5 @@
-"""The base class of the client: a connection to a control node, and to the next one when it has ended."""
+"""The base class of the client, which connects to a control node. If the control node ends, the client
+connects to the next one."""
 
 import os
 import sys
@@ -27,16 +28,18 @@ T = TypeVar("T")
 _Ask: TypeAlias = Callable[[Callable[[Grid], Any]], Any]
 
 _TAKE_OVER_SECONDS = 15.0
-"""The time for which a client looks for the next control node after one has ended, in seconds."""
+"""The time in seconds for which a client searches for the next control node after a control node has
+ended."""
 
 _STORE_SECONDS = 60.0
-"""The time for which a client waits for a database server, in seconds: enough for a restart or a failover."""
+"""The time in seconds for which a client waits for a database server, which is enough for a restart or a
+failover."""
 _AGAIN_SECONDS = 0.2
 
 
 class _ReconnectingGrid:
-    """The use cases of the running control node. If the control node ends, the next one gets the calls that
-    were not sent yet, and the calls without an answer that can be repeated."""
+    """The use cases of the running control node. If the control node ends, the next control node gets the
+    calls that were not sent yet, and the calls without an answer that can be repeated."""
 
     def __init__(self, ask: _Ask, ask_once: _Ask) -> None:
         self._ask, self._ask_once = ask, ask_once
@@ -51,7 +54,7 @@ class _ReconnectingGrid:
 
 
 class Connected:
-    """A connection to a control node. Use it as a context manager, or call `close()`."""
+    """A connection to a control node. Use the connection as a context manager, or call `close()`."""
 
     def __init_subclass__(cls) -> None:
         """Wrap the methods of each subclass, so that their arguments are checked."""
@@ -74,21 +77,22 @@ class Connected:
 
     @property
     def reading(self) -> bool:
-        """True if there is no control node, and this process reads the records."""
+        """True if no control node is running, and this process itself reads the records."""
         return self._grid_connection.reading
 
     def close(self) -> None:
-        """Close the connection. A control node that was started for its clients ends with the last one. Can
-        be repeated."""
+        """Close the connection. A control node that was started for its clients ends when its last client
+        closes the connection. The call can be repeated."""
         self._grid_connection.close()
 
     def release(self) -> None:
-        """Declare that this client starts no more runs. A control node that ends with its clients then ends
-        idle pods earlier; the client can still read. Optional."""
+        """Declare that this client starts no more runs. A control node that ends with its clients can then
+        end idle pods earlier. The client can still read. This call is optional."""
         self._grid_connection.release()
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Wait for the end of the control node; return False if it is still running after the given time."""
+        """Wait for the end of the control node. Return False if the control node is still running after the
+        given time."""
         return self._grid_connection.wait_for_end(seconds)
 
     def __enter__(self) -> Self:
@@ -100,10 +104,10 @@ class Connected:
         self.close()
 
     def attend(self, question: Callable[[Grid], RunView], *, detached: bool = False) -> RunView:
-        """Start or continue a run, which is stopped if this client ends before the run.
+        """Start or continue a run. If this client ends before the run, the run is stopped.
 
-        The run is started once: if the control node ends before it answers, the next one checks whether the
-        run was started. With `detached`, the run continues when this client ends.
+        The run is started only once. If the control node ends before it answers, the next control node
+        checks whether the run was started. With `detached`, the run continues when this client ends.
         """
         until, again, key = time.monotonic() + _STORE_SECONDS, False, os.urandom(16).hex()
         while True:
@@ -131,8 +135,8 @@ class Connected:
         self._attends.discard(run)
 
     def _ask(self, question: Callable[[Grid], T]) -> T:
-        """Make a call. If the control node ended meanwhile, call the next one; if it lost the server of its
-        store, retry until the server is back."""
+        """Make a call. If the control node has ended, call the next control node. If the control node lost
+        the server of its store, retry until the server can be reached again."""
         until, lost = time.monotonic() + _STORE_SECONDS, 0
         while True:
             connection = self._grid_connection
@@ -150,13 +154,13 @@ class Connected:
             time.sleep(_AGAIN_SECONDS if lost > 1 else 0.0)
 
     def _ask_once(self, question: Callable[[Grid], T]) -> T:
-        """Make a call that must not be repeated: the next control node is called only if the call was not
-        sent to the ended one."""
+        """Make a call that must not be repeated. The next control node is called only if the call was not
+        sent to the control node that ended."""
         return self._ask_the_next(question, lambda asked, error: isinstance(error, UnreachedError))
 
     def _ask_again(self, question: Callable[[Grid], T]) -> T:
-        """Make a call that can be repeated: the next control node is called also if the ended one gave no
-        answer."""
+        """Make a call that can be repeated. The next control node is called also if the control node that
+        ended gave no answer."""
         return self._ask_the_next(
             question, lambda asked, error: isinstance(error, UnreachedError) or asked.has_ended()
         )
@@ -177,7 +181,8 @@ class Connected:
             self._replace(connection)
 
     def _is_current(self, dialled: OpenGrid) -> bool:
-        """True if the connection was not replaced; waits for a thread that is replacing it."""
+        """Return True if the connection was not replaced. If another thread is replacing the connection,
+        wait for it."""
         with self._turn:
             return self._grid_connection is dialled
 
@@ -202,7 +207,8 @@ class Connected:
             time.sleep(_AGAIN_SECONDS)
 
     def _connect_and_warn(self) -> OpenGrid:
-        """Warn once about settings of the control node that differ from the client's."""
+        """Connect to the control node, and warn once about settings of the control node that differ from the
+        settings of the client."""
         dialled = self._dial()
         for notice in dialled.notices:
             if notice not in self._warned:
@@ -212,5 +218,6 @@ class Connected:
 
 
 def _is_storage(error: UnavailableError) -> bool:
-    """True for a full or damaged disk. Unlike a lost server, it does not recover by itself."""
+    """Return True if the error is a full or damaged disk. A full or damaged disk does not recover by itself,
+    unlike a server that cannot be reached."""
     return isinstance(error, StorageError) and not isinstance(error, StoreLostError)

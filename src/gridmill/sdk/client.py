@@ -1,8 +1,8 @@
 """The Python client: the use cases of Gridmill as methods, on any control node.
 
-It joins the methods for schedules, projects, sites, sinks (alterations and status), advice on workers,
-backfills, and resources with their deployments. A backfill puts `from` and `to` into the pipeline file for
-each chunk.
+This class joins the methods for schedules, projects, sites, sinks (alterations and status), advice on
+workers, backfills, and resources with their deployments. A backfill sets the parameters `from` and `to` of
+the pipeline file for each chunk.
 """
 
 import os
@@ -51,11 +51,12 @@ class ScheduleVerbs(Connected):
         return Listing(self.grid.schedules, limit=limit)
 
     def stop_schedule(self, name: str) -> ScheduleView:
-        """Pause a schedule: no further run starts until `start_schedule`. Active runs continue."""
+        """Pause a schedule: it starts no further run until `start_schedule` is called. Active runs
+        continue."""
         return self.grid.pause_schedule(name)
 
     def start_schedule(self, name: str) -> ScheduleView:
-        """Resume a paused schedule from now on."""
+        """Resume a paused schedule. Runs that were due during the pause are not started."""
         return self.grid.start_schedule(name)
 
 
@@ -71,7 +72,8 @@ class ShareVerbs(Connected):
         memory: int | str | None = None,
         gpus: int | None = None,
     ) -> ProjectView:
-        """Create a project, or replace its share and quota (`memory="64GB"`; None: no limit).
+        """Create a project, or replace the share and the quota of a project (`memory="64GB"`; None means no
+        limit).
 
         Raises InputError.
         """
@@ -81,11 +83,12 @@ class ShareVerbs(Connected):
         )
 
     def list_projects(self, *, limit: int | None = None) -> Listing[ProjectView]:
-        """List projects with their current usage, by name."""
+        """List projects with their current usage, sorted by name."""
         return Listing(self.grid.projects, limit=limit)
 
     def remove_project(self, name: str) -> None:
-        """Delete a project and the record of its usage. Raises ConflictError while it has active runs."""
+        """Delete a project and the record of its usage. Raises ConflictError while the project has active
+        runs."""
         self.grid.remove_project(name)
 
 
@@ -93,17 +96,18 @@ class SiteVerbs(Connected):
     """Client methods for sites."""
 
     def add_site(self, site: Site) -> Site:
-        """Connect to a site, read its nodes, and store and return it. To add the same site again has no
-        effect.
+        """Connect to a site, read its nodes, store the site, and return it. If the same site is added again,
+        nothing changes.
 
-        Raises ConflictError if another site has that name, InputError, UnavailableError.
+        Raises ConflictError if another site has the same name, InputError, UnavailableError.
         """
         return self.grid.add_site(site)
 
     def configure_site(
         self, name: str, *, address: str | None = None, settings: Mapping[str, str] | None = None
     ) -> Site:
-        """Change the settings of a site; an empty value removes a setting. Its pods continue."""
+        """Change the settings of a site. A setting with an empty value is removed. The pods of the site
+        continue to run."""
         site: Site = find_noun(self.grid, Noun.SITE, name)
         if name == LOCAL:
             raise ConflictError(
@@ -115,20 +119,21 @@ class SiteVerbs(Connected):
         return self.grid.add_site(replace(site, address=address or site.address, settings=left), replace=True)
 
     def list_sites(self, *, limit: int | None = None) -> Listing[Site]:
-        """List sites with their nodes, by name."""
+        """List sites with their nodes, sorted by name."""
         return Listing(self.grid.sites, limit=limit)
 
     def list_nodes(self, *, limit: int | None = None) -> Listing[NodeView]:
-        """Measure the provider nodes of all sites: reserved resources, running jobs and usage. Takes about a
-        second."""
+        """Measure the provider nodes of all sites, and return their reserved resources, running jobs and
+        usage. The call takes about a second."""
         return Listing(self.grid.nodes, limit=limit)
 
     def list_farms(self, *, limit: int | None = None) -> Listing[FarmView]:
-        """List the status of farms, a few seconds old: GPUs, queue, disk, version, and the transfer rates."""
+        """List the status of farms: GPUs, queue, disk, version, and the transfer rates. The status is a few
+        seconds old."""
         return Listing(self.grid.farms, limit=limit)
 
     def remove_site(self, name: str) -> None:
-        """Delete a site without running deployments."""
+        """Delete a site that has no running deployments."""
         self.grid.remove_site(name)
 
 
@@ -136,30 +141,30 @@ class SinkVerbs(Connected):
     """Client methods for sinks."""
 
     def list_alterations(self, name: str | None = None, *, limit: int | None = None) -> Listing[Alterations]:
-        """List the alterations of one sink (`pipeline/job`) or of all sinks."""
+        """List the alterations of a single sink (`pipeline/job`) or of all sinks."""
         return Listing(partial(self.grid.alterations, name=name), limit=limit)
 
     def list_load_tasks(self, name: str | None = None, *, limit: int | None = None) -> Listing[LoadTask]:
-        """List the state of each source of one sink (`pipeline/job`) or of all sinks: rows, position, next
-        check."""
+        """List the state of each source of a single sink (`pipeline/job`) or of all sinks: rows, position,
+        next check."""
         return Listing(partial(self.grid.load_tasks, name=name), limit=limit)
 
     def add_to_sink(self, name: str, part: Constraint | Outage | str, *, metric: str = "") -> Alterations:
         """Add a constraint, an outage window, a source (its path), or with `metric` a metric (its SQL) to a
         sink.
 
-        It applies to the runs that start from now on, until it is removed.
+        The addition applies to all runs that start later, until it is removed.
         """
         return self.grid.alter_sink(name, change_of(AlterVerb.ADD, part, metric))
 
     def remove_from_sink(self, name: str, part: SinkPart | str, key: str) -> Alterations:
-        """Remove a part of a sink by its key: the path of a source, the reason of a constraint, the name of a
-        metric, or the start of an outage window."""
+        """Remove a part of a sink. `key` identifies the part: the path of a source, the reason of a
+        constraint, the name of a metric, or the start of an outage window."""
         return self.grid.alter_sink(name, SinkChange(verb=AlterVerb.REMOVE, part=SinkPart(part), key=key))
 
 
 def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = "") -> SinkChange:
-    """The change that adds or removes a part of a sink."""
+    """Return the change that adds or removes a part of a sink."""
     match part:
         case Constraint():
             part.check()
@@ -175,10 +180,10 @@ def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = ""
 
 
 _FIRST = Probe(workers=1, share=0.05)
-"""The share of the data for the first probe of a job that never ran; its result sets the size of the
-second."""
+"""The fraction of the data for the first probe of a job that never ran. The result of this probe determines
+the size of the second probe."""
 _MOST = 3
-"""The largest number of probes for one advice."""
+"""The largest number of probes for a single advice."""
 
 
 class AdviceVerbs(RunVerbs):
@@ -187,11 +192,12 @@ class AdviceVerbs(RunVerbs):
     def advise(
         self, job: str, *, probe: bool = False, on_probe: Callable[[int, float], None] | None = None
     ) -> Advice:
-        """Recommend a number of workers for `pipeline/job`; with `probe` after at most three probe runs.
+        """Recommend a number of workers for `pipeline/job`. With `probe`, the method first makes at most
+        three probe runs.
 
-        A probe runs the job on a part of its data and stores only measurements. Before each probe, `on_probe`
-        is called with the number of workers and the share of the data.
-        Raises NotFoundError, ConflictError if nothing was measured, InputError, JobError if a probe failed.
+        A probe runs the job on a fraction of its data and stores only measurements. Before each probe,
+        `on_probe` is called with the number of workers and the fraction of the data. Raises NotFoundError,
+        ConflictError if nothing was measured, InputError, JobError if a probe failed.
         """
         if probe:
             for _ in range(_MOST):
@@ -235,17 +241,19 @@ class BackfillVerbs(Connected):
         set: Mapping[str, Any] | None = None,
         force: bool = False,
     ) -> BackfillView:
-        """Start a backfill: run a pipeline (a file, or the name of a known pipeline) for each chunk of a
-        range of time, and return at once.
+        """Start a backfill and return immediately. A backfill runs a pipeline (a file, or the name of a
+        known pipeline) for each chunk of a time range.
 
-        `begins` and `ends` (exclusive) are ISO 8601 texts, without an offset in the time zone `zone`. `every`
-        is the length of a chunk ("7d", "1mo", or seconds; default: the whole range). At most `parallel`
-        chunks run at once. Whole days and months follow the calendar of `zone`.
+        `begins` and `ends` (exclusive) are ISO 8601 texts. If a text has no offset, it is in the time zone
+        `zone`. `every` is the length of a chunk ("7d", "1mo", or seconds). The default is the complete
+        range. At most `parallel` chunks run at the same time. Chunks of complete days and months follow the
+        calendar of `zone`.
 
-        The pipeline declares the parameters `from` and `to`, or uses `${due}`. A name stands for the pipeline
-        as it was applied last, even if its file changed. Succeeded chunks run again only with `force`, failed
-        chunks always. Needs `gridmill up`. Raises PipelineError, InputError, ConflictError, NotFoundError,
-        UnavailableError.
+        The pipeline must declare the parameters `from` and `to`, or use `${due}`. If `pipeline` is a name,
+        the backfill uses the pipeline as it was applied last, even if its file has changed since then.
+        Chunks that succeeded are run again only with `force`. Chunks that failed are always run again.
+        Backfills need a running `gridmill up`. Raises PipelineError, InputError, ConflictError,
+        NotFoundError, UnavailableError.
         """
         declared = None if is_name(pipeline) else _with_bounds(Path(pipeline), set)
         name = str(pipeline) if declared is None else declared.name
@@ -279,7 +287,7 @@ class BackfillVerbs(Connected):
         return self._ask(lambda grid: grid.start_backfill(replace(grid.backfill(name).backfill, force=False)))
 
     def stop_backfill(self, name: str) -> BackfillView:
-        """Stop a backfill: start no further chunk. Active runs continue."""
+        """Stop a backfill, so that it starts no further chunk. Active runs continue."""
         return self._ask(lambda grid: grid.stop_backfill(name))
 
     def list_backfills(self, *, limit: int | None = None) -> Listing[BackfillView]:
@@ -288,7 +296,8 @@ class BackfillVerbs(Connected):
 
 
 def _with_bounds(file: Path, values: Mapping[str, Any] | None) -> Pipeline:
-    """The pipeline that the file declares. Raises PipelineError if it takes no range."""
+    """Return the pipeline that the file declares. Raises PipelineError if the pipeline has no parameters for
+    a time range."""
     declared = read_project(file, values, awaiting=True)
     check_bounds(declared, str(file))
     return declared
@@ -320,11 +329,12 @@ class ResourceVerbs(Connected):
         settings: Mapping[str, str] | None = None,
         staging: Staging | str | None = None,
     ) -> tuple[Resource, Sizing]:
-        """Create or replace a resource; return it with the chosen size and the reason.
+        """Create or replace a resource. Return the resource with the chosen size and the reason for this
+        size.
 
         Sizes are texts or plain numbers (bytes, seconds): `rows="1M"`, `memory="4GiB"`, `keep="10m"`.
-        `settings` depend on the kind of the site, and override the site's settings: `{"partition": "gpu"}`.
-        `staging` selects how data is transferred to a cluster. Raises InputError, CapacityError.
+        `settings` depend on the kind of the site, and override the settings of the site: `{"partition":
+        "gpu"}`. `staging` selects how data is transferred to a farm. Raises InputError, CapacityError.
         """
         sizes = {"rows": rows, "columns": columns, "cpus": cpus, "memory": memory, "gpus": gpus}
         others = {"workers": workers, "keep": keep, "jobs": jobs, "settings": settings, "staging": staging}
@@ -333,7 +343,8 @@ class ResourceVerbs(Connected):
         )
 
     def alter_resource(self, name: str, **changes: Any) -> tuple[Resource, Sizing]:  # noqa: ANN401
-        """Change the given fields of a resource, which have the names of `configure_resource`'s arguments."""
+        """Change only the given fields of a resource. The fields have the names of the arguments of
+        `configure_resource`."""
         current: Resource = find_noun(self.grid, Noun.RESOURCE, name)
         if current.default:
             raise ConflictError(
@@ -351,18 +362,19 @@ class ResourceVerbs(Connected):
         return Listing(self.grid.resources, limit=limit)
 
     def list_deployments(self, *, limit: int | None = None) -> Listing[Deployment]:
-        """List deployments that have not ended."""
+        """List the deployments that have not ended."""
         return Listing(self.grid.deployments, limit=limit)
 
 
 def make_resource(fields: Mapping[str, object]) -> Resource:
-    """The resource with these fields, which have the names of pipeline files. Raises PipelineError."""
+    """Return a resource with these fields, which have the same names as in pipeline files. Raises
+    PipelineError."""
     made: Resource = _construct().construct(Resource, (), fields)
     return made
 
 
 def _construct() -> Any:  # noqa: ANN401  a module
-    """Import the constructor of records when it is used first."""
+    """Import the constructor of records when it is first used."""
     from gridmill.declarations import construct  # this import loads YAML and Pydantic
 
     return construct
@@ -377,12 +389,13 @@ def connect(
     embed: bool = True,
     reading: bool = False,
 ) -> "Client":
-    """Connect to the running control node of `home` (default: GRIDMILL_HOME), or to the one at `url`.
+    """Connect to the running control node of `home` (default: GRIDMILL_HOME), or to the control node at
+    `url`.
 
-    If no control node is running, the client starts one (unless `embed` is false): a separate process, which
-    all clients of the home share, and which ends with the last of them. With `reading`, the client reads the
-    records instead, and starts and changes nothing.
-    Raises UnavailableError, HomeInUseError, StorageError.
+    If no control node is running, the client starts one, unless `embed` is false. This control node is a
+    separate process, which all clients of the home share, and which ends with the last client. With
+    `reading`, the client only reads the records: it starts no control node and changes nothing. Raises
+    UnavailableError, HomeInUseError, StorageError.
     """
     settings = home_settings(home)
     attends = set[str]()
@@ -395,10 +408,11 @@ def connect(
 def load(
     reference: str, *, home: str | Path | None = None, url: str | None = None, token: str | None = None
 ) -> Version:
-    """Load a version to read it: `load("weather/features").to_pandas()`. No control node is needed.
+    """Load a version to read it: `load("weather/features").to_pandas()`. The function `load` needs no
+    control node.
 
-    `reference` is `pipeline/job` for the latest version, `pipeline/job@3`, or `pipeline/job@prod`. The call
-    starts and changes nothing. Raises NotFoundError, UnavailableError.
+    `reference` is `pipeline/job` for the latest version, `pipeline/job@3`, or `pipeline/job@prod`. The
+    function starts no process and changes nothing. Raises NotFoundError, UnavailableError.
     """
     with connect(home, url, token, reading=True) as client:
         return client.load(reference)
@@ -430,16 +444,18 @@ _RENAMED = {"export_project": "backup", "import_project": "restore"}
 
 
 class RenamedError(InputError, AttributeError):
-    """The error for the former name of a method. It is an AttributeError, so `hasattr` returns False."""
+    """The error that is raised if a program uses the former name of a method. The class is derived from
+    AttributeError, so that `hasattr` returns False for the former name."""
 
 
 class Client(
     AdviceVerbs, ResourceVerbs, SiteVerbs, ScheduleVerbs, BackfillVerbs, VersionVerbs, SinkVerbs, ShareVerbs
 ):
-    """The Python client. Use it as a context manager, or call `close()`. Methods raise only GridmillErrors.
+    """The Python client. Use the client as a context manager, or call `close()`. Methods raise only
+    GridmillErrors.
 
-    `grid` has the plain use cases (gridmill.ports.grid). Methods that take a run accept the name of a
-    pipeline for its newest run.
+    `grid` contains the plain use cases (gridmill.ports.grid). Methods that take a run also accept the name
+    of a pipeline, which selects its newest run.
     """
 
     if not TYPE_CHECKING:  # type checkers must not see this method, or they would accept every name
@@ -454,14 +470,14 @@ class Client(
         return self.grid.control()
 
     def show(self, noun: Noun | str, name: str = "") -> Any:  # noqa: ANN401  its class follows from `noun`
-        """Return one record: `show("model", "weather/lstm")`, `show("job", "weather-1/train")`."""
+        """Return a single record: `show("model", "weather/lstm")`, `show("job", "weather-1/train")`."""
         return find_noun(self.grid, read_noun(noun), name)
 
     def list_pipelines(self, *, limit: int | None = None) -> Listing[Pipeline]:
-        """List pipelines by name, as they were applied last, or if they were never applied, as they were run
-        last."""
+        """List pipelines by name. A pipeline is returned as it was applied last, or as it was run last if it
+        was never applied."""
         return Listing(self.grid.pipelines, limit=limit)
 
     def remove_pipeline(self, name: str) -> None:
-        """Delete a pipeline; its runs and versions are kept."""
+        """Delete a pipeline. Its runs and versions are not deleted."""
         self.grid.remove_pipeline(name)

@@ -1,8 +1,8 @@
-"""HTTP/1.1 to a control node over TCP, with the standard library.
+"""An HTTP/1.1 client for a control node over TCP, written with the standard library.
 
-Importing a full HTTP client would take longer than a command takes. This client implements only the part
-that a control node uses: requests with a body of known length, persistent connections, no redirects and no
-proxies.
+The import of a full HTTP client would take longer than a complete command. This client implements only the
+functions that a control node needs: requests with a body of known length, persistent connections, no
+redirects and no proxies.
 """
 
 import select
@@ -28,7 +28,7 @@ _LATE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """The answer to a request."""
+    """The answer to an HTTP request."""
 
     status: int
     body: bytes
@@ -36,22 +36,22 @@ class HttpAnswer:
 
 @dataclass(slots=True, kw_only=True)
 class Connections:
-    """Persistent connections to one control node; safe for several threads.
+    """Persistent connections to a control node, which several threads can use.
 
-    `where` names the control node in errors.
+    `where` is the name of the control node in error messages.
     """
 
     make: Callable[[], HTTPConnection]
     where: str
     headers: Mapping[str, str] = field(default_factory=dict)
     pid: int = 0
-    """The process id of the control node, if it is known and runs on this machine."""
+    """The process id of the control node, if it is known and the control node runs on this machine."""
     _idle: list[HTTPConnection] = field(default_factory=list)
 
     def request(
         self, method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> HttpAnswer:
-        """Send a request and wait for the whole answer. Raises UnavailableError if there is none."""
+        """Send a request and wait for the complete answer. Raises UnavailableError if there is no answer."""
         all_headers = {**self.headers, **(headers or {})}
         ask = partial(self._ask, method=method, target=target, body=body, headers=all_headers)
         try:
@@ -64,10 +64,10 @@ class Connections:
     def _request(
         self, ask: Callable[[HTTPConnection], HttpAnswer], *, repeatable: bool
     ) -> tuple[HTTPConnection, HttpAnswer]:
-        """Return the answer and its connection.
+        """Return the answer to a request, and the connection over which it was received.
 
-        The other end may close a persistent connection at the moment when it is used again. In this case a
-        request that can be repeated is sent a second time.
+        The control node may close a persistent connection at the moment when this client uses it again. In
+        this case a request that can be repeated is sent a second time.
         """
         kept = self._kept()
         if kept is not None:
@@ -98,8 +98,8 @@ class Connections:
         body: bytes | None,
         headers: Mapping[str, str],
     ) -> HttpAnswer:
-        """Send a request and wait for the whole answer. If that fails, close the connection, so that the rest
-        of this answer is not read as the next one."""
+        """Send a request and wait for the complete answer. If the request fails, close the connection, so
+        that the remaining bytes of the answer are not read as the next answer."""
         try:
             connection.request(method, target, body, headers)
             wait_for_answer(connection.sock, self.pid, self.where, answers=self._answers)
@@ -110,7 +110,7 @@ class Connections:
             raise
 
     def _answers(self) -> bool:
-        """True if the control node answers another request."""
+        """Return True if the control node answers another request."""
         probe = self.make()
         probe.timeout = PROBE_SECONDS
         try:
@@ -125,7 +125,7 @@ class Connections:
         return f"the control node at {self.where} does not answer ({type(error).__name__})"
 
     def _kept(self) -> HTTPConnection | None:
-        """A persistent connection that the other end has not closed; None if there is none."""
+        """Return a persistent connection that the control node has not closed, or None if there is none."""
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -147,7 +147,7 @@ def _is_late(error: Exception) -> bool:
 
 
 def tcp_connections(url: str, token: str | None, pid: int = 0) -> Connections:
-    """Connect to the control node at `http://HOST:PORT`, whose process is `pid`. Raises InputError for an
+    """Connect to the control node at `http://HOST:PORT`, whose process id is `pid`. Raises InputError for an
     invalid address."""
     try:
         parts = urlsplit(url)

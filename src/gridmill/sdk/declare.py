@@ -15,23 +15,24 @@ Size: TypeAlias = str | int
 Count: TypeAlias = str | int
 """A count: `"1M"`, or a number."""
 Text: TypeAlias = str | int | float | bool | PathLike[str]
-"""Text, or a value that is written as text."""
+"""A text, or a value that is written as text in a pipeline file."""
 Given: TypeAlias = Mapping[str, Any]
-"""A record in the form of a pipeline file: a mapping."""
+"""A record as it is written in a pipeline file, as a mapping."""
 Several: TypeAlias = T | Sequence[T]
-"""A single value, or several."""
+"""A single value, or several values."""
 ByName: TypeAlias = T | Sequence[T] | Mapping[str, T | Given]
-"""Named records: a single one, several, or a mapping by name."""
+"""Named records: a single record, several records, or a mapping by name."""
 
 
 class Declaring(type):
-    """The metaclass of declaring classes: a call takes the fields of a pipeline file and returns the record
-    of the base class."""
+    """The metaclass of the classes that declare records: a call takes the fields of a pipeline file and
+    returns the record of the base class."""
 
     if not TYPE_CHECKING:  # type checkers must see the __init__ of each class instead
 
         def __call__(cls, *given: object, **named: object) -> object:
-            """Return the record. Raises PipelineError with the messages for pipeline files."""
+            """Return the record with these fields. Raises PipelineError with the same messages as for
+            pipeline files."""
             from gridmill.declarations.construct import construct  # this import loads YAML and Pydantic
 
             return construct(cls.__base__, given, named)

@@ -1,7 +1,8 @@
 """Classes with which Python programs declare the records of pipeline files.
 
-Each class takes the fields of pipeline files by name; a call returns the record of the same name in
-`gridmill.domain`. `docs/generate.py` writes `declared.pyi`, which has the fields with their types.
+Each class takes the fields of pipeline files by name. A call of the class returns the record with the same
+name in `gridmill.domain`. `docs/generate.py` writes `declared.pyi`, which contains the fields with their
+types.
 """
 
 from gridmill.domain.command import CommandSpec

@@ -1,4 +1,5 @@
-"""Finds a control node: the one that runs for a home, the one at an address, or a new one."""
+"""Finds a control node: the running control node of a home, the control node at an address, or a new control
+node."""
 
 import json
 import sys
@@ -22,40 +23,42 @@ from gridmill.storage.home import make_home
 from gridmill.version import __version__
 
 _TURN_SECONDS = 120.0
-"""The time for which this process waits for another one that starts a control node, in seconds."""
+"""The time in seconds for which this process waits while another process starts a control node."""
 _STARTS = 3
-"""The number of attempts to start a control node, if it does not answer or is killed at once."""
+"""The number of attempts to start a control node, if it does not answer or is killed immediately."""
 _LOOK_SECONDS = 0.02
 _COMMAND_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenGrid:
-    """An open grid and the function that closes it. If `reading` is true, there is no control node, and this
-    process reads the records."""
+    """An open connection to a control node, and the function that closes it. If `reading` is true, no
+    control node is running, and this process itself reads the records."""
 
     grid: Grid
     close: Callable[[], None]
     reading: bool = False
     release: Callable[[], None] = lambda: None
-    """Declares that this client starts no more runs, so that a control node that ends with its clients may
-    end idle pods."""
+    """A function that declares that this client starts no more runs, so that a control node that ends with
+    its clients may end idle pods."""
     starting: Callable[[bool, str, bool], Grid] | None = None
-    """Returns the same grid for the start of one run. The arguments: whether the run ends with this client,
-    the client's key for the run, and whether an earlier request got no answer. None: the start cannot be
-    repeated."""
+    """A function that returns a connection to the same control node for starting a single run. Its arguments
+    are whether the run ends with this client, the client's key for the run, and whether an earlier request
+    got no answer. If this field is None, the start cannot be repeated."""
     attend: Callable[[str], None] = lambda run: None
-    """Ties a run to this client: the run ends with the client."""
+    """A function that ties a run to this client, so that the run ends with the client."""
     has_ended: Callable[[], bool] = lambda: False
-    """After a failed call: True if the control node has ended, so that the client looks for the next one."""
+    """A function that is called after a failed call. It returns True if the control node has ended, so that
+    the client searches for the next control node."""
     wait_for_end: Callable[[float], bool] = lambda seconds: False
-    """Waits for the end of the control node, at most the given seconds; returns whether it has ended."""
+    """A function that waits for the end of the control node, at most the given number of seconds, and
+    returns whether it has ended."""
     notices: tuple[str, ...] = ()
-    """Texts about settings of the control node that differ from the client's."""
+    """Texts about settings of the control node that differ from the settings of the client."""
 
 
 def home_settings(home: str | Path | None) -> Settings:
-    """The settings from the environment, with another home if one is given. Raises InputError."""
+    """Return the settings from the environment, with another home if `home` is given. Raises InputError."""
     settings = read_settings()
     if home is None:
         return settings
@@ -69,10 +72,11 @@ def open_home(
 ) -> OpenGrid:
     """Open the running control node of the home.
 
-    If there is none, start a control node that ends with its last client; with `reading`, open only the
-    records. `attends` are runs for which this client waits. If a control node owns the home and does not
-    answer, it may be starting or ending, so this function waits for it. Raises UnavailableError if none is
-    running and `embed` is false, HomeInUseError if a control node neither ends nor answers.
+    If no control node is running, start a control node that ends with its last client. With `reading`, open
+    only the records instead. `attends` are the runs for which this client waits. If a control node owns the
+    home and does not answer, it may be starting or ending, so this function waits for it. Raises
+    UnavailableError if no control node is running and `embed` is false, HomeInUseError if a control node
+    neither ends nor answers.
     """
     link = _answering(settings, attends)
     if link is not None:
@@ -88,7 +92,7 @@ def open_home(
 
 
 def answers(settings: Settings) -> ClientLink | None:
-    """The running control node of the home; None if none answers."""
+    """Return a connection to the running control node of the home, or None if no control node answers."""
     return _answering(settings, ())
 
 
@@ -126,13 +130,13 @@ def _hello(settings: Settings, attends: Collection[str]) -> Hello:
 
 
 def _warn(message: str) -> None:
-    """Print a warning of the control node to this client."""
+    """Print a warning of the control node for the user of this client."""
     print(f"gridmill: {message}", file=sys.stderr)
 
 
 def _started(settings: Settings, attends: Collection[str]) -> ClientLink:
-    """Return a link to a control node that this process starts. If another process is starting one, wait for
-    it."""
+    """Return a connection to a control node that this process starts. If another process is already starting
+    a control node, wait for that control node."""
     if not settings.store:
         check_home(settings.home)
     make_home(settings.home)
@@ -161,7 +165,8 @@ def _started(settings: Settings, attends: Collection[str]) -> ClientLink:
 
 
 def _start(settings: Settings, attends: Collection[str]) -> ClientLink | None:
-    """Start a control node and connect to it; None if it was killed or ended before."""
+    """Start a control node and connect to it. Return None if the control node was killed or ended before it
+    answered."""
     starter = start_node(settings)
     if starter is None:
         return None
@@ -170,7 +175,7 @@ def _start(settings: Settings, attends: Collection[str]) -> ClientLink | None:
 
 
 def open_url(url: str, token: str | None, settings: Settings) -> OpenGrid:
-    """Connect to the control node at `http://HOST:PORT`; the default token is that of the home."""
+    """Connect to the control node at `http://HOST:PORT`. The default token is the token of the home."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"{url!r} is not an address of a control node", hint="Write http://127.0.0.1:8700.")
     # this import loads OpenSSL, which connections to a home do not need
@@ -183,13 +188,14 @@ def open_url(url: str, token: str | None, settings: Settings) -> OpenGrid:
 
 
 def read_token(home: Path) -> str | None:
-    """The token that `gridmill up` wrote into the home; None if there is none."""
+    """Return the token that `gridmill up` wrote into the home, or None if there is no token."""
     token = _announced(home).get("token")
     return token if isinstance(token, str) else None
 
 
 def _announced(home: Path) -> dict[str, object]:
-    """The content of the file that `gridmill up` wrote into the home; empty if there is no file."""
+    """Return the content of the file that `gridmill up` wrote into the home. The result is empty if there is
+    no file."""
     try:
         body = json.loads((home / "control.json").read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Starts a control node as a separate process, which lives as long as it has clients."""
+"""Starts a control node as a separate process, which runs as long as it has clients."""
 
 import os
 import socket
@@ -13,19 +13,20 @@ from gridmill.rpc.protocol import receive_frame
 from gridmill.settings import Settings, as_variables, whole_environment
 
 LOG = "control.log"
-"""File in the home: the log of control nodes that commands started."""
+"""The file in the home with the log of control nodes that commands started."""
 _LOG_BYTES = 2**20
 _START_SECONDS = 90.0
-"""Time limit for the start, in seconds: imports, opening the store, and up to 15 s for another control node
-to end."""
+"""The time limit in seconds for the start of a control node: it covers imports, opening the store, and up to
+15 s for another control node to end."""
 
 
 def start_node(settings: Settings) -> socket.socket | None:
-    """Start a control node and wait until it answers. The caller closes the returned object once it is a
-    client. Returns None if the process was killed before it answered, or failed without a message.
+    """Start a control node and wait until it answers. The caller closes the returned socket after it has
+    connected as a client. Returns None if the process was killed before it answered, or failed without a
+    message.
 
-    The process has this process's environment and no terminal; signals of this terminal do not reach it.
-    Raises the error of a failed start: HomeInUseError, StoreInUseError, StorageError, InputError.
+    The new process has the environment of this process and no terminal, so signals of this terminal do not
+    reach it. Raises the error of a failed start: HomeInUseError, StoreInUseError, StorageError, InputError.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -63,7 +64,8 @@ def _spawn(settings: Settings, starter: socket.socket) -> "subprocess.Popen[byte
 
 
 def _log(home: Path) -> IO[bytes]:
-    """Open the log, which only the user can read. A long log is first renamed, over an older renamed one."""
+    """Open the log, which only the user can read. If the log is long, it is first renamed and replaces an
+    older renamed log."""
     path = home / LOG
     try:
         if path.exists() and path.stat().st_size > _LOG_BYTES:

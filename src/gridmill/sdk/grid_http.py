@@ -1,4 +1,5 @@
-"""The Grid over HTTP: each use case is the request of its row in the table of use cases."""
+"""Calls the use cases of a control node over HTTP. The table of use cases defines the request of each use
+case."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,17 +14,18 @@ from gridmill.ports.usecases import USE_CASES
 from gridmill.sdk.connection import Connections, HttpAnswer, tcp_connections
 
 WAIT_SECONDS = 30.0
-"""The longest wait in a request, in seconds: less than the timeout of the connection."""
+"""The longest time in seconds that a request may wait. It is less than the timeout of the connection."""
 
 
 def over_tcp(url: str, token: str | None, pid: int = 0) -> "HttpGrid":
-    """Connect to the control node at `http://HOST:PORT`, whose process is `pid` (0: unknown). Raises
-    InputError for an invalid address."""
+    """Connect to the control node at `http://HOST:PORT`, whose process id is `pid` (0 if it is unknown).
+    Raises InputError for an invalid address."""
     return HttpGrid(tcp_connections(url, token, pid))
 
 
 class HttpGrid:
-    """A Grid (gridmill.ports.grid) that a control node serves: each use case of the table is a method."""
+    """The Grid interface (gridmill.ports.grid) of a control node over HTTP: each use case of the table is a
+    method."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -64,21 +66,23 @@ class HttpGrid:
 
 
 def quoted(name: str) -> str:
-    """Quote a name for a path. "." and ".." are refused, as HTTP clients would remove them from the path."""
+    """Quote a name so that it can be a part of the path of a URL. The names "." and ".." are refused,
+    because HTTP clients would remove them from the path."""
     if name.strip("./") == "":
         raise InputError(f"{name!r} is not a valid name")
     return quote(name, safe="/@") if "/" in name else quote(name, safe="@")
 
 
 def _query(asked: Mapping[str, Any]) -> str:
-    """The query of a request: without arguments that are None, and with `true` and `false` as in JSON."""
+    """Return the query string of a request. Arguments that are None are left out, and truth values are
+    written as `true` and `false`."""
     given = {name: value for name, value in asked.items() if value is not None}
     worded = {name: str(one).lower() if isinstance(one, bool) else one for name, one in given.items()}
     return f"?{urlencode(worded, doseq=True)}" if worded else ""
 
 
 def _body(row: UseCase, arguments: Mapping[str, Any]) -> tuple[bytes | None, Mapping[str, str]]:
-    """The body, and the header with its type."""
+    """Return the body of a request, and the header with the type of the body."""
     if not row.body:
         return None, {}
     parts = {name: arguments[name] for name in row.body if name in arguments}
@@ -89,8 +93,8 @@ def _body(row: UseCase, arguments: Mapping[str, Any]) -> tuple[bytes | None, Map
 
 
 def _read(row: UseCase, answer: bytes) -> Any:  # noqa: ANN401  as the row says
-    """Decode the answer into the result of the use case. Text is sent unchanged, a truth value as the only
-    field of an object."""
+    """Decode the answer into the result of the use case. The control node sends text unchanged, and a truth
+    value as the only field of an object."""
     gives: Hint = row.gives
     if gives is NoneType:
         return None

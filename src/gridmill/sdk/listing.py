@@ -1,4 +1,4 @@
-"""A list of the control node as a sequence that is read page by page."""
+"""A list of the control node, as a Python sequence that is read page by page."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar, overload
@@ -10,18 +10,20 @@ T = TypeVar("T")
 
 
 class Lists(Protocol[T]):
-    """A use case that returns pages, with its other arguments bound."""
+    """A use case that returns pages. All of its other arguments are already set."""
 
     def __call__(self, *, limit: int, cursor: str | None) -> Page[T]:
-        """Return the page at the cursor."""
+        """Return the page that begins at the cursor."""
 
 
 class Listing(Sequence[T]):
-    """A list, or its first `limit` items. It equals any sequence of the same items.
+    """A list of the control node, or its first `limit` items. The list equals any sequence of the same
+    items.
 
-    The first page is read at once, each further page when one of its items is used, so the client must be
-    open until then; `tuple(...)` reads all pages. An item that exists the whole time is in the list exactly
-    once; an item that is created or deleted meanwhile may be in it.
+    The first page is read immediately, and each further page is read when one of its items is used.
+    Therefore the client must be open until all needed pages are read. `tuple(...)` reads all pages. An item
+    that exists the whole time is in the list exactly once. An item that is created or deleted while the list
+    is read may be in the list.
     """
 
     def __init__(self, read: Lists[T], *, limit: int | None = None) -> None:
@@ -42,7 +44,7 @@ class Listing(Sequence[T]):
         self._complete = self._cursor is None or len(self._items) == self._limit
 
     def _reach(self, count: int | None) -> None:
-        """Read pages until the list has the given number of items; None: all pages."""
+        """Read pages until the list has the given number of items. If the number is None, read all pages."""
         while not self._complete and (count is None or len(self._items) < count):
             self._read_page()
 

@@ -1,4 +1,5 @@
-"""A version loaded into a program: its rows as data frames, its model as a function, its files."""
+"""A version that is loaded into a program: its rows as data frames, its model as a function, and its
+files."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 FORMATS = ("csv", "parquet", "jsonl", "onnx")
-"""The file formats of `write`; the extension of the file's name selects one."""
+"""The file formats of `write`, by the extension of the file name."""
 BATCH_ROWS = 65_536
 GRAPH = "model.onnx"
 
@@ -27,8 +28,9 @@ GRAPH = "model.onnx"
 class Version:
     """A version of a sink, dataset, prediction, model or command, read from its files.
 
-    It needs no control node, and does not change when newer versions are made. Tables have `to_arrow`,
-    `to_pandas`, `to_polars` and `to_batches`; models have `predict`; all have `path` and `files`.
+    A loaded version needs no control node, and does not change when newer versions are made. Tables have the
+    methods `to_arrow`, `to_pandas`, `to_polars` and `to_batches`. Models have the method `predict`. All
+    versions have `path` and `files`.
     """
 
     artifact: Artifact
@@ -59,9 +61,10 @@ class Version:
 
     @property
     def path(self) -> Path:
-        """The folder with the version's files. For a sink it is the Delta table, which has all versions.
+        """The folder with the files of the version. For a sink, this folder is the Delta table, which
+        contains all versions.
 
-        Raises StorageError if the files are deleted, UnavailableError if they are on another machine.
+        Raises StorageError if the files were deleted, UnavailableError if they are on another machine.
         """
         output, root = self.artifact.output, Path(self.root)
         if not output.uri:
@@ -85,15 +88,15 @@ class Version:
         return path
 
     def files(self) -> tuple[Path, ...]:
-        """The paths of the version's files, by name."""
+        """The paths of the files of the version, sorted by name."""
         paths = _plugged("files")(Path(self.root), self.artifact.output) if self.path else ()
         return tuple(self.path / name for name in paths)
 
     def to_arrow(
         self, *, columns: Sequence[str] | str | None = None, split: str | None = None
     ) -> "pyarrow.Table":
-        """Return the rows as an Arrow table; with `columns` only these columns, with `split` only the rows of
-        a dataset's split (`train`, `validation` or `test`).
+        """Return the rows as an Arrow table. With `columns`, the table has only these columns. With `split`,
+        it has only the rows of this split of a dataset (`train`, `validation` or `test`).
 
         Raises InputError for unknown columns and splits, StorageError.
         """
@@ -126,11 +129,13 @@ class Version:
         return library.from_arrow(self.to_arrow(columns=columns, split=split))
 
     def predict(self, rows: Any, *, trust: bool = False) -> Any:  # noqa: ANN401  the form of `rows`
-        """Predict for `rows`, which have the model's columns by name: a pandas or polars data frame, an Arrow
-        table, or a list of dicts. The result has the same type, and the columns of a prediction job.
+        """Return predictions for `rows`, in which columns are found by name. `rows` is a pandas or polars
+        data frame, an Arrow table, or a list of dicts. The result has the type of `rows`, and the columns of
+        a prediction job.
 
-        A model of sequences needs the entity and the time of each row, and the rows before it. `trust` allows
-        a model that predicts with its own code. Raises InputError, DataError.
+        If the model needs sequences, `rows` must contain the entity and the time of each row, and the
+        earlier rows of the entity. `trust` allows a model that predicts with its own code. Raises
+        InputError, DataError.
         """
         self._need((ArtifactKind.MODEL,), "a model")
         table, back = _plugged("as arrow")(rows), _plugged("in form of")(rows)
@@ -145,10 +150,11 @@ class Version:
         split: str | None = None,
         replace: bool = False,
     ) -> int:
-        """Write the rows to a file (`.csv`, `.parquet`, `.jsonl`), or a model's graph (`.onnx`); return the
-        number of rows. The file is written completely or not at all; with `replace` it may exist already.
+        """Write the rows to a file (`.csv`, `.parquet`, `.jsonl`), or write the graph of a model (`.onnx`).
+        Return the number of rows. The file is written completely or not at all. With `replace`, an existing
+        file is replaced.
 
-        Raises InputError for a format that does not fit the version.
+        Raises InputError for a file format that does not fit the version.
         """
         form = _format(to, format)
         write = (
@@ -199,8 +205,8 @@ def _a(kind: ArtifactKind) -> str:
 
 
 def _plugged(name: str) -> Callable[..., Any]:
-    """Import a function that reads data or models when it is used first. Raises InputError if a library is
-    missing."""
+    """Import a function that reads data or models when it is first used. Raises InputError if a library is
+    not installed."""
     try:
         return find("versions", name)
     except ImportError as error:
@@ -244,7 +250,7 @@ def _format(to: str | Path | IO[bytes], format: str | None) -> str:
 
 
 def _graph(folder: Path, name: str) -> bytes:
-    """The ONNX graph of the model, with the names of its columns in the metadata."""
+    """Return the ONNX graph of the model, with the names of its columns in the metadata."""
     path, card = folder / GRAPH, _plugged("card")(folder)
     if not path.is_file():
         why = (
@@ -261,7 +267,8 @@ def _graph(folder: Path, name: str) -> bytes:
 
 
 def _whole(path: Path, write: Callable[[IO[bytes]], int], replace: bool) -> int:
-    """Write a temporary file and rename it; write into a pipe or a device directly. Raises InputError."""
+    """Write a temporary file and rename it to `path`. If `path` is a pipe or a device, write to it directly.
+    Raises InputError."""
     try:
         if path.exists() and not path.is_file():
             with path.open("wb") as stream:

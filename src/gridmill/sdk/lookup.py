@@ -1,4 +1,4 @@
-"""Finds records by name, as `show`, `list` and `remove` take them."""
+"""Finds records by name for the commands `show`, `list` and `remove`."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -17,7 +17,7 @@ _LATEST = 20
 
 
 class Noun(StrEnum):
-    """The kinds of records that can be shown."""
+    """The kinds of records that `gridmill show` can print."""
 
     RUN = "run"
     JOB = "job"
@@ -56,14 +56,14 @@ LISTED: Mapping[Noun, Callable[[Grid], Lists[Any]]] = {
     Noun.ARTIFACT: lambda grid: grid.artifacts,
     Noun.ALIAS: lambda grid: grid.aliases,
 }
-"""The use case that lists each kind of record."""
+"""The use case that lists records of each kind."""
 
 ARTIFACTS = frozenset({Noun.SINK, Noun.DATASET, Noun.MODEL, Noun.PREDICTION, Noun.FILES, Noun.ARTIFACT})
-"""Kinds of records that are versions."""
+"""The kinds of records that are versions."""
 
 
 def plural(noun: Noun) -> str:
-    """The plural of a noun: `runs`, `aliases`, `files`."""
+    """Return the plural of a noun, such as `runs`, `aliases` or `files`."""
     return noun.value if noun == Noun.FILES else f"{noun}es" if noun == Noun.ALIAS else f"{noun}s"
 
 
@@ -76,11 +76,12 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
     Noun.DEPLOYMENT: lambda grid, name: grid.release(name),
     Noun.ALIAS: lambda grid, name: grid.remove_alias(name),
 }
-"""The function that removes each kind of record, except versions."""
+"""The function that deletes records of each kind, except versions."""
 
 
 def read_noun(word: str) -> Noun:
-    """Parse a noun; plurals are accepted, and `version` stands for `artifact`. Raises InputError."""
+    """Parse a noun. Plurals are accepted, and `version` has the same meaning as `artifact`. Raises
+    InputError."""
     singular = word.lower()
     for candidate in (singular, singular.removesuffix("s"), singular.removesuffix("es")):
         if candidate == "version":
@@ -91,7 +92,8 @@ def read_noun(word: str) -> Noun:
 
 
 def list_nouns(grid: Grid, noun: Noun, *, limit: int | None = None) -> Listing[Any]:
-    """All records of a noun, or the first `limit`. Raises InputError for nouns that are parts of a run."""
+    """Return all records of a kind, or the first `limit` records. Raises InputError for records that are
+    parts of a run."""
     if noun not in LISTED:
         raise InputError(
             f"{noun}s cannot be listed without a run", hint="To see the jobs of a run: gridmill show run RUN"
@@ -108,7 +110,7 @@ def remove_noun(grid: Grid, noun: Noun, name: str) -> None:
 
 
 def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the noun's class follows from `noun`
-    """One record by name or id. Raises NotFoundError."""
+    """Return the record with this name or id. Raises NotFoundError."""
     match noun:
         case Noun.CONTROL:
             return grid.control()
@@ -131,7 +133,8 @@ def find_noun(grid: Grid, noun: Noun, name: str) -> Any:  # noqa: ANN401  the no
 
 
 def find_run(grid: Grid, name: str) -> RunView:
-    """A run by its id, or the newest run of a pipeline that is not a probe. Raises NotFoundError."""
+    """Return the run with this id, or the newest run of the pipeline with this name that is not a probe.
+    Raises NotFoundError."""
     try:
         return grid.run(name)
     except NotFoundError:
@@ -143,7 +146,7 @@ def find_run(grid: Grid, name: str) -> RunView:
 
 
 def find_job(grid: Grid, name: str) -> JobView:
-    """A job by `RUN/JOB`. Raises NotFoundError, InputError."""
+    """Return the job with the name `RUN/JOB`. Raises NotFoundError, InputError."""
     run_id, slash, job = name.partition("/")
     if not slash:
         raise InputError(
@@ -153,7 +156,7 @@ def find_job(grid: Grid, name: str) -> JobView:
 
 
 def find_attempt(grid: Grid, name: str) -> Attempt:
-    """An attempt by `RUN.JOB.K`, or a rank of a gang by `RUN.JOB.K.RANK`. Raises NotFoundError,
+    """Return the attempt `RUN.JOB.K`, or a rank of a gang, `RUN.JOB.K.RANK`. Raises NotFoundError,
     InputError."""
     parts = name.split(".")
     if len(parts) not in (3, 4):

@@ -1,4 +1,4 @@
-"""Output in notebooks: records as HTML tables, and a run's progress in the cell."""
+"""Output in notebooks: shows records as HTML tables, and shows the progress of a run in the cell."""
 
 import html
 import sys
@@ -12,7 +12,7 @@ from gridmill.domain.views import DryRun, JobView, RunView
 
 
 class RunDisplay(Protocol):
-    """The state of a run at one moment, for example a Tick."""
+    """The state of a run at a moment, for example a Tick."""
 
     @property
     def view(self) -> RunView:
@@ -20,8 +20,8 @@ class RunDisplay(Protocol):
 
 
 def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class
-    """Register formatters for Gridmill's records in the running IPython (or `shell`); without IPython, do
-    nothing."""
+    """Register formatters for the records of Gridmill in the running IPython (or in `shell`). Without
+    IPython, this function does nothing."""
     shell = shell or _shell()
     if shell is None:
         return
@@ -31,7 +31,7 @@ def register(shell: Any | None = None) -> None:  # noqa: ANN401  IPython's class
 
 
 def progress() -> Callable[[RunDisplay], None] | None:
-    """A display of ticks in the current cell; None outside of notebooks."""
+    """Return a display of ticks in the current cell, or None outside of notebooks."""
     shell = _shell()
     if shell is None or not hasattr(shell, "kernel"):
         return None
@@ -46,7 +46,7 @@ def _shell() -> Any | None:  # noqa: ANN401  IPython's class
 
 
 def run_html(view: RunView) -> str:
-    """A run as a table of its jobs."""
+    """Return a run as an HTML table of its jobs."""
     title = f"<b>{html.escape(view.run.id)}</b> {view.run.state} {html.escape(view.run.message)}"
     head = ("job", "kind", "state", "resource", "progress", "metrics", "")
     return title + _table(head, [_job_row(job) for job in view.jobs])
@@ -61,13 +61,13 @@ def _job_row(view: JobView) -> tuple[str, ...]:
 
 
 def _percent(view: JobView, share: float) -> int:
-    """Return whole percent, at most 99 for a running job."""
+    """Return the progress in whole percent, at most 99 for a running job."""
     most = 99 if view.job.state == JobState.RUNNING else 100
     return max(0, min(most, int(100 * share)))
 
 
 def plan_html(plan: DryRun) -> str:
-    """A dry run as a table of its jobs."""
+    """Return a dry run as an HTML table of its jobs."""
     head = ("wave", "job", "kind", "resource", "memory", "cpus", "workers", "expected", "why")
     rows = [
         (

@@ -1,7 +1,8 @@
-"""Prepares a pipeline for submission: reads it, fills in its parameters, uploads its code bundle.
+"""Prepares a pipeline for submission: reads the pipeline, fills in its parameters, and uploads its code
+bundle.
 
-The Git commit that the project's folder has checked out is read from Git's files, so Git itself need not be
-installed.
+The Git commit that is checked out in the folder of the project is read from the files of Git, so Git itself
+need not be installed.
 """
 
 import re
@@ -25,10 +26,10 @@ _LARGEST = 10_000_000
 
 
 def commit_of(folder: Path) -> str:
-    """The full hash of the checked-out commit; empty if the folder is in no repository, or if it cannot be
-    read.
+    """Return the full hash of the commit that is checked out. The result is empty if the folder is in no Git
+    repository, or if the repository cannot be read.
 
-    The commit does not show later changes of files: the hash of the code bundle covers their content.
+    The commit does not show later changes of files, but the hash of the code bundle covers their content.
     """
     try:
         return _commit_of(folder.resolve())
@@ -67,7 +68,7 @@ Source = str | Path | Pipeline
 
 
 def is_name(source: Source) -> bool:
-    """True for the name of a known pipeline, False for a file."""
+    """Return True for the name of a known pipeline, False for a file."""
     if isinstance(source, Pipeline):
         return False
     path = Path(source)
@@ -75,7 +76,8 @@ def is_name(source: Source) -> bool:
 
 
 def file_of(known: Pipeline) -> Path:
-    """The file that declares a known pipeline. Raises NotFoundError with the reason why there is none."""
+    """Return the path of the file that declares a known pipeline. Raises NotFoundError with the reason if
+    there is no such file."""
     path = known.path
     if path is None:
         raise NotFoundError("the pipeline was not read from a file")
@@ -90,7 +92,8 @@ def file_of(known: Pipeline) -> Path:
 
 
 def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
-    """A pipeline as it was applied or run last, with the same code; with `values` its text is parsed again.
+    """Return a pipeline as it was applied or run last, with the same code. With `values`, the text of the
+    pipeline is parsed again.
 
     Raises PipelineError, InputError.
     """
@@ -108,8 +111,8 @@ def kept_again(kept: Pipeline, values: Mapping[str, Any] | None) -> Pipeline:
 
 
 def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: bool = False) -> Pipeline:
-    """The pipeline with `values` for its parameters; with `awaiting` the times that a schedule gives may be
-    missing. Raises PipelineError, InputError."""
+    """Return the pipeline with `values` for its parameters. With `awaiting`, the times that a schedule sets
+    may be missing. Raises PipelineError, InputError."""
     if not isinstance(source, Pipeline):
         from gridmill.declarations import read_pipeline as read
 
@@ -125,22 +128,22 @@ def read_project(source: Source, values: Mapping[str, Any] | None, *, awaiting: 
 
 
 def read_all(path: Path, values: Mapping[str, Any] | None) -> tuple[object, ...]:
-    """All records that a file declares. Raises PipelineError."""
+    """Return all records that a file declares. Raises PipelineError."""
     from gridmill.declarations import read_declarations  # this import loads YAML and Pydantic
 
     return read_declarations(path, set_values=words(values), awaiting=True)
 
 
 LARGE_BYTES = 20 * MIB
-"""The size from which a warning is printed, in bytes: copying so much code takes longer than starting a
-job."""
+"""If a code bundle has at least this size in bytes, a warning is printed, because copying so much code takes
+longer than starting a job."""
 
 
 def with_bundle(
     pipeline: Pipeline, grid: Grid, settings: Settings, *, say: Callable[[str], None] = warnings.warn
 ) -> Pipeline:
-    """The pipeline with the name of this machine and, if its jobs run code of the project folder, with that
-    folder stored as a code bundle."""
+    """Return the pipeline with the name of this machine. If jobs of the pipeline run code in the folder of
+    the project, the folder is stored as a code bundle."""
     if pipeline.folder and not pipeline.host:
         commit = commit_of(Path(pipeline.folder))
         pipeline = replace(pipeline, host=socket.gethostname(), commit=commit)
@@ -176,5 +179,5 @@ def with_bundle(
 
 
 def words(values: Mapping[str, Any] | None) -> dict[str, str]:
-    """Parameters as texts, in the form of `--set`."""
+    """Return parameters as texts in the form of the option `--set`."""
     return {key: word(value) for key, value in (values or {}).items()}

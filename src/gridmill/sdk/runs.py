@@ -1,6 +1,7 @@
-"""Client methods for runs: plan, run, watch, stop, resume, logs; and the error of a failed run.
+"""Client methods for runs (plan, run, watch, stop, resume, logs), and the error of a failed run.
 
-The error has the name of the failed job, its exit code, the last lines of its log, and a hint.
+The error of a failed run contains the name of the failed job, its exit code, the last lines of its log, and
+a hint.
 """
 
 import time
@@ -37,12 +38,13 @@ from gridmill.sdk.notebook import progress
 from gridmill.sdk.project import Source, file_of, is_name, kept_again, read_all, read_project, with_bundle
 
 LINES = 15
-"""The number of last lines of the log in the error."""
+"""The number of last lines of a log that an error contains."""
 _ERRORS: Mapping[Cause, type[JobError]] = {Cause.MEMORY: MemoryExceededError, Cause.TIMEOUT: TimeLimitError}
 
 
 def run_error(view: RunView, logs: Callable[[JobView], Iterable[str]]) -> JobError:
-    """The error of a run that ended without success; `logs` gives the last lines of a job."""
+    """Return the error for a run that ended without success. `logs` is a function that returns the last
+    lines of a job's log."""
     failed = failed_jobs(view)
     if not failed:
         return _of_run(view)
@@ -79,7 +81,7 @@ def _more(run: Run, job: str) -> str:
 
 
 def _of_run(view: RunView) -> JobError:
-    """The error of a run without a failed job: the run was stopped, or could not start."""
+    """Return the error for a run without a failed job, which was stopped or could not start."""
     run = view.run
     message = f"run {run.id} {run.state}" + (f": {run.message}" if run.message else "")
     if run.state == RunState.STOPPED:
@@ -97,24 +99,26 @@ _PAGE = 1000
 _HELD = 10 * _PAGE
 _VIEW_SECONDS = 0.1
 _VIEW_SHARE = 20
-"""A watched run is read at most every `_VIEW_SECONDS`, and the reads take at most a twentieth of the time."""
+"""The largest fraction of the time that reading a watched run may take. The run is read at most every
+`_VIEW_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """One reading of a watched run: its current state, and the events since the tick before."""
+    """A reading of a watched run: its current state, and the events since the previous tick."""
 
     view: RunView
     events: tuple[Event, ...]
 
     @property
     def finished(self) -> bool:
-        """True if the run has ended. If there are no events left, this is the last tick."""
+        """True if the run has ended. If the run has ended and no events remain, this is the last tick."""
         return self.view.run.state in FINISHED_RUNS
 
 
 class RunVerbs(Connected):
-    """Client methods for runs. Methods that take a run accept the name of a pipeline for its newest run."""
+    """Client methods for runs. Methods that take a run also accept the name of a pipeline, which selects its
+    newest run."""
 
     def run(
         self,
@@ -128,11 +132,13 @@ class RunVerbs(Connected):
         check: bool = False,
         on_tick: Callable[[Tick], None] | None = None,
     ) -> RunView:
-        """Run a pipeline: a file, the name of a known pipeline, or a Pipeline. With `wait`, return after the
-        end of the run; if this process ends before, the run is stopped. `set` gives values to parameters.
+        """Run a pipeline. `pipeline` is a file, the name of a known pipeline, or a Pipeline. With `wait`,
+        the method returns after the end of the run. If this process ends before the run, the run is stopped.
+        `set` sets the values of parameters.
 
-        `adopt` moves the pipeline's name from another folder to this folder. `on_tick` is called a few times
-        a second. With `check`, a run that does not succeed raises JobError.
+        `adopt` moves the name of the pipeline from another folder to the folder of this file. The function
+        `on_tick` is called several times per second. With `check`, JobError is raised if the run does not
+        succeed.
         """
         prepared = self.prepare(pipeline, set)
 
@@ -150,12 +156,13 @@ class RunVerbs(Connected):
         *,
         note: Callable[[str], None] | None = None,
     ) -> Pipeline:
-        """Return the pipeline in the form that the control node takes: read, with parameters, its code bundle
-        uploaded.
+        """Return the pipeline in the form in which the control node accepts it: the file is read, the
+        parameters are filled in, and the code bundle is uploaded.
 
-        The name of an applied pipeline stands for the pipeline as it was applied last. A pipeline that was
-        only run is read from its file again; if the file does not declare it any more, it is used as in its
-        last run, with a warning. If `note` is given, it is called with a line about the choice instead.
+        If `pipeline` is the name of an applied pipeline, the pipeline is used as it was applied last. If the
+        pipeline was only run, its file is read again. If the file does not declare the pipeline any more,
+        the pipeline is used as in its last run, with a warning. If `note` is given, this function is called
+        with a text about this choice, and no warning is issued.
         """
         if is_name(pipeline):
             return self._by_name(str(pipeline), set, note)
@@ -177,16 +184,16 @@ class RunVerbs(Connected):
         return with_bundle(read_project(file, values), self.grid, self.settings)
 
     def plan(self, pipeline: Source, *, set: Mapping[str, Any] | None = None) -> DryRun:
-        """Return what a run would do: the sizes with reasons, the order, the expected memory and time. Start
-        nothing."""
+        """Return the effects of a run in advance: the sizes with reasons, the order, the expected memory and
+        time. This method starts nothing."""
         return self.grid.plan_run(self.prepare(pipeline, set))
 
     def apply(
         self, file: Source, *, set: Mapping[str, Any] | None = None, adopt: bool = False
     ) -> tuple[Kept, ...]:
         """Store the records of a file (pipelines, resources, sites) without running anything, and return
-        them. `adopt` moves a pipeline's name to its folder. Raises ConflictError for a name of another
-        folder."""
+        these records. `adopt` moves the name of a pipeline to the folder of the file. Raises ConflictError
+        if the name of a pipeline belongs to another folder."""
         if isinstance(file, Pipeline):
             return (self.grid.apply(self.prepare(file), adopt=adopt),)
         return tuple(self._keep(noun, adopt=adopt) for noun in read_all(Path(file), set))
@@ -201,27 +208,29 @@ class RunVerbs(Connected):
         raise InternalError(f"{type(noun).__name__} cannot be applied")
 
     def resume(self, run: str, *, wait: bool = True, check: bool = False) -> RunView:
-        """Continue a failed or stopped run; succeeded jobs do not run again. Raises JobError with `check`."""
+        """Continue a failed or stopped run. Jobs that succeeded do not run again. With `check`, raises
+        JobError."""
         run_id = self.status(run).run.id
         if not wait:
             return self._ask(lambda grid: grid.resume(run_id))
         return self.wait(self.attend(lambda grid: grid.resume(run_id)).run.id, check=check)
 
     def stop(self, run: str, job: str | None = None) -> RunView:
-        """Stop a run, or one of its jobs. The call returns at once, before the jobs have ended."""
+        """Stop a run, or a single job of it. The call returns immediately, before the jobs have ended."""
         run_id = self.status(run).run.id
         return self._ask(lambda grid: grid.stop_run(run_id, job=job))
 
     def status(self, run: str) -> RunView:
-        """Return the state of a run: the number of jobs in each state, and the jobs. Of more than 100 jobs it
-        has only the most important, failed and running jobs first; `list_jobs` has all. Raises
-        NotFoundError."""
+        """Return the state of a run: the number of jobs in each state, and the jobs. If the run has more
+        than 100 jobs, the result contains only the most important jobs, failed and running jobs first.
+        The method `list_jobs` returns all jobs. Raises NotFoundError."""
         return self._ask(lambda grid: find_run(grid, run))
 
     def wait(
         self, run: str, *, on_tick: Callable[[Tick], None] | None = None, check: bool = False
     ) -> RunView:
-        """Wait for the end of a run. A notebook shows its progress. Raises JobError with `check`."""
+        """Wait for the end of a run. In a notebook, this method shows the progress of the run. With `check`,
+        raises JobError."""
         show = on_tick or progress()
         tick = None
         for tick in self.watch(run):
@@ -235,9 +244,10 @@ class RunVerbs(Connected):
 
     def watch(self, run: str, *, after: str = "", every_seconds: float = 0.5) -> Iterator[Tick]:
         """Yield ticks, at least one each `every_seconds`, until the run has ended and all events were
-        yielded: those after the event with the id `after`.
+        yielded. With `after`, only events after the event with this id are yielded.
 
-        If the control node ends meanwhile, the next one of the home continues; this client may start it.
+        If the control node ends before the run, the next control node of the home continues the run. This
+        client may start that control node.
         """
         view = self.status(run)
         run_id, look_again, held = view.run.id, 0.0, tuple[Event, ...]()
@@ -261,21 +271,23 @@ class RunVerbs(Connected):
             held = ()
 
     def newest_event(self, run: str) -> str:
-        """Return the id of the run's newest event, for `watch(after=...)`; empty if there is none."""
+        """Return the id of the newest event of a run, for `watch(after=...)`. The result is empty if there
+        is no event."""
         return self.status(run).last_event
 
     def _looked_again(self, view: RunView) -> RunView:
-        """The current state of the run; the same object if nothing changed."""
+        """Return the current state of the run. If nothing changed, the result is the same object."""
         newer = self._ask(lambda grid: grid.run(view.run.id, since=view.version))
         return view if newer.unchanged else newer
 
     def events(
         self, run: str, job: str | None = None, *, follow: bool = False, after: str = ""
     ) -> Iterator[Event]:
-        """Yield the stored events of a run or one job, in order; with `follow` until the run ends.
+        """Yield the stored events of a run or of a single job, in order. With `follow`, continue until the
+        run ends.
 
-        `after` is the id of an event: only later events are yielded. So an interrupted program can continue
-        after its last event. Raises InputError for an invalid id.
+        `after` is the id of an event. Only later events are yielded. Therefore a program that was
+        interrupted can continue after its last event. Raises InputError for an invalid event id.
         """
         view = self.status(run)
         if job is not None:
@@ -301,11 +313,12 @@ class RunVerbs(Connected):
         until: int | None = None,
         search: str = "",
     ) -> Iterator[str]:
-        """Yield log lines without newlines; those of several jobs as `JOB | line`. Only a newline ends a
-        line.
+        """Yield log lines without newlines. If several jobs are selected, the lines have the form `JOB |
+        line`. Only a newline character ends a line.
 
-        `tail`: the last lines only. `search`: only lines that contain this text. `after`, `until`: from one
-        offset in the log to another. In place of dropped text there is a line in brackets with its size.
+        With `tail`, only this number of last lines is yielded. With `search`, only lines that contain this
+        text are yielded. `after` and `until` are offsets in the log between which lines are yielded. If text
+        of the log was dropped, a line in brackets with the size of this text is yielded in its place.
         """
         entries = self.log_entries(
             run, job, follow=follow, tail=tail, after=after, until=until, search=search
@@ -327,10 +340,11 @@ class RunVerbs(Connected):
         until: int | None = None,
         search: str = "",
     ) -> Iterator[LogEntry]:
-        """Yield the log entries of jobs, in order; with `follow` until the run ends.
+        """Yield the log entries of jobs, in order. With `follow`, continue until the run ends.
 
-        `tail`: at least this many last lines. `after` is the id of an entry, or any offset in bytes; `until`
-        is an offset. `search`: only lines with this text. Raises InputError.
+        With `tail`, entries with at least this number of last lines are yielded. `after` is the id of an
+        entry, or any offset in bytes. `until` is an offset. With `search`, only lines that contain this text
+        are yielded. Raises InputError.
         """
         view = self.status(run)
         if job is not None:
@@ -356,8 +370,8 @@ class RunVerbs(Connected):
                 return
 
     def last_lines(self, view: RunView, failed: JobView, count: int) -> tuple[str, ...]:
-        """Return the last lines of a job's log; for a command on each node those of the nodes on which it
-        failed."""
+        """Return the last lines of the log of a job. For a command on each node, return the last lines of
+        the nodes on which the command failed."""
         last = list[LogLine]()
         parts = [part.attempts[-1].id for part in failed_parts(failed) if part.attempts]
         for attempt in parts[:count] if failed.job.job.each is not None else (None,):
@@ -366,7 +380,8 @@ class RunVerbs(Connected):
         return tuple(line.mark + line.text for line in last_lines(last, count))
 
     def report(self, run: str, path: str | Path | None = None) -> Path:
-        """Write the report of a run as one HTML file (default: HOME/reports/RUN.html) and return its path."""
+        """Write the report of a run as a single HTML file (default: HOME/reports/RUN.html) and return the
+        path of the file."""
         run_id = self.status(run).run.id
         target = Path(path) if path is not None else self.settings.home / "reports" / f"{run_id}.html"
         text = self.grid.report(run_id)
@@ -380,16 +395,17 @@ class RunVerbs(Connected):
         return target
 
     def remove_run(self, run: str, *, dry_run: bool = False) -> RunRemovalPreview:
-        """Delete the records, logs and report of a finished run. The versions that it made are kept.
+        """Delete the records, logs and report of a finished run. The versions that the run made are not
+        deleted.
 
-        With `dry_run` nothing is deleted. Raises NotFoundError, and ConflictError while the run is active.
+        With `dry_run`, nothing is deleted. Raises NotFoundError, and ConflictError while the run is active.
         """
         return self.grid.remove_run(run, dry_run=dry_run)
 
     def list_runs(
         self, *, limit: int | None = None, pipeline: str | None = None, states: Sequence[RunState | str] = ()
     ) -> Listing[Run]:
-        """List runs, newest first; with `states` (`["failed"]`) only those in one of the states. Raises
+        """List runs, newest first. With `states` (`["failed"]`), list only runs in these states. Raises
         InputError."""
         chosen = tuple(_state(RunState, "runs", word) for word in states)
         return Listing(partial(self.grid.runs, pipeline=pipeline, states=chosen), limit=limit)
@@ -397,10 +413,10 @@ class RunVerbs(Connected):
     def list_jobs(
         self, run: str, *, limit: int | None = None, states: Sequence[JobState | str] = ()
     ) -> Listing[JobView]:
-        """List all jobs of a run in declared order; with `states` (`["failed"]`) only those in one of the
-        states.
+        """List all jobs of a run in the order of their declaration. With `states` (`["failed"]`), list only
+        jobs in these states.
 
-        `status` has only the most important jobs. Raises InputError, NotFoundError.
+        The method `status` returns only the most important jobs. Raises InputError, NotFoundError.
         """
         chosen = tuple(_state(JobState, "jobs", word) for word in states)
         return Listing(partial(self.grid.jobs, self.status(run).run.id, states=chosen), limit=limit)
@@ -413,7 +429,7 @@ def _state(kind: type[S], whose: str, word: str) -> S:
 
 
 def _unsaid(line: str) -> None:
-    """Print nothing, if the caller gave no function for notes."""
+    """Do nothing. This function is used if the caller gave no function for notes."""
 
 
 def _page(

@@ -1,4 +1,5 @@
-"""The lock for starting a control node of a home: only one command or `gridmill up` starts it at a time."""
+"""The lock for starting a control node of a home. Only one command or `gridmill up` can hold the lock at a
+time."""
 
 import fcntl
 from collections.abc import Iterator
@@ -13,8 +14,8 @@ _FILE = "control.next"
 
 @contextmanager
 def asking(home: Path) -> Iterator[None]:
-    """A context in which no other process starts a control node of the home. It waits for another process
-    that has the lock. The lock ends with the process. Raises StorageError."""
+    """Return a context in which no other process starts a control node of the home. If another process holds
+    the lock, this function waits. The lock is released when its process ends. Raises StorageError."""
     with _open(home) as file:
         _lock(file, home, fcntl.LOCK_EX)
         yield
@@ -22,8 +23,8 @@ def asking(home: Path) -> Iterator[None]:
 
 @contextmanager
 def asking_if_free(home: Path) -> Iterator[bool]:
-    """The same without waiting: the context's value is True if this process has the lock. Raises
-    StorageError."""
+    """Try to take the lock without waiting. The value of the context is True if this process holds the lock.
+    Raises StorageError."""
     with _open(home) as file:
         yield _lock(file, home, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -26,11 +26,12 @@ class TrainedModel:
 class FittedModel:
     """A trained model: its ONNX graph, and facts about it.
 
-    `curve` is [[epoch, training loss, validation loss], ...]; `importance` is per input, with the sum 1. The
-    graph takes `inputs` (doubles, see ModelCard) and returns the label or probabilities. Without a graph,
-    `predict` names the code that predicts, and `environment` has the requirements of this code. `metrics` are
-    those that the code reported itself (`own_NAME`); `not_finite` are the reported values that were NaN or
-    infinite. If there is no model in memory, but only files, `trained` is None.
+    `curve` is the learning curve [[epoch, training loss, validation loss], ...]. `importance` contains a
+    number for each input, with the sum 1. The graph takes `inputs` (doubles, see ModelCard) and returns the
+    label or probabilities. If the model has no graph, `predict` names the code that predicts, and
+    `environment` contains the requirements of this code. `metrics` are the metrics that the code of the user
+    reported (`own_NAME`). `not_finite` are the reported values that were NaN or infinite. If the model
+    exists only as files and not in memory, `trained` is None.
     """
 
     graph: bytes | None = None

@@ -1,8 +1,8 @@
-"""The training job: reads the dataset, trains, measures the stored model, and reports the result.
+"""The training job reads the dataset, trains a model, measures the stored model, and reports the result.
 
-A model's card records the signature of its predictions, the rows on which it was trained, and the rows on
-which it was measured. Several processes can train one network. Each of them runs this module, and only rank 0
-reports or writes.
+The card of a model records the signature of its predictions, the rows on which it was trained, and the rows
+on which it was measured. Several processes can train a network together. Each of these processes runs this
+module, and only rank 0 reports or writes.
 """
 
 import hashlib
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
 def identify(
     card: ModelCard, frame: SortedFrame, measured: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[ModelCard, Mapping[str, str]]:
-    """Return the card with its signature and the description of its training rows, whose hashes are written
-    into the same folder.
+    """Return the model card with its signature and the description of its training rows. The hashes of these
+    rows are written into the same folder.
 
-    For each split of `measured`, the card also has a text. It is equal for all models that were measured on
-    the same rows and labels.
+    For each split in `measured`, the card also has a text. This text is equal for all models that were
+    measured on the same rows and labels.
     """
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
@@ -84,7 +84,8 @@ def identify(
 
 
 def _hashes(parts: Partitions, card: ModelCard, frame: SortedFrame) -> tuple[tuple[str, ...], Hashes]:
-    """Return the columns that identify a row: the keys; if several rows have the same keys, all columns."""
+    """Return the columns that identify a row, which are the keys. If several rows have the same keys, return
+    all columns."""
     hashes = dataset_hashes(parts, card.keys)
     if card.keys and len(distinct(hashes)) == parts.rows:
         return card.keys, hashes
@@ -93,9 +94,10 @@ def _hashes(parts: Partitions, card: ModelCard, frame: SortedFrame) -> tuple[tup
 
 
 def _used(frame: SortedFrame, spec: TrainingSpec) -> tuple[Integers, Integers]:
-    """Return the training rows, and the rows that influenced any decision.
+    """Return the training rows, and the rows that influenced any decision of the training.
 
-    An ensemble learns only its weights. The rows of its members are recorded in the members' own folders.
+    An ensemble itself learns only its weights. The training rows of its members are recorded in the folders
+    of the members.
     """
     train, validation = frame.rows["train"], frame.rows["validation"]
     if spec.model != ModelKind.ENSEMBLE:
@@ -121,7 +123,7 @@ MODULES: Mapping[ModelKind, str] = {
 
 
 def run(context: JobContext) -> JobResult:
-    """Train the job's model. Raises InputError and DataError if this is impossible."""
+    """Train the model of the job. Raises InputError and DataError if no model can be trained."""
     spec = context.order.job.training
     if spec is None:
         raise InputError(f"job {context.order.job.name!r} is not a training")
@@ -137,7 +139,8 @@ def run(context: JobContext) -> JobResult:
 
 
 def _help(context: JobContext, spec: TrainingSpec) -> JobResult:
-    """Do the work of the other ranks: train the same models as rank 0, in the same order."""
+    """Do the work of the ranks other than rank 0, which train the same models as rank 0, in the same
+    order."""
     frame, folds = _prepare(context, spec)
     _fit(frame, spec, context)
     if folds is not None:
@@ -150,7 +153,7 @@ def _prepare(
 ) -> tuple[SortedFrame, Folds | None]:
     """Read the dataset and its folds.
 
-    Raises InputError and DataError in all ranks of a gang, before any rank waits for another rank.
+    In a gang, InputError and DataError are raised in all ranks before any rank waits for another rank.
     """
     frame = read_frame(context, spec, encodings)
     check_decisions(frame, spec)
@@ -217,7 +220,7 @@ def _learn(context: JobContext, spec: TrainingSpec, tracker: "MlflowRun | None" 
 def _result(
     card: ModelCard, frame: SortedFrame, spec: TrainingSpec, context: JobContext, details: Mapping[str, Any]
 ) -> JobResult:
-    """The model as the job's output, after all of its files are written."""
+    """Return the model as the output of the job, after all files of the model are written."""
     files = [path for path in context.output.rglob("*") if path.is_file()]
     about: dict[str, Any] = {
         "files": sorted(path.name for path in files if path.parent == context.output),
@@ -247,9 +250,9 @@ def _decisions(card: ModelCard) -> dict[str, Any]:
 
 
 def _stored(card: ModelCard, context: JobContext) -> Predictor:
-    """Load the stored model as a prediction loads it.
+    """Load the stored model in the same way as a prediction loads it.
 
-    A script's own code has just run in this job, so no further trust is needed.
+    The code of the script has just run in this job, so no further declaration of trust is needed.
     """
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
@@ -257,7 +260,8 @@ def _stored(card: ModelCard, context: JobContext) -> Predictor:
 
 
 def _described(fitted: FittedModel, card: ModelCard) -> bytes | None:
-    """Return the graph with metadata about its inputs and outputs. A user's own file is not changed."""
+    """Return the graph with metadata about its inputs and outputs. If the graph is a file of the user, it is
+    not changed."""
     if fitted.graph is None or fitted.trained is None:
         return fitted.graph
     return with_metadata(fitted.graph, graph_facts(card))
@@ -266,8 +270,8 @@ def _described(fitted: FittedModel, card: ModelCard) -> bytes | None:
 def _check_files(
     predictor: Predictor, fitted: FittedModel, frame: SortedFrame, context: JobContext
 ) -> dict[str, float]:
-    """Raises InternalError if the files do not predict the same as the trained model, and InputError if a
-    user's own files predict differently when they are called again."""
+    """Check the files of the model. Raises InternalError if the files do not predict the same as the trained
+    model, and InputError if files of the user predict differently when they are called again."""
     length = predictor.card.sequence
     if fitted.trained is None:  # only rows for which user code runs anyway
         split = "validation" if len(frame.rows["validation"]) else "train"
@@ -279,7 +283,7 @@ def _check_files(
 
 
 def _weights(spec: TrainingSpec) -> dict[str, Any]:
-    """Return the row and class weights for the settings of the version."""
+    """Return the weights of rows and classes for the settings of the version."""
     classes = ", ".join(f"{name}: {one:g}" for name, one in spec.class_weights.items())
     settings = {"weight": spec.weight, "class_weight": spec.class_weight, "class_weights": classes}
     return {name: value for name, value in settings.items() if value}
@@ -306,7 +310,8 @@ def _fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedM
 
 
 def _search(context: JobContext, spec: TrainingSpec) -> "TuningResult":
-    """Find the best settings. Each trial is measured like a model, on the validation split."""
+    """Find the best settings by a hyperparameter search. Each trial is measured on the validation split, in
+    the same way as a model."""
     search = spec.search
     assert search is not None
 
@@ -346,7 +351,7 @@ def _searched(tuning_result: "TuningResult") -> dict[str, Any]:
 
 
 def _predictor(card: ModelCard, fitted: FittedModel, context: JobContext) -> Predictor:
-    """Return the predictor that measures a trial or a fold, without files."""
+    """Return the predictor that measures a trial or a fold without files."""
     if card.predict:
         return CodePredictor(card=card, folder=context.output, python=context.python())
     return make_predictor(card, fitted.graph, context.threads)

@@ -1,4 +1,5 @@
-"""Standardises columns by the training rows, at any scale, and replaces missing values."""
+"""Standardises columns by the mean and deviation of the training rows, at any scale, and replaces missing
+values."""
 
 from typing import TypeVar
 
@@ -11,22 +12,22 @@ from gridmill.jobs.features import Floats
 AnyFloats = TypeVar("AnyFloats", bound=npt.NDArray[np.floating])
 PIECE_CELLS = 4 * 2**20
 CONSTANT_STEPS = 4
-"""If all values of a column lie within this number of floating-point steps, the column counts as constant:
-such differences are rounding errors."""
+"""If all values of a column lie within this number of floating-point steps, the column counts as constant,
+because such differences are rounding errors."""
 SAFE_EXPONENT, MOST_EXPONENT = 100, 1000
 """If the largest value of a column is beyond 2 ** ±100, the column is first multiplied by a power of two,
-which is exact.
+which causes no rounding error.
 
-Then the squares stay in the range of doubles, and the means in the range of 32-bit floats. ONNX Runtime would
-treat a smaller mean as 0 and remove its subtraction.
+After this multiplication the squares stay in the range of doubles, and the means stay in the range of 32-bit
+floats. ONNX Runtime would treat a smaller mean as 0 and remove its subtraction.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnScale:
-    """For each column the mean and the standard deviation of its values multiplied by `scale`.
+    """For each column, the mean and the standard deviation of its values multiplied by `scale`.
 
-    `scale` is a power of two; it is 1 except for values near the limits of doubles.
+    `scale` is a power of two. It is 1 except for values near the limits of doubles.
     """
 
     mean: Floats
@@ -35,11 +36,11 @@ class ColumnScale:
 
     @property
     def is_scaled(self) -> bool:
-        """Whether any column is multiplied before it is standardised."""
+        """Return whether any column is multiplied before it is standardised."""
         return bool((self.scale != 1).any())
 
     def standardized(self, values: Floats) -> Floats:
-        """Return (values * scale - mean) / deviation of [rows, columns]."""
+        """Return (values * scale - mean) / deviation for values in the shape [rows, columns]."""
         # an overflow is possible for values that are far from the training rows
         with np.errstate(over="ignore"):
             scaled: Floats = values * self.scale if self.is_scaled else values
@@ -47,11 +48,11 @@ class ColumnScale:
 
 
 def fit_spread(values: Floats, of_constant: float = 1.0) -> ColumnScale:
-    """Return the scale of [rows, columns], ignoring missing values.
+    """Return the scale of values [rows, columns], ignoring missing values.
 
-    A column without any value has mean 0; a constant column has the deviation `of_constant`. The differences
-    from the column's lowest value are summed. Sums of the values themselves would lose small differences on a
-    large offset.
+    A column without any value gets the mean 0, and a constant column gets the deviation `of_constant`. The
+    function sums the differences of the values from the lowest value of the column. The reason is that sums
+    of the values themselves would lose small differences if the values have a large offset.
     """
     pieces, columns = pieces_of(values), values.shape[1]
     low, high = np.full(columns, np.nan), np.full(columns, np.nan)
@@ -94,11 +95,13 @@ def _scale(largest: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaler:
-    """Standardises inputs, at most `limit` deviations from the mean; a missing value becomes the mean (0).
+    """Standardises inputs, and limits them to `limit` deviations from the mean. A missing value becomes the
+    mean (0).
 
-    An input with missing values in training gets an additional input (1 if the value is missing); `flagged`
-    are the numbers of these inputs. An input that is constant in training is always 0. If there are less than
-    `limit` ** 2 training rows, none of them can be `limit` deviations from the mean.
+    If an input has missing values in training, it gets an additional input (1 if the value is missing).
+    `flagged` are the numbers of the inputs with missing values. If an input is constant in training, its
+    scaled value is always 0. If there are less than `limit` ** 2 training rows, none of them can be `limit`
+    deviations from the mean.
     """
 
     spread: ColumnScale
@@ -107,30 +110,31 @@ class Scaler:
 
     @property
     def inputs(self) -> int:
-        """The number of raw inputs."""
+        """Return the number of raw inputs."""
         return len(self.spread.mean)
 
     @property
     def width(self) -> int:
-        """The number of scaled inputs."""
+        """Return the number of scaled inputs."""
         return self.inputs + len(self.flagged)
 
     def apply(self, inputs: Floats) -> Floats:
-        """Convert [rows, inputs] to [rows, width]."""
+        """Convert raw inputs [rows, inputs] to scaled inputs [rows, width]."""
         return self.fill(inputs, np.empty((len(inputs), self.width)))
 
     def reach(self, inputs: Floats) -> Floats:
         """Return for each row the distance of its farthest input from the mean in standard deviations, at
-        least 1, as [rows, 1].
+        least 1, in the shape [rows, 1].
 
-        The inputs are [rows, inputs] or [rows, sequence, inputs]. Rounding errors grow with this distance.
+        The inputs have the shape [rows, inputs] or [rows, sequence, inputs]. This distance is needed because
+        rounding errors grow with it.
         """
         scaled = np.abs(self.apply(inputs.reshape(-1, self.inputs))).reshape(len(inputs), -1)
         values: Floats = np.maximum(1.0, scaled.max(axis=1, keepdims=True))
         return values
 
     def fill(self, inputs: Floats, scaled: AnyFloats) -> AnyFloats:
-        """Write the result of `apply` into an existing array, [rows, width] of any precision; return this
+        """Write the result of `apply` into an existing array [rows, width] of any precision, and return this
         array."""
         own = self.inputs
         for rows in pieces_of(inputs):
@@ -143,13 +147,14 @@ class Scaler:
 
 
 def pieces_of(inputs: Floats) -> list[slice]:
-    """Process some rows at a time, so that temporary arrays stay small."""
+    """Return slices of the rows that are processed one after another, so that temporary arrays stay
+    small."""
     step = max(1, PIECE_CELLS // max(1, inputs.shape[1]))
     return [slice(first, first + step) for first in range(0, len(inputs), step)]
 
 
 def fit_scaler(inputs: Floats, limit: float) -> Scaler:
-    """The scaler of these training rows [rows, inputs]."""
+    """Return the scaler for these training rows [rows, inputs]."""
     lacking = np.zeros(inputs.shape[1], bool)
     for rows in pieces_of(inputs):
         lacking |= np.isnan(inputs[rows]).any(axis=0)

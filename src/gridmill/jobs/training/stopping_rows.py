@@ -1,4 +1,5 @@
-"""Selects the rows for early stopping if the dataset has no validation split: the last training rows."""
+"""Selects the rows for early stopping if the dataset has no validation split. These are the last training
+rows."""
 
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from gridmill.jobs.training.data import SortedFrame
 from gridmill.jobs.training.label_times import LabelTimes, read_moments
 
 HELD_SHARE = 0.15
-"""The share of the rows that is held out for early stopping."""
+"""The fraction of the rows that is held out for early stopping."""
 
 
 def stops_early(spec: TrainingSpec) -> bool:
@@ -27,7 +28,7 @@ def with_stopping_rows(
     """Return the frame for training, and a text about the rows for early stopping.
 
     If the model needs validation rows and the dataset has none, the last training rows become validation
-    rows, and the text describes this. Raises DataError if too few rows are left.
+    rows, and the text describes this. Raises DataError if too few rows remain.
     """
     if not stops_early(spec):
         return frame, ""
@@ -53,8 +54,7 @@ def with_stopping_rows(
 
 
 def check_stopping_rows(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """Raise DataError unless at least one validation row has a class of the training rows and a weight above
-    0."""
+    """Raise DataError if no validation row has both a class of the training rows and a weight above 0."""
     held = frame.rows["validation"]
     labelled = held if frame.objective == Objective.REGRESSION else held[frame.target[held] >= 0]
     if len(labelled) == 0:
@@ -74,7 +74,7 @@ def check_stopping_rows(frame: SortedFrame, spec: TrainingSpec) -> None:
 
 
 def has_weight(frame: SortedFrame, rows: Integers) -> bool:
-    """Whether any of these rows has a weight above 0."""
+    """Return whether any of these rows has a weight above 0."""
     weights = frame.weights_of(rows)
     return len(rows) > 0 and (weights is None or bool((weights > 0).any()))
 
@@ -96,7 +96,8 @@ def _last_rows(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> t
 def last_rows(rows: Integers, moments: LabelTimes) -> tuple[Integers, Integers]:
     """Return the rows for training, and the last rows in time for early stopping.
 
-    If a row's label is not known when the rows for early stopping begin, the row belongs to neither.
+    If the label of a row is not known when the rows for early stopping begin, the row is used neither for
+    training nor for early stopping.
     """
     if len(rows) == 0:
         return rows, rows
@@ -105,14 +106,15 @@ def last_rows(rows: Integers, moments: LabelTimes) -> tuple[Integers, Integers]:
 
 
 def drawn_rows(rows: Integers, seed: int) -> tuple[Integers, Integers]:
-    """Return the rows for training, and rows for early stopping that are drawn at random, for data without a
-    time."""
+    """Return the rows for training, and randomly drawn rows for early stopping. This function is used for
+    data without a time."""
     held = np.random.default_rng(seed).random(len(rows)) < HELD_SHARE
     return rows[~held], rows[held]
 
 
 def is_learnable(frame: SortedFrame, rows: Integers) -> bool:
-    """Return whether a model can learn from the rows: labels differ; for classes, every class occurs."""
+    """Return whether a model can learn from the rows: the labels must differ, and in a classification every
+    class must occur."""
     if len(rows) < 2 or not has_weight(frame, rows):
         return False
     target = frame.target[rows]

@@ -1,5 +1,5 @@
-"""The study of a hyperparameter search: proposes the next settings. If the process is killed, the study's
-journal remains."""
+"""The study of a hyperparameter search, which proposes the settings of the next trial. If the process is
+killed, the journal of the study is kept."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,19 +20,19 @@ from gridmill.errors import DataError
 
 JOURNAL, STUDY = "search.journal", "search"
 INSTEAD_OF = "instead_of"
-"""The attribute of a trial that repeats a trial of a killed process. Its value is the number of the killed
-trial."""
+"""The attribute of a trial that repeats a trial of a killed process. The value of this attribute is the
+number of the killed trial."""
 LOCK_FILE_SUFFIX = ".lock"
-"""The suffix that Optuna appends to the journal's name for its lock."""
+"""The suffix that Optuna appends to the name of the journal for its lock file."""
 
 
 class UndefinedMetricError(DataError):
-    """The metric that compares trials is undefined on the validation split."""
+    """The metric by which trials are compared is undefined on the validation split."""
 
 
 def open_study(folder: Path, search: Search, metric: str) -> optuna.Study:
-    """Open the study in the folder's journal, which is created if it does not exist. After a kill, the study
-    can be continued."""
+    """Open the study in the journal of the folder. If the journal does not exist, it is created. If the
+    process is killed, a later process can continue the study."""
     folder.mkdir(parents=True, exist_ok=True)
     journal = folder / JOURNAL
     _repair(journal)
@@ -53,7 +53,7 @@ def open_study(folder: Path, search: Search, metric: str) -> optuna.Study:
 
 
 def ask(study: optuna.Study, spec: TrainingSpec, search: Search) -> tuple[Trial, dict[str, Value]]:
-    """The next trial and its settings."""
+    """Return the next trial and its settings."""
     study.sampler = sampler_of(spec.seed, len(study.trials))
     trial = study.ask()
     return trial, {name: suggest(trial, name, one, spec) for name, one in search.parameters.items()}
@@ -62,18 +62,19 @@ def ask(study: optuna.Study, spec: TrainingSpec, search: Search) -> tuple[Trial,
 def sampler_of(seed: int, trials: int) -> optuna.samplers.BaseSampler:
     """Return the sampler for the trial with this number.
 
-    The seed and the trial's number decide its random numbers; earlier draws of this process do not matter. So
-    an attempt that continues after a killed attempt tries new settings and does not repeat the first
-    settings.
+    Its random numbers depend on the seed and the number of the trial, not on earlier draws of this process.
+    Therefore an attempt that continues after a killed attempt tries new settings and does not repeat the
+    first settings.
     """
     drawn = np.random.SeedSequence((seed, trials)).generate_state(1)
     return optuna.samplers.TPESampler(seed=int(drawn[0]), constant_liar=True)
 
 
 def _repair(journal: Path) -> None:
-    """Clean up after a killed attempt: delete an incomplete last line of the journal, and Optuna's lock.
+    """Clean up after a killed attempt: delete an incomplete last line of the journal, and the lock of
+    Optuna.
 
-    No process holds the lock, because only one attempt at a time has the folder.
+    No process holds the lock, because only one attempt at a time uses the folder.
     """
     journal.with_name(journal.name + LOCK_FILE_SUFFIX).unlink(missing_ok=True)
     if journal.exists():
@@ -104,11 +105,12 @@ UNDEFINED: Mapping[str, str] = {
     "average_precision": "all rows of the validation split are of one class",
     **dict.fromkeys(("f1", "precision", "recall"), "no row of the validation split is of the second class"),
 }
-"""The reason why a measured model can lack a metric."""
+"""The reasons why a measured model can lack a metric, by metric."""
 
 
 def value_of(metric: str, measured: Mapping[str, float]) -> float:
-    """Return the metric on the validation split. Raises UndefinedMetricError if it is undefined there."""
+    """Return the value of the metric on the validation split. Raises UndefinedMetricError if the metric is
+    undefined on the validation split."""
     name = f"validation_{metric}"
     if name in measured:
         return measured[name]
@@ -121,10 +123,10 @@ def value_of(metric: str, measured: Mapping[str, float]) -> float:
 
 
 def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
-    """Suggest a value from the range.
+    """Let the trial suggest a value from the range.
 
-    It is a whole number if the option requires one, or if both bounds of a custom option are written as whole
-    numbers.
+    The value is a whole number if the option requires a whole number, or if both bounds of a custom option
+    are written as whole numbers.
     """
     if one.among:
         chosen = trial.suggest_categorical(name, list(one.among))
@@ -137,7 +139,7 @@ def suggest(trial: Trial, name: str, one: Range, spec: TrainingSpec) -> Value:
 
 
 def is_whole(spec: TrainingSpec, name: str, one: Range) -> bool:
-    """Whether the option requires a whole number."""
+    """Return whether the option requires a whole number."""
     if spec.model == ModelKind.CUSTOM:
         return all(isinstance(bound, int) for bound in one.bounds)
     kind = next(field.type for field in fields(TrainingSpec) if field.name == name)

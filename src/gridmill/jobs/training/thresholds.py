@@ -1,5 +1,5 @@
-"""Computes a model's threshold and error quantiles from its validation predictions, and stores both with the
-model."""
+"""Computes the decision threshold and the error quantiles of a model from its validation predictions, and
+stores both with the model."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ SPLIT = "validation"
 
 
 def check_decisions(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """Raise InputError if the threshold or the quantiles are impossible for the label or the dataset. This is
-    called before training."""
+    """Raise InputError if the threshold or the quantiles are impossible for the label or the dataset. This
+    function is called before training."""
     thresholds = spec.threshold is not None or spec.threshold_by is not None
     name = "threshold" if spec.threshold is not None else "threshold_by"
     if thresholds and len(frame.classes) != 2:
@@ -46,8 +46,8 @@ def check_decisions(frame: SortedFrame, spec: TrainingSpec) -> None:
 
 
 def decided(card: ModelCard, frame: SortedFrame, spec: TrainingSpec, answers: Answers) -> ModelCard:
-    """Return the card with its threshold and the quantiles of its errors. Raises InputError if there are too
-    few rows."""
+    """Return the model card with its threshold and the quantiles of its errors. Raises InputError if there
+    are too few validation rows."""
     threshold = spec.threshold
     if spec.threshold_by is not None:
         threshold = best_threshold(frame.target[frame.rows[SPLIT]].astype(int), answers[SPLIT])
@@ -58,7 +58,7 @@ def decided(card: ModelCard, frame: SortedFrame, spec: TrainingSpec, answers: An
 
 
 def measure_intervals(card: ModelCard, frame: SortedFrame, answers: Answers) -> dict[str, float]:
-    """Return `test_pinball` and `test_coverage`.
+    """Return the metrics `test_pinball` and `test_coverage`.
 
     On the validation rows these metrics would have no meaning, because the quantiles are computed from these
     rows.

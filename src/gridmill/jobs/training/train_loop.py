@@ -1,9 +1,9 @@
-"""The training loop of networks: plain PyTorch with early stopping and checkpoints. After a kill, the
-training continues.
+"""The training loop of networks, in plain PyTorch with early stopping and checkpoints. If an attempt is
+killed, the next attempt continues the training.
 
 A checkpoint is written atomically, and the next attempt of the same job reads it. If the number of epochs is
-not declared, it depends on the number of rows. Several processes can train one network: each batch is divided
-among them, and the learning curve stays the same.
+not declared, it depends on the number of rows. Several processes can train a network together: each batch is
+divided among them, and the learning curve stays the same.
 """
 
 import copy
@@ -37,17 +37,17 @@ NAME = "checkpoint.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint: tensors by name, and other values as JSON."""
+    """A checkpoint contains tensors by name, and other values as JSON."""
 
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
 
 
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, number: int) -> None:
-    """Write the newest checkpoint of `folder`, and delete the others.
+    """Write the newest checkpoint into `folder`, and delete all other checkpoints.
 
-    The tensors are written first, under a unique name. Then the JSON file that names them is renamed to its
-    final name. If the process is killed in between, the previous checkpoint remains.
+    The function first writes the tensors under a unique name. Then it renames the JSON file that contains
+    this name to its final name. If the process is killed in between, the previous checkpoint is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"state-{number}.safetensors"
@@ -69,10 +69,10 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """Read the newest checkpoint.
+    """Read the newest checkpoint in the folder.
 
-    Return None if there is none, if another PyTorch version wrote it, or if it cannot be read (the log shows
-    this). Training then starts from the beginning.
+    Return None if there is no checkpoint, if another PyTorch version wrote it, or if it cannot be read (the
+    log shows this). If the result is None, training starts from the beginning.
     """
     try:
         content = json.loads((folder / NAME).read_bytes())
@@ -95,8 +95,8 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 STEPS = {ModelKind.LSTM: 1000, ModelKind.MLP: 2000}
-"""The default of the smallest number of optimizer steps of a network. With fewer steps, on a few hundred
-rows, the network still predicts little more than the mean."""
+"""The default for the smallest number of optimizer steps of a network. With fewer steps, on a few hundred
+rows, the predictions of the network are still close to the mean."""
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 500
 BATCHES_PER_EPOCH = 16
 SMALLEST_BATCH = 16
@@ -105,7 +105,8 @@ FEWEST_PATIENCE, PATIENCE_SHARE = 4, 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSchedule:
-    """The declared limits of a training: at most `epochs` over all rows, in batches of `batch_size` rows.
+    """The declared limits of a training: at most `epochs` passes over all rows, in batches of `batch_size`
+    rows.
 
     Training stops after `patience` epochs without a better loss.
     """
@@ -116,11 +117,13 @@ class TrainingSchedule:
 
 
 def course_of(spec: TrainingSpec, rows: int) -> TrainingSchedule:
-    """Return the declared schedule. Defaults depend on the number of training rows.
+    """Return the declared schedule of a training, with defaults. The defaults depend on the number of
+    training rows.
 
-    A batch is the largest power of two with which an epoch has at least 16 batches, between 16 and 256 rows.
-    The number of epochs is between 20 and 500, and large enough for the number of steps in `STEPS`. The
-    patience is a fifth of the epochs, because the learning rate falls until the last epoch.
+    The default size of a batch is the largest power of two with which an epoch has at least 16 batches,
+    between 16 and 256 rows. The default number of epochs is between 20 and 500, and large enough for the
+    number of steps in `STEPS`. The default patience is a fifth of the epochs, because the learning rate
+    falls until the last epoch.
     """
     batch_size = spec.batch_size or _batch_size(rows)
     steps = math.ceil(max(1, rows) / batch_size)
@@ -144,8 +147,8 @@ Curve = tuple[tuple[float, float, float], ...]
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """The position of the training. `batch` of `epoch` comes next; `total` is the loss of this epoch so
-    far."""
+    """The position at which a training continues. The next batch is `batch` of `epoch`. `total` is the loss
+    of this epoch so far."""
 
     epoch: int = 1
     batch: int = 0
@@ -154,29 +157,30 @@ class TrainingProgress:
     best_epoch: int = 0
     curve: list[tuple[float, float, float]] = field(default_factory=list)
     loaded: int = 0
-    """The epoch at which this attempt continued a killed attempt; 0 if it started from the beginning."""
+    """The epoch at which this attempt continued a killed attempt, or 0 if it started from the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """Facts about the training. The network itself has the weights of its best epoch."""
+    """Facts about a finished training. The network itself has the weights of its best epoch."""
 
     curve: Curve
     best_epoch: int
     resumed: int
-    """The epoch at which this attempt continued; 0 if it started from the beginning."""
+    """The epoch at which this attempt continued a killed attempt, or 0 if it started from the beginning."""
     waiting: float
-    """The share of the loop's time for waiting until a batch is ready."""
+    """The fraction of the time of the loop that was spent waiting until a batch is ready."""
     device: str
     mixed: bool
 
 
 class Trainer:
-    """Trains a network; `network` and `feed` are on one device.
+    """Trains a network. `network` and `feed` are on the same device.
 
-    A checkpoint contains all state that decides the next steps: the weights and the optimizer's moments. The
-    seed and the epoch's number decide the order of an epoch's rows. The number of the batch and the rank also
-    decide the random numbers of dropout. Only rank 0 of the gang reports to `context` and writes `folder`.
+    A checkpoint contains all state on which the next steps depend: the weights, and the moments of the
+    optimizer. The order of the rows in an epoch depends only on the seed and the number of the epoch. The
+    random numbers of dropout also depend on the number of the batch and on the rank. Only rank 0 of the gang
+    reports to `context` and writes to `folder`.
     """
 
     def __init__(
@@ -207,8 +211,8 @@ class Trainer:
         self._waited = self._worked = 0.0
 
     def learn(self, rows: Integers, held: Integers) -> TrainingResult:
-        """Train on `rows`. At the end the network has the weights of the epoch with the best loss on `held`.
-        Raises InputError."""
+        """Train the network on the rows `rows`. At the end the network has the weights of the epoch with the
+        best loss on the rows `held`. Raises InputError."""
         self._resume()
         self._loss = self._ranks.loss_of(self._network)
         train, validation = (torch.from_numpy(some).to(self._feed.device) for some in (rows, held))
@@ -251,10 +255,10 @@ class Trainer:
         self._finish_epoch(learned / len(train), validated / max(1, len(held)))
 
     def _is_due(self, step: int) -> bool:
-        """Return whether to write a checkpoint now.
+        """Return whether a checkpoint is to be written now.
 
-        In a gang rank 0 decides. The ranks ask it about once a second. The number of steps between questions
-        follows from the recent speed.
+        In a gang, rank 0 makes this decision. The other ranks ask rank 0 about once a second. The number of
+        steps between two such questions is computed from the recent speed.
         """
         if self._ranks.size == 1:
             return time.monotonic() >= self._next_checkpoint
@@ -267,10 +271,10 @@ class Trainer:
         return due
 
     def _step(self, rows: Tensor, done: float) -> Tensor:
-        """Train on one batch, in a gang on this rank's share of it; return the loss multiplied by the number
-        of rows.
+        """Train on a batch, or in a gang on the rows of the batch that belong to this rank. Return the loss
+        multiplied by the number of rows.
 
-        `done` is the share of all steps before this step.
+        `done` is the fraction of all steps that were made before this step.
         """
         begin = time.perf_counter()
         mine, counts = self._ranks.part(rows)
@@ -292,7 +296,7 @@ class Trainer:
 
     @torch.inference_mode()
     def _score(self, rows: Tensor) -> float:
-        """Return the loss of this rank's share of these rows, multiplied by their number."""
+        """Return the loss of the rows that belong to this rank, multiplied by their number."""
         self._network.eval()
         total = 0.0
         for some in torch.split(self._ranks.share(rows), SCORING_BATCH):
@@ -314,10 +318,10 @@ class Trainer:
         at.epoch, at.batch, at.total = at.epoch + 1, 0, 0.0
 
     def _save(self) -> None:
-        """Write a checkpoint.
+        """Write a checkpoint of the training.
 
-        The next checkpoint is written after the declared time. Checkpoints take at most a twentieth of the
-        time.
+        The next checkpoint is written after the declared time. Writing checkpoints takes at most a twentieth
+        of the time.
         """
         if self._folder is None or not self._ranks.leads:
             return
@@ -341,7 +345,7 @@ class Trainer:
         return Checkpoint(tensors=tensors, facts=facts)
 
     def _resume(self) -> None:
-        """Continue from the checkpoint that rank 0 finds."""
+        """Continue from the checkpoint that rank 0 reads."""
         reads = self._folder is not None and self._ranks.leads
         checkpoint = self._ranks.broadcast(read_checkpoint(self._folder) if self._folder and reads else None)
         if checkpoint is None:
@@ -378,14 +382,15 @@ def _below(tensors: Any, prefix: str) -> dict[str, Tensor]:  # noqa: ANN401
 
 
 def _finite(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the value. Infinity is replaced, because JSON cannot represent it."""
+    """Return the value in a form that JSON can represent. Infinity is replaced, because JSON cannot
+    represent it."""
     return facts | {"best": facts["best"] if math.isfinite(facts["best"]) else None}
 
 
 def rate_share(done: float) -> float:
-    """Return the factor of the learning rate at a share of all steps.
+    """Return the factor of the learning rate after this fraction of all steps.
 
-    It rises in the first twentieth of the steps and then falls along a cosine.
+    The factor rises in the first twentieth of the steps and then falls along a cosine.
     """
     warm = min(1.0, done / 0.05 + 0.05)
     return warm * (LAST_RATE + (1 - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))

@@ -1,8 +1,8 @@
-"""Hyperparameter search: parallel trials in processes. Optuna chooses their settings, and its journal
-survives a crash.
+"""Hyperparameter search runs trials in parallel processes. Optuna chooses the settings of the trials, and
+its journal survives a crash.
 
-This process only decides, forks and waits. It imports no library that makes a fork unsafe. A child reads the
-dataset once and runs one trial after another.
+This process only makes decisions, forks child processes and waits for them. This process imports no library
+that makes a fork unsafe. A child process reads the dataset once and runs one trial after another.
 """
 
 import json
@@ -31,18 +31,18 @@ from gridmill.jobs.metrics import SEARCH_METRIC, check_metric
 from gridmill.jobs.training.study import INSTEAD_OF, UndefinedMetricError, ask, open_study, trial_rows
 
 STEPWISE = (ModelKind.LSTM, ModelKind.MLP, ModelKind.CUSTOM)
-"""Kinds of models that report losses while they train. Trees report losses only at the end, when it is too
-late to stop a trial early."""
+"""The kinds of models that report losses while they train. Trees report losses only at the end, when it is
+too late to stop a trial early."""
 DONE = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 TryOut = Callable[[TrainingSpec, JobContext], float]
-"""A function that trains once and returns the metric. `context` reports progress and can stop the
-training."""
+"""A function that trains a model once and returns the value of the metric. The `context` of such a training
+reports its progress and can stop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningResult:
-    """The best settings, and all trials for the report: [{number, state, value, parameters, seconds,
-    steps}]."""
+    """The best settings of a search, and all trials for the report: [{number, state, value, parameters,
+    seconds, steps}]."""
 
     spec: TrainingSpec
     metric: str
@@ -52,9 +52,9 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialContext(JobContext):
-    """A context that asks after each epoch whether to continue.
+    """The context of a trial. After each epoch it checks whether the trial is to continue.
 
-    Parallel trials have separate folders and divide the threads; `side_by_side` is the number of parallel
+    Parallel trials have separate folders and divide the threads. `side_by_side` is the number of parallel
     trials.
     """
 
@@ -62,33 +62,34 @@ class TrialContext(JobContext):
     ask: Callable[[float, float], bool] = field(default=lambda step, value: False)
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
-        """Report the validation loss. Raises PrunedError."""
+        """Report the validation loss of the trial. Raises PrunedError."""
         if name == "validation_loss" and step is not None and self.ask(step, value):
             raise PrunedError
 
     def progress(self, done: float, total: float | None = None, unit: str = "", note: str = "") -> None:
-        """Do nothing: the search reports the progress."""
+        """Do nothing, because the search itself reports the progress."""
 
     @property
     def threads(self) -> int:
-        """The number of threads for this trial."""
+        """Return the number of threads for this trial."""
         return max(1, super(TrialContext, self).threads // self.side_by_side)  # noqa: UP008  slots make the class anew
 
     @property
     def checkpoints(self) -> Path | None:
-        """None: if a trial is killed, its training starts from the beginning."""
+        """Return None, because a trial that is killed starts from the beginning."""
         return None
 
     @property
     def output(self) -> Path:
-        """The folder for a trial's output. The output is measured but is not part of the model."""
+        """Return the folder for the output of a trial. The output of a trial is measured but is not part of
+        the model."""
         path = self.work / "output"
         path.mkdir(parents=True, exist_ok=True)
         return path
 
 
 def with_parameters(spec: TrainingSpec, values: Mapping[str, Value]) -> TrainingSpec:
-    """Return the training with these settings, and without a search."""
+    """Return the declaration of the training with these settings, and without a search."""
     if spec.model == ModelKind.CUSTOM:
         return replace(spec, search=None, options={**spec.options, **values})
     return replace(spec, search=None, **values)  # type: ignore[arg-type]
@@ -97,10 +98,10 @@ def with_parameters(spec: TrainingSpec, values: Mapping[str, Value]) -> Training
 def find_best(
     spec: TrainingSpec, search: Search, context: JobContext, make: Callable[[], tuple[Objective, TryOut]]
 ) -> TuningResult:
-    """Run the search.
+    """Run the search, and return the best settings.
 
-    `make` reads the dataset (in a child). It returns the objective of the training and the function that
-    tries settings. Raises the errors of `make`; JobError if every trial failed.
+    The function `make` reads the dataset (in a child process). `make` returns the objective of the training
+    and the function that tries settings. Raises the errors of `make`. Raises JobError if every trial failed.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -113,7 +114,7 @@ def find_best(
 
 
 class _TrialPool(Crew):
-    """The children, and the trial of each."""
+    """The child processes of a search, and the trial of each child."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class _TrialPool(Crew):
         self._metric = search.metric or ""
 
     def work(self) -> None:
-        """Run until all trials have ended."""
+        """Run trials until all trials have ended."""
         self._start()
         while self.children:
             for child in self.heard():
@@ -164,13 +165,13 @@ class _TrialPool(Crew):
 
     @property
     def _most(self) -> int:
-        """The number of trials that run in parallel."""
+        """Return the number of trials that run in parallel."""
         return min(self._search.parallel or self._context.order.workers, self._search.trials)
 
     def _left(self) -> int:
-        """Return the number of trials to start.
+        """Return the number of trials that are still to be started.
 
-        Trials of a killed attempt do not count, but the trials that repeat them count.
+        Trials of a killed attempt are not counted, but the trials that repeat them are counted.
         """
         if self._study is None:
             return self._search.trials
@@ -272,7 +273,8 @@ class _TrialPool(Crew):
 
 
 def _own_folder(work: Path) -> Path:
-    """Return a context for this process. If there is code, the context has its own copy of it."""
+    """Return the work folder for this process. If the project has code, the folder of this process has its
+    own copy of the code."""
     folder = work / "trials" / str(os.getpid())
     folder.mkdir(parents=True)
     if (work / CODE).is_dir():

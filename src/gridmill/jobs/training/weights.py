@@ -1,4 +1,5 @@
-"""The weight of each row in training, from a column of the dataset and from the row's class."""
+"""The weight of each row in training, computed from a column of the dataset and from the class of the
+row."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -14,7 +15,8 @@ _PLACE, _CLASSES = "training.weight", "training.class_weights"
 
 
 def check_column(name: str, schema: pa.Schema, chosen: tuple[str, ...]) -> None:
-    """Raise InputError unless the dataset has this numeric column, and it is not declared as a feature."""
+    """Raise InputError if the dataset does not have this column, if the column is not numeric, or if it is
+    declared as a feature."""
     if name not in schema.names:
         near = get_close_matches(name, schema.names, n=1)
         raise InputError(
@@ -36,10 +38,10 @@ def check_column(name: str, schema: pa.Schema, chosen: tuple[str, ...]) -> None:
 def class_factors(
     spec: TrainingSpec, classes: tuple[str, ...], target: Floats, weights: Floats
 ) -> Floats | None:
-    """Return the weight of each class, from the class numbers and weights of the training rows; None if all
-    are equal.
+    """Return the weight of each class, from the class numbers and weights of the training rows. Return None
+    if all classes have the same weight.
 
-    With `balanced`, the sums of weights of all classes are equal. Raises InputError.
+    With `balanced`, the sums of the weights of the rows are equal for all classes. Raises InputError.
     """
     if spec.class_weight is None and not spec.class_weights:
         return None
@@ -70,10 +72,11 @@ def row_weights(
     classes: tuple[str, ...],
     rows: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.int64]]],
 ) -> Floats | None:
-    """Return the weight of each row; None if all weights are equal. The mean over the training rows is 1.
+    """Return the weight of each row. Return None if all rows have the same weight. The mean of the weights
+    over the training rows is 1.
 
-    `rows` are the numbers of the labelled rows of each split. Raises DataError for weights of train and
-    validation rows that are missing or negative, InputError for classes that the label does not have.
+    `rows` are the numbers of the rows with labels, for each split. Raises DataError if weights of train and
+    validation rows are missing or negative, InputError for classes that the label does not have.
     """
     row_weight = np.ones(len(target)) if column is None else numbers(column)
     train = rows["train"]
