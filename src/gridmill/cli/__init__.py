@@ -1,4 +1,4 @@
-"""The command line, which uses the SDK."""
+"""The command line of Gridmill, which calls the Python SDK."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""The command `advise`: shows what more workers would gain for a job."""
+"""The command `advise` shows how much time a job would save with more workers."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -68,7 +68,7 @@ def _advice_lines(found: Advice) -> Iterator[RenderableType]:
 
 
 def law_text(found: Advice) -> str:
-    """The name of the fitted scaling law, with its parameters."""
+    """Return the name of the fitted scaling law with its parameters."""
     coherence = f", each pair of workers costs {found.law.coherence:.2%}" if found.law.coherence else ""
     return (
         f"{_LAWS[found.law.kind]}, serial share {found.law.serial:.1%}{coherence}"

@@ -63,8 +63,8 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """The group of all commands. It stores the name and the help line of each command, and imports the
-    command's module when the command is resolved."""
+    """The group of all commands of Gridmill. The group stores the name and the help line of each command. It
+    imports the module of a command only when the command is resolved."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  Typer's own
         super().__init__(**settings)
@@ -72,7 +72,7 @@ class LazyGroup(TyperGroup):
             self.add_command(TyperCommand(name, help=line, rich_markup_mode=None))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401  Typer's own
-        """Return the command itself instead of its stub."""
+        """Return the command itself instead of its placeholder in the group."""
         args = as_one(args)
         refuse_renamed(args)
         name, stub, rest = super().resolve_command(ctx, args)
@@ -80,11 +80,11 @@ class LazyGroup(TyperGroup):
 
 
 RENAMED = {"import": "restore"}
-"""Former names of commands."""
+"""The former names of commands."""
 
 
 def refuse_renamed(words: list[str]) -> None:
-    """Raise InputError for the former name of a command."""
+    """Raise InputError if the words begin with the former name of a command."""
     new = RENAMED.get(words[0]) if words else None
     if new is not None:
         again = shlex.join(["gridmill", new, *words[1:]])
@@ -92,12 +92,13 @@ def refuse_renamed(words: list[str]) -> None:
 
 
 def as_one(words: list[str]) -> list[str]:
-    """`start backfill` is the command `backfill`: its options are not those of `start`."""
+    """Replace the words `start backfill` by the command `backfill`, because its options differ from the
+    options of `start`."""
     return words[1:] if words[:2] == ["start", "backfill"] else words
 
 
 def load(name: str) -> Any:  # noqa: ANN401  Typer's own
-    """Import and return the command with that name."""
+    """Import and return the command with this name."""
     module, _, function = COMMANDS[name][0].partition(":")
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     single.command(name, epilog=shown(name))(getattr(import_module(module), function))
@@ -132,6 +133,6 @@ def gridmill(
 ) -> None:
     """Run machine learning pipelines, from raw data to predictions, on one machine or many.
 
-    Each command has --json. `gridmill COMMAND --help` shows its options and examples.
+    Each command has --json. `gridmill COMMAND --help` shows the options and examples of a command.
     """
     context.obj = replace(invocation(context), home=home, url=url)

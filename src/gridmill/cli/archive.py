@@ -1,4 +1,5 @@
-"""The commands `backup` and `restore`: pipelines with all their results, as one file."""
+"""The commands `backup` and `restore` write pipelines with all their results into a single file, and read
+such a file."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,7 @@
-"""The commands `preview`, `diff` and `compare`, which show and compare versions.
+"""The commands `preview`, `diff` and `compare` show and compare versions.
 
-`preview` shows the first rows of a version, `diff` the differences of two, `compare` versions of a model side
-by side.
+`preview` shows the first rows of a version, `diff` shows the differences between two versions, and `compare`
+shows versions of a model side by side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -115,7 +115,8 @@ def _row(one: Difference) -> tuple[str, ...]:
 
 
 def _texts(before: str, after: str) -> tuple[str, str]:
-    """Both texts; if they are too long for a cell, starting shortly before the first difference."""
+    """Return both texts. If they are too long for a table cell, return the parts of both that begin shortly
+    before the first difference."""
     if max(len(before), len(after)) <= _LONGEST:
         return before, after
     same = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))
@@ -150,7 +151,7 @@ def _cut(text: str) -> str:
 
 
 def _step(one: Difference) -> str:
-    """The relative change of a number, in percent."""
+    """Return the relative change of a number, in percent."""
     old, new = one.before, one.after
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new))
     return f"{(new - old) / abs(old):+.1%}" if numbers and old else ""
@@ -197,7 +198,8 @@ def _comparison_text(found: ModelComparison) -> Iterator[RenderableType]:
 
 
 def _heads(models: Sequence[ComparedModel]) -> list[str]:
-    """`@3` if all are versions of one model, else the full ids."""
+    """Return the headings of the columns: `@3` if all versions belong to the same model, otherwise the full
+    ids."""
     several = len({model.id.partition("@")[0] for model in models}) > 1
     return [model.id if several else f"@{model.id.partition('@')[2]}" for model in models]
 
@@ -231,7 +233,8 @@ def _metric(models: Sequence[ComparedModel], one: ComparedMetric) -> tuple[objec
 
 
 def _setting(one: ComparedSetting) -> tuple[object, ...]:
-    """For lists (features): the length of the list, and the entries that not all versions have."""
+    """Return the table cells of a setting. For lists (features), a cell shows the length of the list, and
+    the entries that not all versions have."""
     lists = [set(value) for value in one.values if isinstance(value, list | tuple)]
     shared = set[Any]().union(*lists).intersection(*lists)
     return (one.name, *(_comparison_cell(value, shared) for value in one.values))

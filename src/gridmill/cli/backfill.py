@@ -43,9 +43,10 @@ def backfill(
 ) -> None:
     """Run a pipeline over a range of time, one run for each chunk of the range. Needs `gridmill up`.
 
-    Each run gets the start and the end of its chunk as the parameters `from` and `to`. A name stands for the
-    pipeline as it was applied last, else as it was run last. With a name and without a range, the command
-    continues the backfill of that pipeline and repeats its failed chunks.
+    Each run gets the start and the end of its chunk as the parameters `from` and `to`. If PIPELINE is a
+    name, the pipeline is used as it was applied last, or as it was run last if it was never applied. With a
+    name and without a range, the command continues the backfill of that pipeline and repeats its failed
+    chunks.
     """
     if begins is None and ends is None and every is None and is_name(pipeline):
         with session(context, embed=False) as client:
@@ -94,7 +95,7 @@ def stop_backfill(context: typer.Context, name: str, as_json: bool) -> None:
 
 
 def backfill_summary(view: BackfillView) -> str:
-    """`21 chunks: 3 done, 18 left`."""
+    """Return a summary of a backfill, such as `21 chunks: 3 done, 18 left`."""
     counts = [f"{count} {state.value}" for state in ChunkState if (count := view.counts.get(state))]
     chunks = "1 chunk" if len(view.chunks) == 1 else f"{len(view.chunks)} chunks"
     return f"{chunks}: {', '.join(counts)}"

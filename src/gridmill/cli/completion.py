@@ -1,7 +1,8 @@
-"""Shell completion of names, from the running control node or else from the records of the home.
+"""Shell completion of names, which are read from the running control node, or otherwise from the records of
+the home.
 
-Completion runs when a key is pressed: it gives up after a fraction of a second, starts and creates nothing,
-and shows no error.
+Completion runs when a key is pressed. Therefore it stops after a fraction of a second, starts and creates
+nothing, and shows no error.
 """
 
 import contextlib
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
     from gridmill.ports.host import Host
 
 _SECONDS = 1.0
-"""The longest wait for a control node or a database, in seconds."""
+"""The longest time in seconds that completion waits for a control node or a database."""
 _RECENT = 50
 
 
 class NameLookup(Protocol):
-    """A source of names for the completion."""
+    """An object from which completion reads names."""
 
     def listed(self, noun: Noun) -> Iterable[Any]:
-        """Return the names of all records of a noun; runs are sorted newest first."""
+        """Return the names of all records of a kind. Runs are sorted newest first."""
 
     def jobs(self, run: str) -> Iterable[str]:
-        """Names of the jobs of a run."""
+        """Return the names of the jobs of a run."""
 
 
 class GridNames:
-    """Names from a running control node."""
+    """Reads names from a running control node."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -57,8 +58,8 @@ class GridNames:
 
 
 class StoreNames:
-    """Names from the records of a home. To import a control node, even a read-only one, would take too
-    long."""
+    """Reads names from the records of a home. This class is used because the import of a control node, even
+    of one that only reads, would take too long."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -79,7 +80,7 @@ class StoreNames:
 
 
 _CLASSES: Mapping[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Stored)}
-"""The record class of each noun that is not a version."""
+"""The record class of each kind of record that is not a version."""
 
 
 def _is_of(version: Artifact, noun: Noun) -> bool:
@@ -87,19 +88,19 @@ def _is_of(version: Artifact, noun: Noun) -> bool:
 
 
 def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids of runs, newest first."""
+    """Complete the ids of runs, newest first."""
     return _starting(incomplete, _ask(context, _runs))
 
 
 def complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
-    """Ids of runs, then names of the jobs of the run that was given."""
+    """Complete the ids of runs. If a run was given, complete the names of its jobs."""
     given = [word for word in (context.params.get("words") or ()) if word != "run"]
     run = context.params.get("run") or (given[0] if given else None)
     return _starting(incomplete, _ask(context, lambda known: known.jobs(run) if run else _runs(known)))
 
 
 def complete_run_jobs(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the jobs of the run that was given."""
+    """Complete the names of the jobs of the run that was given."""
     run = context.params.get("run")
     return _starting(incomplete, _ask(context, lambda known: known.jobs(run))) if run else []
 
@@ -120,12 +121,12 @@ def complete_pipelines(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_files(context: typer.Context, incomplete: str) -> list[str]:
-    """Pipeline files, folders, and the names of pipelines."""
+    """Complete the names of pipeline files, folders and pipelines."""
     return _starting(incomplete, [*_files(incomplete), *_ask(context, _pipelines)])
 
 
 def complete_versions(context: typer.Context, incomplete: str) -> list[str]:
-    """Versions: `PIPELINE/JOB`, and after an `@` the numbers and aliases of its versions."""
+    """Complete versions: first `PIPELINE/JOB`, and after an `@` the numbers and aliases of its versions."""
     return _starting(incomplete, _ask(context, lambda known: _versions(known, Noun.ARTIFACT, incomplete)))
 
 
@@ -135,7 +136,8 @@ def complete_models(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the given noun; for the noun `job` a run and then the names of its jobs."""
+    """Complete the names of records of the given kind. For jobs, complete a run first and then the names of
+    its jobs."""
     noun, words = context.params.get("noun") or context.params.get("what"), context.params.get("name")
     given = [words] if isinstance(words, str) else list(words or ())
     with contextlib.suppress(Exception):
@@ -163,9 +165,10 @@ def _pipelines(known: NameLookup) -> list[str]:
 
 
 def _versions(known: NameLookup, noun: Noun, incomplete: str) -> Iterable[str]:
-    """Return names.
+    """Return the names of versions that match.
 
-    Versions are returned only after the complete name and an `@`, because there may be thousands of versions.
+    Versions of a job are returned only after its complete name and an `@`, because there may be thousands of
+    versions.
     """
     listings = known.listed(noun)
     return (one.id for one in listings) if "@" in incomplete else dict.fromkeys(one.name for one in listings)
@@ -189,7 +192,7 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 def _ask(context: typer.Context, question: Callable[[NameLookup], Iterable[str]]) -> list[str]:
-    """The matching names; no names if there is no grid or if the lookup takes too long."""
+    """Return the names that match. Return no names if there is no grid or if the search takes too long."""
     root = context.find_root()
     with contextlib.suppress(Exception), _for_a_moment():
         given: Invocation = root.obj
@@ -213,7 +216,7 @@ def _name_lookup(host: "Host", settings: Settings, url: str | None) -> NameLooku
 
 @contextlib.contextmanager
 def _for_a_moment() -> Iterator[None]:
-    """A context that raises TimeoutError if its body takes longer."""
+    """Return a context that raises TimeoutError if its body takes longer than `_SECONDS`."""
 
     def stop(*_: object) -> None:
         raise TimeoutError

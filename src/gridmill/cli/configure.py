@@ -1,7 +1,8 @@
-"""The commands `configure` and `alter` for resources, aliases of models and sinks; and `status sink`.
+"""The commands `configure` and `alter` for resources, aliases of models and sinks, and the command `status
+sink`.
 
-A resource is sized from the job's size or by hand. `configure model NAME --alias prod=3` sets an alias of a
-version. `alter sink` changes a sink until it is changed back.
+The size of a resource is computed from the size of a job, or is set by hand. `configure model NAME --alias
+prod=3` sets an alias of a version. `alter sink` changes a sink until the change is removed.
 """
 
 from collections.abc import Sequence
@@ -47,7 +48,8 @@ def set_aliases(
     expected: int | None,
     as_json: bool,
 ) -> None:
-    """Set all given aliases in order; an error stops at the first alias that cannot be set."""
+    """Set all given aliases in order. If an alias cannot be set, the function raises an error and sets no
+    further alias."""
     if not aliases and best_by is None:
         raise InputError(
             "no alias and no metric is given",
@@ -80,7 +82,7 @@ def read_alias(name: str, text: str) -> tuple[str, int | None]:
 
 
 def alias_target(alias: Alias) -> str:
-    """`version 3`, or `the best by rmse`."""
+    """Return a text for the target of an alias, such as `version 3` or `the best by rmse`."""
     return f"version {alias.number}" if alias.number is not None else f"the best by {alias.metric}"
 
 
@@ -88,8 +90,8 @@ _USAGE = "gridmill alter sink PIPELINE/JOB add|remove source|constraint|metric|o
 
 
 def read_change(words: Sequence[str]) -> SinkChange:
-    """Parse a change of a sink from the words after its name. The part may be plural, as in pipeline files.
-    Raises InputError with the usage."""
+    """Parse a change of a sink from the words that come after its name. The kind of the changed part may be
+    in the plural, as in pipeline files. Raises InputError with the usage of the command."""
     named = words[1].removesuffix("s") if len(words) == 3 else ""
     if words[:1] not in [[verb] for verb in AlterVerb] or named not in list(SinkPart):
         raise InputError(f"{' '.join(words) or 'nothing'!r} is not a change of a sink", hint=_USAGE)
@@ -113,7 +115,7 @@ def read_change(words: Sequence[str]) -> SinkChange:
 
 
 def alter_sink(client: Client, name: str, words: Sequence[str], *, as_json: bool) -> None:
-    """Change the sink, and print all parts that are altered."""
+    """Change the sink, and print all parts of the sink that are altered."""
     after = client.grid.alter_sink(name, read_change(words))
     if as_json:
         return emit(after)
@@ -122,14 +124,15 @@ def alter_sink(client: Client, name: str, words: Sequence[str], *, as_json: bool
 
 
 def print_alterations(client: Client, name: str) -> None:
-    """The altered parts of a sink, one line for each."""
+    """Print the altered parts of a sink, each in a line of its own."""
     for one in client.list_alterations(name):
         for change in one.changes:
             print(f"altered: {change}")
 
 
 def status_sinks(client: Client, name: str | None, *, as_json: bool) -> None:
-    """Print one line for each source of each sink, or of the named sink. Raises NotFoundError."""
+    """Print a line for each source of each sink, or for each source of the named sink. Raises
+    NotFoundError."""
     tasks = client.list_load_tasks(name)
     if as_json:
         return emit(tasks)
@@ -382,7 +385,8 @@ def alter(
 
 
 def _settings(client: Client, name: str, words: list[str] | None) -> dict[str, str] | None:
-    """The current settings, updated with the new ones; a setting with an empty value is removed."""
+    """Return the current settings of a site, updated with the new settings. A new setting with an empty
+    value is removed."""
     if not words:
         return None
     before: Resource = find_noun(client.grid, Noun.RESOURCE, name)

@@ -1,7 +1,8 @@
-"""`show` as text: a record of any kind in a few lines and tables; `--json` has all fields.
+"""The command `show` as text: it prints a record of any kind in a few lines and tables. The option `--json`
+prints all fields.
 
-It includes schedules, backfills (a list of all, or one with its chunks), and the rows that a sink rejected:
-their number, the reasons, and the first rows.
+The module also prints schedules, backfills (a list of all, or a single backfill with its chunks), and the
+rows that a sink rejected: their number, the reasons, and the first rows.
 """
 
 import re
@@ -41,7 +42,7 @@ from gridmill.errors import InputError
 
 
 def schedule_facts(view: ScheduleView) -> Sequence[tuple[str, object]]:
-    """The schedule of a pipeline, and the numbers of runs that it started."""
+    """Return facts about the schedule of a pipeline, and the numbers of runs that it started."""
     one = view.schedule
     return [
         ("when", one.spec.text),
@@ -56,7 +57,7 @@ def schedule_facts(view: ScheduleView) -> Sequence[tuple[str, object]]:
 
 
 def show_rejects(found: object, *, as_json: bool) -> None:
-    """Print the rejected rows of a sink. Raises InputError if the name is not that of a sink."""
+    """Print the rejected rows of a sink. Raises InputError if the name is not the name of a sink."""
     if not isinstance(found, Artifact) or found.kind != ArtifactKind.SINK:
         raise InputError("only sinks have rejected rows", hint="gridmill show sink PIPELINE/JOB --rejects")
     rejects = rejects_of(found)
@@ -82,7 +83,7 @@ HEAD = ("backfill", "from", "to", "every", "done", "left", "running", "failed", 
 
 
 def backfill_row(view: BackfillView) -> tuple[object, ...]:
-    """A backfill's cells."""
+    """Return the table cells of a backfill."""
     kept, counts = view.backfill, view.counts
     states = (ChunkState.DONE, ChunkState.LEFT, ChunkState.RUNNING, ChunkState.FAILED, ChunkState.SKIPPED)
     numbers = [counts.get(state, 0) for state in states]
@@ -98,12 +99,12 @@ def _length(backfill: Backfill) -> str:
 
 
 def backfill_list(views: Sequence[BackfillView]) -> Table:
-    """Backfills as a table."""
+    """Return a table of backfills."""
     return table(*HEAD, rows=[backfill_row(view) for view in views])
 
 
 def show_backfill(view: BackfillView) -> RenderableType:
-    """A backfill and its chunks."""
+    """Return a backfill and its chunks for printing."""
     return Group(*_parts(view))
 
 
@@ -118,13 +119,13 @@ def _parts(view: BackfillView) -> Iterator[RenderableType]:
 
 _SPLITS = ("train", "folds", "validation", "test")
 _LISTED = 40
-"""The largest number of columns in a list; --json has all."""
+"""The largest number of columns that a list shows. The option `--json` prints all columns."""
 
 Facts = Sequence[tuple[str, object]]
 
 
 def describe(noun: object) -> RenderableType:
-    """Print one record of any kind."""
+    """Return the text of a record of any kind for printing."""
     match noun:
         case VersionView():
             return Group(*_version(noun))
@@ -227,7 +228,8 @@ def _given(value: Given) -> str:
 
 
 def _built_in(one: Artifact) -> str:
-    """The code that made the version, if it is not the pipeline's own code and the version records it."""
+    """Return a text about the code that made the version. The text is empty if the code is the pipeline's
+    own code, or if the version does not record it."""
     gridmill = _mapping(one, "packages").get("gridmill")
     return f"built into Gridmill {gridmill}" if gridmill else ""
 
@@ -296,8 +298,8 @@ def _breakdowns(one: Artifact) -> Iterator[RenderableType]:
 
 
 def graph_words(told: Mapping[str, Any]) -> str:
-    """Whether the model has an ONNX graph, and with which rows the graph was checked; empty for older
-    versions."""
+    """Return a text that states whether the model has an ONNX graph, and with which rows the graph was
+    checked. The text is empty for older versions."""
     if "files" not in told:
         return ""
     if "model.onnx" not in told["files"]:
@@ -311,7 +313,8 @@ def graph_words(told: Mapping[str, Any]) -> str:
 
 
 def metric_table(values: Mapping[str, float]) -> RenderableType:
-    """Metrics with one column for each split; metrics without a split in a column of their own."""
+    """Return a table of metrics with a column for each split. Metrics without a split are in a column of
+    their own."""
     splits = [split for split in _SPLITS if any(name.startswith(f"{split}_") for name in values)]
     plain = {name: value for name, value in values.items() if not name.startswith(tuple(_SPLITS))}
     names = dict.fromkeys(name.partition("_")[2] for name in values if name not in plain)
@@ -325,13 +328,13 @@ _WIDEST_VALUE = 40
 
 
 def _in_cell(value: object) -> str:
-    """The value in short form: times to the minute, the beginning of long texts."""
+    """Return the value in a short form: times are rounded to the minute, and long texts are cut."""
     text = _TIME.sub(r"\1 \2", scalar(value))
     return text if len(text) <= _WIDEST_VALUE else f"{text[: _WIDEST_VALUE - 1]}…"
 
 
 def _columns(one: Artifact) -> RenderableType:
-    """Columns with the statistics of their values."""
+    """Return a table of columns with the statistics of their values."""
     facts = _mapping(one, "columns")
     rows = [_column_row(column, facts.get(column.name) or {}) for column in one.output.columns[:_LISTED]]
     head = ("column", "type", *(("missing", "distinct", "min", "mean", "max") if facts else ()))

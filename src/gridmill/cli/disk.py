@@ -1,4 +1,4 @@
-"""The commands `du` and `clean`: show what uses disk space, and delete what is not needed."""
+"""The commands `du` and `clean` show what uses disk space, and delete what is not needed."""
 
 from collections import Counter
 from enum import StrEnum
@@ -15,7 +15,7 @@ from gridmill.sdk.client import Client
 
 
 class GroupBy(StrEnum):
-    """The groups for which `du` adds up sizes."""
+    """The kinds of groups over which `du` adds up sizes."""
 
     KIND = "kind"
     JOB = "job"
@@ -94,5 +94,5 @@ def clean(
 
 
 def _free_bytes(client: Client) -> int:
-    """The free bytes of the disks of home and storage root."""
+    """Return the free bytes of the disks of the home and of the storage root."""
     return sum(space.free_bytes for space in client.control().disks)

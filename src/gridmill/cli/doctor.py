@@ -1,4 +1,4 @@
-"""The commands `doctor` and `version`: show the checks of this machine and the version of Gridmill."""
+"""The command `doctor` checks this machine, and the command `version` shows the version of Gridmill."""
 
 import platform
 

@@ -1,6 +1,6 @@
-"""Examples of each command, which its help shows.
+"""The examples that the help of each command shows.
 
-The examples work as soon as the records in them, such as the pipeline `weather`, exist.
+The examples work as soon as the records that they name, such as the pipeline `weather`, exist.
 """
 
 from collections.abc import Mapping
@@ -58,10 +58,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "doctor": ("doctor", "doctor --json"),
     "version": ("version", "version --json"),
 }
-"""Examples for each command: the arguments of `gridmill` in the syntax of a shell."""
+"""The examples for each command. An example contains the arguments of `gridmill` in the syntax of a
+shell."""
 
 
 def shown(command: str) -> str:
-    """The examples as text at the end of a command's help."""
+    """Return the examples as text for the end of the help of a command."""
     lines = [f"  gridmill {line}" for line in EXAMPLES[command]]
     return "\b\n" + "\n".join(["Examples:", *lines])

@@ -1,4 +1,4 @@
-"""The commands `export` and `path`: give results to other programs as files."""
+"""The commands `export` and `path` give results to other programs as files."""
 
 import sys
 from pathlib import Path
@@ -67,8 +67,8 @@ def export(
 
 
 def _one(versions: list[str], to: str, output: str) -> str:
-    """Return the version to write. Raises InputError for the former usage of `export`, which is now
-    `backup`."""
+    """Return the version to write. Raises InputError for the former usage of `export`, which is now the
+    command `backup`."""
     if output:
         again = f"gridmill backup {' '.join(versions)} -o {output}"
         raise InputError(

@@ -1,4 +1,5 @@
-"""The commands on a farm's machine: `farm` manages who may use it, `up --light` runs it in the foreground."""
+"""The commands on the machine of a farm: `farm` manages the tenants, and `up --light` runs the farm in the
+foreground."""
 
 import logging
 import socket
@@ -23,7 +24,7 @@ from gridmill.settings import Settings
 
 
 class FarmAction(StrEnum):
-    """The actions of `gridmill farm`."""
+    """The actions of the command `gridmill farm`."""
 
     INVITE = "invite"
     TENANTS = "tenants"
@@ -46,8 +47,9 @@ def farm(
     """Manage the tenants of the farm on this machine (see `gridmill up --light`).
 
     `invite` prints a join line, which is valid once and for one hour. `tenants` lists the tenants. `rotate
-    NAME` prints a line with which that tenant gets a new certificate and token; the old ones are valid until
-    then. `revoke NAME` refuses the tenant from now on, ends its pods and deletes its data.
+    NAME` prints a line with which this tenant gets a new certificate and token. The old certificate and
+    token are valid until then. `revoke NAME` refuses all further requests of the tenant, ends its pods and
+    deletes its data.
     """
     with host_of(context).farm_desk(settings_of(context)) as desk:
         _check_name(action, name)
@@ -55,8 +57,8 @@ def farm(
 
 
 def notes(address: str, one_user: str) -> list[str]:
-    """Limits of this farm that its administrator should know: it listens on loopback only, or it serves one
-    tenant only, for the reason `one_user`."""
+    """Return notes about limits of this farm that its administrator should know. The farm may listen on
+    loopback only, or serve only a single tenant for the reason `one_user`."""
     host, port = read_address(address)
     alone = (
         f"{host} is reachable only from this machine. From another machine, join with "
@@ -68,8 +70,8 @@ def notes(address: str, one_user: str) -> list[str]:
 
 
 def _check_name(action: FarmAction, name: str) -> None:
-    """Raises InputError if the action needs the name of a tenant and has none, or has a name and needs
-    none."""
+    """Raise InputError if the action needs the name of a tenant and no name was given, or if it needs no
+    name and a name was given."""
     names_one = action in (FarmAction.ROTATE, FarmAction.REVOKE)
     if names_one and not name:
         raise InputError(
@@ -129,7 +131,7 @@ def _when(time: float) -> str:
 
 
 def join_line(known: FarmAddress, secret: str) -> str:
-    """The command line that a tenant pastes at home."""
+    """Return the command line that a tenant pastes on the machine of its home."""
     message = f"--controller {known.address} --join {known.fingerprint}:{secret}"
     return f"gridmill add cluster {known.name} {message}"
 
@@ -142,7 +144,7 @@ _SERVED = (SiteKind.LOCAL, SiteKind.SLURM, SiteKind.RAY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmOptions:
-    """The options of `up --light`."""
+    """The options of the command `up --light`."""
 
     listen: str
     site: str
@@ -155,7 +157,8 @@ class FarmOptions:
 
 
 def read_place(text: str, settings: dict[str, str], host: Host) -> Site:
-    """Parse KIND or KIND:ADDRESS. Raises InputError, also for invalid settings, and UnavailableError."""
+    """Parse a place of the form KIND or KIND:ADDRESS. Raises InputError, also for invalid settings, and
+    UnavailableError."""
     kind, _, address = text.partition(":")
     kinds = {one.value: one for one in _SERVED}
     if kind not in kinds:
@@ -177,7 +180,7 @@ def read_place(text: str, settings: dict[str, str], host: Host) -> Site:
 
 
 def run_until_interrupted(host: Host, settings: Settings, told: FarmOptions, json: bool) -> None:
-    """Run the farm until Ctrl-C. Raises InputError, UnavailableError, HomeInUseError."""
+    """Run the farm until the user presses Ctrl-C. Raises InputError, UnavailableError, HomeInUseError."""
     address = read_address(told.listen, place="--listen")
     place = read_place(told.site, told.settings, host)
     quota = _read("--quota", parse_bytes, told.quota)
@@ -195,7 +198,8 @@ def run_until_interrupted(host: Host, settings: Settings, told: FarmOptions, jso
 
 
 def read_limit(place: str, text: str) -> int | None:
-    """Parse a number of bytes; 0 is no limit, no value is the default. Raises InputError."""
+    """Parse a number of bytes. The number 0 means no limit, and no value means the default. Raises
+    InputError."""
     if not text:
         return None
     return 0 if text == "0" else _read(place, parse_bytes, text)
@@ -209,15 +213,15 @@ def _read(place: str, parse: Callable[[str], T], text: str) -> T:
 
 
 def reachable(address: str) -> str:
-    """HOST:PORT for other machines: if the farm listens on all addresses, HOST is the name of this
+    """Return HOST:PORT for other machines. If the farm listens on all addresses, HOST is the name of this
     machine."""
     host, port = read_address(address)
     return f"{socket.gethostname()}:{port}" if host in _EVERYWHERE else address
 
 
 def _announce(served: ServedFarm, settings: Settings, name: str, json: bool) -> None:
-    """Print the farm's address; with a join line if no tenant has joined yet (later: `gridmill farm
-    invite`)."""
+    """Print the address of the farm. If no tenant has joined yet, also print a join line (later: `gridmill
+    farm invite`)."""
     place, fingerprint = reachable(served.address), served.fingerprint
     address = FarmAddress(name=name, address=place, fingerprint=fingerprint)
     served.announce(address)

@@ -1,4 +1,5 @@
-"""The status of farms as text, one line each: GPUs, queue, load, disk, version and the route to the farm."""
+"""The status of farms as text. Each line shows the GPUs, queue, load, disk, version and network route of a
+farm."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from gridmill.domain.views import FarmView
 
 
 def farm_line(view: FarmView) -> str:
-    """One line: `gpu-farm: 3 of 4 GPUs free; no deployment waits; ...`."""
+    """Return a line about a farm, such as `gpu-farm: 3 of 4 GPUs free; no deployment waits; ...`."""
     parts = [view.problem] if view.status is None else _load_lines(view.status)
     return f"{view.site}: {'; '.join(filter(None, (*parts, route_text(view.route))))}"
 
@@ -48,7 +49,7 @@ def _place(one: QueuedDeployment) -> str:
 
 
 def route_text(way: Route | None) -> str:
-    """The measured rates: `upload 80 MiB/s, download 92 MiB/s, round trip 2 ms`."""
+    """Return the measured transfer rates, such as `upload 80 MiB/s, download 92 MiB/s, round trip 2 ms`."""
     if way is None:
         return "transfer rates are not measured yet"
     trip = way.round_trip_seconds
@@ -71,8 +72,8 @@ def _rate_text(pace: TransferRate | None, direction: str) -> str:
 
 
 def transfers_text(carriage: AttemptTransfers) -> str:
-    """The transfers of an attempt: `75 MiB uploaded in 7.5 s (25% present already), 1 MiB downloaded in 500
-    ms`."""
+    """Return a text about the transfers of an attempt, such as `75 MiB uploaded in 7.5 s (25% present
+    already), 1 MiB downloaded in 500 ms`."""
     share = carriage.upload.reused_share
     message = f" ({share:.0%} present already)" if share else ""
     return (
@@ -87,7 +88,8 @@ def _transfer_text(one: Transfer, direction: str) -> str:
 
 
 def gpu_slot_texts(seats: Sequence[GpuSlot]) -> list[str]:
-    """The use of each GPU: `0 trainer-1`, `1 free`, `2 taken`; of a shared GPU `0 trainer-1, 3 x free`."""
+    """Return a text about the use of each GPU, such as `0 trainer-1`, `1 free` or `2 taken`, and for a
+    shared GPU `0 trainer-1, 3 x free`."""
     gpus: dict[int, Counter[str]] = {}
     for seat in seats:
         who = seat.deployment or ("taken" if seat.taken else "free")

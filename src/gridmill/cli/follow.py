@@ -1,4 +1,4 @@
-"""Shows a run until it ends: as a live table on a terminal, else as lines."""
+"""Shows a run until it ends: as a live table on a terminal, otherwise as lines."""
 
 import errno
 import sys
@@ -17,23 +17,23 @@ from gridmill.sdk.runs import Tick
 
 _LOOK_SECONDS = 0.25
 _BUILDING_SECONDS = 2.0
-"""The shortest time between two lines on the progress of an environment, in seconds."""
+"""The shortest time in seconds between two lines about the progress of an environment."""
 
 
 class StateChangeLines:
-    """Prints one line for each change of state to standard error."""
+    """Prints a line for each change of state to standard error."""
 
     def __enter__(self) -> Callable[[Tick], None]:
         return self.show
 
     def __exit__(self, *ending: object) -> None:
-        """Nothing to restore: lines leave the terminal unchanged."""
+        """Do nothing, because lines leave the terminal unchanged."""
 
     def __init__(self) -> None:
         self._building: dict[str, tuple[float, str]] = {}
 
     def _show_building(self, view: RunView) -> None:
-        """Print the progress of jobs' environments, at most one line per interval."""
+        """Print the progress of the environments of jobs, at most one line per interval."""
         for job in filter(is_building, view.jobs):
             now, note = time.monotonic(), str(job.progress.get("note") or "")
             at, before = self._building.get(job.job.id, (-_BUILDING_SECONDS, ""))
@@ -42,8 +42,8 @@ class StateChangeLines:
                 print_error(f"{time.strftime('%H:%M:%S')} {job.job.job.name}: {note}")
 
     def show(self, tick: Tick) -> None:
-        """Print the change of state. If a job waited without a reason and does not wait any more, nothing is
-        printed."""
+        """Print a line for a change of state. If a job waited without a reason and does not wait any more,
+        nothing is printed."""
         jobs = {view.job.id: view for view in tick.view.jobs}
         for event in (event for event in tick.events if event.type == "state"):
             job, state = jobs.get(str(event.body.get("id"))), str(event.body.get("state"))
@@ -70,7 +70,7 @@ def _run_line(event: Event, state: str, message: str) -> str:
 
 
 def display() -> AbstractContextManager[Callable[[Tick], None]]:
-    """Return the live table if standard error is a terminal, else lines."""
+    """Return the live table if standard error is a terminal, otherwise an object that prints lines."""
     if not sys.stderr.isatty():
         return StateChangeLines()
     from gridmill.cli.live import LiveTable
@@ -87,7 +87,7 @@ def follow(
     quiet: bool = False,
     on_tick: Callable[[], None] = lambda: None,
 ) -> RunView:
-    """Show the run until it ends, and stop it on Ctrl-C. Return the ended run."""
+    """Show the run until it ends, and stop the run on Ctrl-C. Return the run after its end."""
     shown: AbstractContextManager[Callable[[Tick], None]] = nullcontext(_ignore) if quiet else display()
     stopping = False
     with shown as show:

@@ -1,4 +1,4 @@
-"""Formats records as cells and lines of text: pure functions of a record and the time."""
+"""Formats records as table cells and lines of text. All functions depend only on a record and the time."""
 
 import re
 import time
@@ -22,7 +22,8 @@ _BAR = 12
 
 
 def amounts(given: Amounts, most_cpus: float | None = None) -> str:
-    """Amounts as text: `2 CPUs, 1.5 GiB, 1 GPU`; `1-2 CPUs, ...` if a job alone in its pod gets more CPUs."""
+    """Return amounts as text, such as `2 CPUs, 1.5 GiB, 1 GPU`. The text begins with `1-2 CPUs` if a job
+    that is alone in its pod gets more CPUs."""
     cpus, most = f"{given.cpus:g}", max(given.cpus, most_cpus or 0.0)
     if most > given.cpus:
         cpus = f"{cpus}-{most:g}"
@@ -33,7 +34,8 @@ def amounts(given: Amounts, most_cpus: float | None = None) -> str:
 
 
 def in_use(view: ProjectView) -> tuple[str, str, str]:
-    """CPUs, memory and GPUs that a project uses now; with a quota: `2 of 16`."""
+    """Return the CPUs, memory and GPUs that a project uses now. If the project has a quota, the texts have
+    the form `2 of 16`."""
     project = view.project
     memory = "" if project.memory_bytes is None else f" of {show_bytes(project.memory_bytes)}"
     cpus = "" if project.cpus is None else f" of {project.cpus:g}"
@@ -42,26 +44,29 @@ def in_use(view: ProjectView) -> tuple[str, str, str]:
 
 
 def scalar(value: object) -> str:
-    """A value of a table; empty for None."""
+    """Return the text of a value in a table. The text is empty for None."""
     return "" if value is None else show_number(value) if isinstance(value, float) else str(value)
 
 
 def whose(run: Run) -> str:
-    """Return `project vision`; empty for the default project."""
+    """Return the project of a run as text, such as `project vision`. The text is empty for the default
+    project."""
     return "" if run.project == DEFAULT else f"project {run.project}"
 
 
 def moment(at: float | None) -> str:
-    """Local date and time."""
+    """Return a time as local date and time."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 MOST_SHOWN = 0.99
-"""The highest progress shown for a running job: a job that has not ended never shows 100 %."""
+"""The highest progress that is shown for a running job, because a job that has not ended must not show 100
+%."""
 
 
 def progress(view: JobView) -> str:
-    """The progress of a job: a bar with percent, or the amount done with its unit, and the job's own note."""
+    """Return the progress of a job: a bar with percent, or the amount of work done with its unit, and a note
+    that the job reports."""
     if view.job.state != JobState.RUNNING:
         return ""
     done, total = view.progress.get("done"), view.progress.get("total")
@@ -78,7 +83,7 @@ def progress(view: JobView) -> str:
 
 
 def elapsed(view: JobView, now: float) -> str:
-    """The time that the job has run, or ran."""
+    """Return the time for which the job has run."""
     started = view.job.started
     if started is None or view.job.state in (JobState.WAITING, JobState.BLOCKED):
         return ""
@@ -86,7 +91,7 @@ def elapsed(view: JobView, now: float) -> str:
 
 
 def memory(view: JobView) -> str:
-    """The memory as `peak of size`; while the job runs, only its size."""
+    """Return the memory of a job as `peak of size`. While the job runs, return only its size."""
     attempt = newest(view)
     if attempt is None:
         return ""
@@ -97,28 +102,29 @@ def memory(view: JobView) -> str:
 
 
 def newest(view: JobView) -> Attempt | None:
-    """The newest attempt of the job, or None."""
+    """Return the newest attempt of the job, or None if there is no attempt."""
     return view.attempts[-1] if view.attempts else None
 
 
 def place(view: JobView) -> str:
-    """The deployment of the newest attempt; before the first attempt the job's resource."""
+    """Return the deployment of the newest attempt. Before the first attempt, return the resource of the
+    job."""
     attempt = newest(view)
     return attempt.deployment_id if attempt is not None else view.job.resource
 
 
 def remark(view: JobView) -> str:
-    """Return the reason why the job waits, or the message with which it ended."""
+    """Return the reason why the job waits, or the message with which the job ended."""
     message = "" if view.job.message == view.job.state else view.job.message
     return message if view.job.state in FINISHED_JOBS else view.why or message
 
 
 NODES = ("node", "state", "exit code", "time", "said last")
-"""Columns of `node_rows`."""
+"""The columns of the table that `node_rows` returns."""
 
 
 def node_rows(view: JobView) -> list[tuple[str, ...]]:
-    """The state of a command on each node, one row for each node; no rows for other jobs."""
+    """Return the state of a command on each node, with a row for each node. Other jobs have no rows."""
     return [] if view.job.job.each is None else [_node_row(part) for part in view.parts]
 
 
@@ -130,25 +136,28 @@ def _node_row(part: PartView) -> tuple[str, ...]:
 
 
 def latest_metric(view: JobView) -> str:
-    """The newest metrics of a running job, two at most; of an ended job the most important metrics."""
+    """Return the newest metrics of a running job (at most two), or the most important metrics of a job that
+    has ended."""
     if view.job.state in FINISHED_JOBS:
         return headline(view.metrics)
     return metrics(dict(list(view.metrics.items())[-2:]))
 
 
 JOBS = ("job", "state", "on", "progress", "time", "memory", "")
-"""Columns of `job_row`."""
+"""The columns of the table whose rows `job_row` returns."""
 
 
 def job_row(view: JobView, now: float) -> tuple[str, ...]:
-    """The cells of one job: state, place, progress, and in the last cell the reason or its newest metrics."""
+    """Return the table cells of a job: state, place, progress, and in the last cell the reason or its newest
+    metrics."""
     remarks = "; ".join(filter(None, (remark(view), latest_metric(view))))
     cells = (view.job.job.name, state_of(view), place(view), progress(view))
     return (*cells, elapsed(view, now), memory(view), remarks)
 
 
 def counts(view: RunView) -> str:
-    """The number of jobs in each state: `12 of 20 jobs done, 3 running, 5 waiting`."""
+    """Return the number of jobs in each state as text, such as `12 of 20 jobs done, 3 running, 5
+    waiting`."""
     states = Counter(view.states)
     done = sum(states[state] for state in DONE_JOBS)
     rest = [f"{states[state]} {state}" for state in URGENCY if states[state] and state not in DONE_JOBS]
@@ -156,14 +165,16 @@ def counts(view: RunView) -> str:
 
 
 def left_out_line(view: RunView, shown: int) -> str:
-    """`... and 4,900 more jobs`, with the command that lists them; empty if all are shown."""
+    """Return the line `... and 4,900 more jobs`, with the command that lists these jobs. The line is empty
+    if all jobs are shown."""
     more = sum(view.states.values()) - shown
     listed = f" (`gridmill list jobs {view.run.id}`)" if view.left_out else ""
     return f"... and {more:,} more jobs{listed}" if more else ""
 
 
 def critical_line(view: RunView, now: float) -> str:
-    """`critical path: load 3 s, train 40 s; slack: plot 12 s`; empty without branches."""
+    """Return a line such as `critical path: load 3 s, train 40 s; slack: plot 12 s`. The line is empty if
+    the graph has no branches."""
     critical = critical_path([job.job for job in view.jobs], now)
     if view.left_out or not critical.branches:
         return ""
@@ -179,7 +190,7 @@ def critical_line(view: RunView, now: float) -> str:
 
 
 def job_line(view: JobView, state: str, message: str) -> str:
-    """One line for a change of a job's state, for logs and pipes."""
+    """Return a line for a change of the state of a job, for logs and pipes."""
     detail = message = "" if message == state else message
     attempt = newest(view)
     if state == JobState.RUNNING and attempt is not None and not message:
@@ -196,17 +207,18 @@ def job_line(view: JobView, state: str, message: str) -> str:
 
 
 _REASON = 100
-"""The largest number of characters of a reason in a line; `show job` shows the whole reason."""
+"""The largest number of characters that a line shows of a reason. The command `show job` shows the complete
+reason."""
 
 
 def short_reason(reason: str) -> str:
-    """The reason, cut if it is too long for a line."""
+    """Return the reason, which is cut if it is too long for a line."""
     return reason if len(reason) <= _REASON else f"{reason[: _REASON - 1]}…"
 
 
 def reason_lines(view: RunView, most: int) -> Iterator[str]:
-    """The reason for which each job of a run was executed or restored. Jobs with the same reason share a
-    line. After `most` lines, a line counts the remaining jobs."""
+    """Yield lines with the reasons why the jobs of a run were executed or restored. Jobs with the same
+    reason are in the same line. After `most` lines, a last line has the number of the remaining jobs."""
     shared: dict[tuple[str, str], list[str]] = {}
     for job in (one.job for one in view.jobs if one.job.reason):
         unchanged = job.state == JobState.UNCHANGED
@@ -225,7 +237,7 @@ def reason_lines(view: RunView, most: int) -> Iterator[str]:
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table as lines of text, with two spaces between columns."""
+    """Return a table as lines of text, with two spaces between the columns."""
     lines = [head, *rows]
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
     padded = (
@@ -236,7 +248,8 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _width(text: str) -> int:
-    """The width in columns of a terminal; a wide character, such as a Chinese one, takes two."""
+    """Return the width of the text in columns of a terminal. A wide character, such as a Chinese character,
+    takes two columns."""
     return len(text) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
 
 
@@ -246,13 +259,14 @@ the direction of text."""
 
 
 def visible(text: str, form: str = "\\x{:02x}") -> str:
-    """The text with control characters as escapes, so that output of jobs cannot control the terminal. A
-    carriage return at the end of a line is removed."""
+    """Return the text with control characters as escapes, so that the output of jobs cannot control the
+    terminal. A carriage return at the end of a line is removed."""
     if text.isprintable():
         return text
     return _OBEYED.sub(lambda found: form.format(ord(found[0])), text.replace("\r\n", "\n"))
 
 
 def for_terminal(text: str, stream: TextIO) -> str:
-    """The text to write to the stream: `visible` on a terminal, unchanged elsewhere."""
+    """Return the text that is written to the stream: the result of `visible` if the stream is a terminal,
+    otherwise the text itself."""
     return visible(text) if stream.isatty() else text

@@ -1,22 +1,23 @@
-"""Finds the stored help text of a command line. It is the text that Typer prints, without the time to load
-Typer.
+"""Finds the stored help text for a command line. The stored text is the text that Typer prints, but it needs
+no time to load Typer.
 
-`python docs/generate.py` writes the texts from the commands.
+`python docs/generate.py` writes the help texts from the commands.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 
 WIDTH = 80
-"""The least width of a terminal for which the texts are valid: Typer makes no longer lines."""
+"""The smallest width of a terminal for which the stored texts are valid, because Typer makes no longer
+lines."""
 
 # without pathlib, whose import would take a third of the time
 _FOLDER = os.path.join(os.path.dirname(__file__), "help")
 
 
 def stored_help(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """The text for `--help` or `COMMAND --help`; None if there is no stored text and Typer must print the
-    help."""
+    """Return the stored text for `--help` or `COMMAND --help`. Return None if there is no stored text, so
+    that Typer must print the help."""
     name = "gridmill" if len(words) == 1 else words[0] if len(words) == 2 else ""
     if not name.isalpha() or words[-1] not in ("-h", "--help") or _columns(environment) < WIDTH:
         return None
@@ -28,7 +29,8 @@ def stored_help(words: Sequence[str], environment: Mapping[str, str]) -> str | N
 
 
 def _columns(environment: Mapping[str, str]) -> int:
-    """The number of columns of the terminal, computed as by shutil.get_terminal_size, which Typer calls."""
+    """Return the number of columns of the terminal, computed in the same way as in shutil.get_terminal_size,
+    which Typer calls."""
     try:
         return int(environment.get("COLUMNS", "0")) or os.get_terminal_size(1).columns or WIDTH
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The command `init`: writes a small pipeline that works, with example data, as a start."""
+"""The command `init` writes a small pipeline that works, with example data, as a start for the user."""
 
 import math
 import re
@@ -74,7 +74,7 @@ jobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitResult:
-    """The result that `--json` prints: the pipeline's name and the written files."""
+    """The result that `--json` prints: the name of the pipeline and the written files."""
 
     pipeline: str
     files: tuple[str, ...]
@@ -99,7 +99,8 @@ def init(
 
 
 def write_example(folder: Path) -> None:
-    """Write the pipeline and its data. Raises ConflictError if one of the files exists, StorageError."""
+    """Write the pipeline and its example data. Raises ConflictError if any of the files already exists,
+    StorageError."""
     existing = [name for name in (PIPELINE, DATA) if (folder / name).exists()]
     if existing:
         raise ConflictError(
@@ -118,12 +119,13 @@ def write_example(folder: Path) -> None:
 
 
 def name_of(folder: Path) -> str:
-    """The pipeline's name: the name of its folder without the characters that a name must not have."""
+    """Return the name of the pipeline, which is the name of its folder without characters that are not
+    allowed."""
     return re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-_") or "rentals"
 
 
 def rows() -> Iterator[str]:
-    """The lines of the example data, which are the same in each call."""
+    """Yield the lines of the example data, which are the same in each call."""
     draw, first = Random(7), date(2024, 3, 1)
     yield "day,station,temperature,rain,rentals"
     for number in range(_DAYS):

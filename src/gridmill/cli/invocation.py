@@ -1,4 +1,4 @@
-"""The invocation of a command: the host of the program, and the options before the command's name."""
+"""The invocation of a command: the host of the program, and the options before the name of the command."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """`client` is set by tests, which then need no running control node."""
+    """Tests set `client`, so that they need no running control node."""
 
     host: "Host"
     client: "Client | None" = None
@@ -23,7 +23,7 @@ class Invocation:
 
 
 def invocation(context: "typer.Context") -> Invocation:
-    """The invocation of the command of this context."""
+    """Return the invocation to which this context belongs."""
     given = context.obj
     assert isinstance(given, Invocation)
     return given

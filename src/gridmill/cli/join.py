@@ -1,4 +1,5 @@
-"""The command `join`: makes this machine a provider node of a grid, always or while its owner is away."""
+"""The command `join` makes this machine a provider node of a grid, either always or while its owner is
+away."""
 
 import os
 import sys
@@ -21,7 +22,7 @@ _TOKEN = "GRIDMILL_TOKEN"
 _LOOK_SECONDS = 1.0
 _GIVEN_SHARE = 0.8
 _LEAST_BYTES = 256 * MIB
-"""The smallest size of a job, in bytes: a machine that offers less memory gets no job."""
+"""The smallest memory of a job, in bytes. A machine that offers less memory gets no job."""
 
 
 def join(
@@ -56,9 +57,10 @@ def join(
 ) -> None:
     """Make this machine a provider node of a grid, until Ctrl-C.
 
-    With --idle-only, the machine is lent after its owner has not used it for --idle-after, and returned at
-    the first sign of the owner: its jobs end within seconds and continue on another machine from their last
-    checkpoint. If the machine was a node of the grid before, the command waits until the grid is back.
+    With --idle-only, the machine is lent when its owner has not used it for the time --idle-after. When the
+    owner uses it again, its jobs end within seconds and continue on another machine from their last
+    checkpoint. If the machine was a node of the grid before and the grid cannot be reached, the command
+    waits until it can reach the grid again.
     """
     folder = settings_of(context).home / "node"
     address = head_address(address)
@@ -91,7 +93,7 @@ def _print_state(told: dict[str, str]) -> None:
 
 
 class Membership:
-    """The membership of this machine in the grid: it joins and leaves."""
+    """The membership of this machine in the grid, with methods to join and to leave the grid."""
 
     def __init__(
         self,
@@ -115,13 +117,14 @@ class Membership:
 
     @property
     def is_active(self) -> bool:
-        """True while this machine is a node of the grid."""
+        """Return True while this machine is a node of the grid."""
         return self._node is not None and self._node.up
 
     def enter(self, beat: Callable[[], None]) -> None:
-        """Join the grid. `beat` is called during the join and may raise an error.
+        """Add this machine to the grid. The function `beat` is called during the join and may raise an
+        error.
 
-        Raises the errors of `beat` and of Provider.join; after an error nothing runs.
+        Raises the errors of `beat` and of Provider.join. After an error nothing runs on this machine.
         """
         self.leave()
         self._node = self.machine.join(
@@ -141,8 +144,8 @@ class Membership:
         self.print_state({"state": "joined the grid", "at": self._address})
 
     def _to_give(self) -> int:
-        """The memory to lend, in bytes. If the machine has an owner, at most the memory that the owner leaves
-        now."""
+        """Return the memory to lend, in bytes. If the machine has an owner, it lends at most the memory that
+        the owner does not use now."""
         if not self._behind:
             return self._memory
         machine = self.machine
@@ -150,7 +153,7 @@ class Membership:
 
     def leave(self, why: str = "") -> None:
         """Remove the node from the grid, then end its remaining jobs. With `why`, print that the machine is
-        returned to its owner, as soon as it is no longer a node. Can be repeated."""
+        returned to its owner, as soon as it is no longer a node. The call can be repeated."""
         node, self._node = self._node, None
         if node is None:
             return
@@ -161,14 +164,16 @@ class Membership:
 
 
 class JoinRetryLimit:
-    """The limit for retries of the first join: `seconds` from the first failure to reach the grid."""
+    """The limit for retries of the first join: retries end `seconds` after the first failure to reach the
+    grid."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._since: float | None = None
 
     def after(self, error: UnavailableError, now: float) -> str:
-        """The message for a retry. Raises the last UnavailableError when the time is over."""
+        """Return the message for a retry. Raises the last UnavailableError when the time for retries is
+        over."""
         self._since = now if self._since is None else self._since
         if now < self._since + self._seconds:
             return f"{error.message}; retrying for {show_seconds(self._seconds)}"
@@ -179,12 +184,12 @@ class JoinRetryLimit:
 
 
 class OwnerIsBackError(Exception):
-    """The machine's owner came back while the machine was joining the grid."""
+    """The owner of the machine came back while the machine was joining the grid."""
 
 
 class OwnerWatch:
-    """Watches for the owner of a machine, and decides when the machine is lent. Without rules, the machine is
-    always lent."""
+    """Detects whether the owner of a machine uses it, and decides when the machine is lent. Without rules,
+    the machine is always lent."""
 
     def __init__(self, machine: Provider, rules: IdleRules | None) -> None:
         self._machine, self._rules = machine, rules
@@ -192,22 +197,22 @@ class OwnerWatch:
         self._lent_at: float | None = None
 
     def why_blind(self) -> str:
-        """Return the reason why some signs of the owner may be missed; empty if all signs can be detected, or
-        if there are no rules."""
+        """Return the reason why some activity of the owner may not be detected. The result is empty if all
+        activity can be detected, or if there are no rules."""
         if self._rules is None:
             return ""
         self._machine.seconds_since_input()
         return self._machine.why_blind()
 
     def is_back(self) -> str:
-        """The sign of the owner of a lent machine; empty if there is none. Takes a second, or no time without
-        rules."""
+        """Return the activity of the owner of a lent machine as text. The text is empty if there is no
+        activity. The method takes a second, or no time if there are no rules."""
         return "" if self._rules is None else self.look(is_lent=True)[1]
 
     def look(self, *, is_lent: bool) -> tuple[bool, str]:
-        """Return whether to lend the machine, and the reason if not.
+        """Return whether to lend the machine, and the reason if it is not lent.
 
-        This takes a second, unless there are no rules and `is_lent` is False.
+        The method takes a second, unless there are no rules and `is_lent` is False.
         """
         if self._rules is None:
             if is_lent:
@@ -235,7 +240,8 @@ class OwnerWatch:
 def _stay_joined(
     membership: Membership, rules: IdleRules | None, interrupts: InterruptHandler, patience: JoinRetryLimit
 ) -> None:
-    """Keep the machine joined until Ctrl-C. If the grid was unreachable, join it again."""
+    """Keep the machine in the grid until the user presses Ctrl-C. If the grid could not be reached, join it
+    again."""
     watch = OwnerWatch(membership.machine, rules)
     if why_blind := watch.why_blind():
         membership.print_state({"state": "the owner may not be seen", "why": why_blind})
@@ -259,8 +265,9 @@ def _entered(
     patience: JoinRetryLimit,
     told: str,
 ) -> str:
-    """Join the grid, and return the last printed message. If the grid is unreachable, retry: within the limit
-    of `patience`, or without limit if the grid was joined before. Raises InputError, UnavailableError."""
+    """Join the grid, and return the last message that was printed. If the grid cannot be reached, retry:
+    within the limit of `patience`, or without limit if this machine joined the grid before. Raises
+    InputError, UnavailableError."""
     try:
         membership.enter(lambda: _exit_if_unwanted(watch, interrupts))
     except OwnerIsBackError as back:
@@ -276,7 +283,7 @@ def _entered(
 
 
 def _exit_if_unwanted(watch: OwnerWatch, interrupts: InterruptHandler) -> None:
-    """Raises OwnerIsBackError."""
+    """Raise OwnerIsBackError if the owner is back."""
     if interrupts.requested:
         raise typer.Exit
     if why := watch.is_back():
@@ -284,8 +291,8 @@ def _exit_if_unwanted(watch: OwnerWatch, interrupts: InterruptHandler) -> None:
 
 
 def read_cpus(given: float | None, has: int) -> int | None:
-    """The number of CPUs to lend. Raises InputError if the machine has fewer, and for fractions, as Ray
-    counts whole CPUs."""
+    """Return the number of CPUs to lend. Raises InputError if the machine has fewer CPUs, and for fractions,
+    because Ray counts only whole CPUs."""
     if given is not None and not (given <= has and given == int(given)):  # this form also refuses NaN
         raise InputError(
             f"--cpus {given:g} cannot be lent: this machine has {show_count(has, 'CPU')}",
@@ -295,7 +302,8 @@ def read_cpus(given: float | None, has: int) -> int | None:
 
 
 def read_memory(given: str | None, has: int) -> int:
-    """The bytes of memory to lend. Raises InputError if the machine has less, or if no job fits."""
+    """Return the bytes of memory to lend. Raises InputError if the machine has less memory, or if no job
+    fits into this memory."""
     wanted = parse_bytes(given) if given else int(has * _GIVEN_SHARE)
     if not 0 < wanted <= has:
         raise InputError(
@@ -311,7 +319,8 @@ def read_memory(given: str | None, has: int) -> int:
 
 
 def head_address(text: str) -> str:
-    """HOST:PORT of a grid's head; the default port is that of `gridmill up --ray HOST`. Raises InputError."""
+    """Return HOST:PORT of the head of a grid. The default port is the port of `gridmill up --ray HOST`.
+    Raises InputError."""
     host, port = read_address(text, port=GRID_PORT)
     if not port:
         raise InputError(
@@ -321,7 +330,7 @@ def head_address(text: str) -> str:
 
 
 def read_rules(idle_only: bool, idle_after: str, hours: str | None) -> IdleRules | None:
-    """The rules for lending; None if the machine is always lent. Raises InputError."""
+    """Return the rules for lending the machine, or None if the machine is always lent. Raises InputError."""
     rules = IdleRules(after_seconds=parse_seconds(idle_after), hours=read_hours(hours))
     if hours is not None and not idle_only:
         raise InputError(
@@ -331,7 +340,7 @@ def read_rules(idle_only: bool, idle_after: str, hours: str | None) -> IdleRules
 
 
 def read_hours(text: str | None) -> tuple[int, int] | None:
-    """Parse FROM-TO in full hours. Raises InputError."""
+    """Parse a range FROM-TO of full hours. Raises InputError."""
     if text is None:
         return None
     begin, _, end = text.partition("-")

@@ -1,4 +1,4 @@
-"""The table of a run on the terminal, redrawn while the run is in progress."""
+"""The table of a run on the terminal, which is redrawn while the run is in progress."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _LINES_BESIDE_JOBS = 4
 
 
 class LiveTable:
-    """A table on the terminal that is redrawn at each tick."""
+    """A table on the terminal that is redrawn at each tick of the run."""
 
     def __init__(self, screen: Console | None = None) -> None:
         self._screen = screen or console(error=True)
@@ -28,6 +28,6 @@ class LiveTable:
         self._live.__exit__(None, None, None)
 
     def show(self, tick: Tick) -> None:
-        """Draw the table in place of the last one."""
+        """Draw the table in place of the previous table."""
         most = max(3, self._screen.height - _LINES_BESIDE_JOBS)
         self._live.update(run_table(tick.view, time.time(), most=most), refresh=True)

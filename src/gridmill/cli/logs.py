@@ -1,4 +1,4 @@
-"""The command `logs`: prints the logs of jobs, or follows them."""
+"""The command `logs` prints the logs of jobs, or follows them."""
 
 import sys
 from collections import deque
@@ -87,8 +87,8 @@ def logs(
 def _earlier(
     client: Client, view: RunView, job: str | None, tail: int | None, search: str
 ) -> Iterator[LogEntry]:
-    """For unchanged jobs, the log entries of the runs that made their versions, after a line that names the
-    run."""
+    """Yield the log entries of unchanged jobs, from the runs that made their versions. Each log begins with
+    a line that names the run."""
     for unchanged in _jobs(client, view, job, JobState.UNCHANGED):
         name = unchanged.job.job.name
         if unchanged.artifacts:
@@ -105,14 +105,15 @@ def _earlier(
 
 
 def _print_failures(client: Client, view: RunView, job: str | None) -> None:
-    """Print Gridmill's own messages about failed jobs, which may have written nothing to their logs."""
+    """Print the messages of Gridmill about failed jobs, because these jobs may have written nothing to their
+    logs."""
     for failed in _jobs(client, view, job, JobState.FAILED):
         print_error(f"{failed.job.job.name} failed: {reason(failed, newest(failed))}")
 
 
 def _jobs(client: Client, view: RunView, job: str | None, state: JobState) -> Iterator[JobView]:
-    """The jobs in the given state: the named job, or all jobs of the run. If the view counts none, the
-    control node is not called."""
+    """Yield the jobs in the given state: the named job, or all jobs of the run. If the view shows no job in
+    this state, the control node is not called."""
     if not view.states.get(state):
         return
     if job is None:
@@ -131,8 +132,8 @@ def _print_as_they_come(entries: Iterable[LogEntry], *, prefixed: bool) -> None:
 
 
 def _print_lines(lines: Iterable[LogLine], *, prefixed: bool) -> None:
-    """Print lines of jobs to standard output in one write, as there may be millions, and Gridmill's own notes
-    to standard error."""
+    """Print lines of jobs to standard output in a single write, because there may be millions of lines.
+    Print the notes of Gridmill to standard error."""
     texts = list[str]()
     for line in lines:
         if line.note:
@@ -146,7 +147,7 @@ def _print_lines(lines: Iterable[LogLine], *, prefixed: bool) -> None:
 
 
 def _with_lines(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
-    """The entries without those that only report the progress of a search."""
+    """Yield the entries, without entries that only report the progress of a search."""
     return (entry for entry in entries if entry.text or entry.dropped_bytes)
 
 

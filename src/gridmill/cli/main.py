@@ -1,4 +1,4 @@
-"""Runs the command line and turns every error into a message without traceback."""
+"""Runs the command line and turns every error into a message without a traceback."""
 
 import os
 import sys
@@ -13,7 +13,8 @@ from gridmill.errors import TABLE, GridmillError, InternalError, to_body
 
 
 def run(given: Sequence[str], invocation: Invocation) -> None:
-    """Run and exit: 0, or the exit code of the error table (130 when interrupted)."""
+    """Run the command line and exit with 0, or with the exit code in the table of errors (130 if it was
+    interrupted)."""
     warnings.formatwarning = _plain_warning
     try:
         app(given, prog_name="gridmill", obj=invocation)
@@ -47,7 +48,7 @@ def _explain(error: GridmillError, *, as_json: bool) -> int:
 
 
 def _defect(error: Exception) -> InternalError:
-    """Write the traceback to a file, and print the path of the file."""
+    """Write the traceback to a file, and return an error that names the file."""
     import tempfile  # these imports load a dozen modules that hardly any command needs
     import time
     import traceback

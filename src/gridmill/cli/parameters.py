@@ -1,4 +1,4 @@
-"""Options that several commands share: the file, its parameters, and whether unchanged jobs run too."""
+"""Options that several commands have: the file, its parameters, and whether unchanged jobs run too."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,8 +32,8 @@ Force = Annotated[bool, typer.Option("--force", help="Execute unchanged jobs as 
 
 
 def read_set(words: Sequence[str]) -> dict[str, str]:
-    """Parse parameters from `key=value` words. Raises InputError for a word without a value, and for a
-    repeated key."""
+    """Parse parameters from words of the form `key=value`. Raises InputError for a word without a value, and
+    for a repeated key."""
     values: dict[str, str] = {}
     for word in words:
         key, sign, value = word.partition("=")

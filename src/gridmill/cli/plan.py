@@ -1,4 +1,4 @@
-"""The commands `plan`, `apply` and `schema`, which handle pipelines before they run."""
+"""The commands `plan`, `apply` and `schema` process pipelines before they run."""
 
 import json as json_text
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from gridmill.sdk.runs import Kept
 
 _FOLDED = ("needs", "resource", "")
 _LEFT_OUT = ("kind", "from", "workers", "to", "needs")
-"""Columns that are hidden on a narrow screen, the least important first."""
+"""The columns that are hidden on a narrow screen, the least important column first."""
 
 FileOption = Annotated[
     str, typer.Option("--file", "-f", metavar="FILE", help="Pipeline file (YAML).", show_default=False)
@@ -42,7 +42,7 @@ def plan(context: typer.Context, file: File, set: Set = None, json: Json = False
 
 
 def show_plan(made: DryRun) -> None:
-    """Print a table, then the reasons."""
+    """Print the plan as a table, then the reasons."""
     screen = console()
     head = ("step", "job", "kind", "needs", "resource", "size", "workers", "from", "to", "")
     rows = [_row(job) for job in made.jobs]
@@ -79,7 +79,7 @@ def show_plan(made: DryRun) -> None:
 
 
 def place_lines(job: PlannedJob) -> tuple[str, ...]:
-    """The resource of a job with the reason for the choice, and the data to transfer."""
+    """Return the resource of a job with the reason for the choice, and the data to transfer."""
     if job.unchanged:
         return ()
     alone = ResourceAlternative(
@@ -129,7 +129,8 @@ def apply(
 
 
 def _restored(pipeline: Pipeline) -> Iterator[str]:
-    """The jobs that are skipped if nothing changed, and the jobs that execute in every run."""
+    """Yield lines about the jobs that are skipped if nothing changed, and about the jobs that execute in
+    every run."""
     scheduled = bool(pipeline.schedules)
     why = {job.name: job.why_executed(scheduled=scheduled) for job in pipeline.jobs}
     may_be = [name for name, reason in why.items() if not reason]

@@ -1,4 +1,4 @@
-"""The command `recover`: restores lost records from the files in the storage root."""
+"""The command `recover` restores lost records from the files in the storage root."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -22,8 +22,8 @@ def recover(
     """Restore versions, aliases, lineage and declarations that the store of this home lost.
 
     The sources are the manifests and copies in the storage root, and the readable part of a damaged store,
-    which is kept beside the new one. Nothing is deleted, and existing records are not changed: the command
-    can be repeated. The control node must be stopped (`gridmill down`).
+    which is kept beside the new store. Nothing is deleted, and existing records are not changed, so the
+    command can be repeated. The control node must be stopped (`gridmill down`).
     """
     report = host_of(context).recover(settings_of(context), dry_run=dry_run)
     if json:

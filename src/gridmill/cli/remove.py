@@ -1,4 +1,4 @@
-"""The command `remove`: deletes a record of any kind after checking that nothing depends on it."""
+"""The command `remove` deletes a record of any kind after checking that no other record depends on it."""
 
 from typing import Annotated
 
@@ -43,9 +43,10 @@ def remove(
 ) -> None:
     """Delete a resource, site, project, pipeline, alias, run or version, or release a deployment.
 
-    `gridmill remove model weather/lstm@3` deletes one version, `gridmill remove model weather/lstm` all of
-    them. A version that an active run may use is never deleted. `gridmill remove run weather-3` deletes a
-    finished run with its logs and its report; the versions that it made remain.
+    `gridmill remove model weather/lstm@3` deletes one version, and `gridmill remove model weather/lstm`
+    deletes all versions of the model. A version that an active run may use is never deleted. `gridmill
+    remove run weather-3` deletes a finished run with its logs and its report. The versions that the run made
+    are not deleted.
     """
     kind = read_noun(noun)
     if kind == Noun.RUN and not force:

@@ -1,4 +1,4 @@
-"""Renders records as tables for the terminal: pure functions of a record and the time."""
+"""Renders records as tables for the terminal. All functions depend only on a record and the time."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -28,12 +28,12 @@ from gridmill.domain.states import URGENCY, RunState
 from gridmill.domain.views import RunView
 
 _LEFT_OUT = ("memory", "on", "time", "progress")
-"""Columns of JOBS that are hidden on a narrow screen, the least important first."""
+"""The columns of JOBS that are hidden on a narrow screen, the least important column first."""
 
 
 def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
-    """The current state of a run. With more than `most` jobs, the least urgent ones are counted instead of
-    shown."""
+    """Return the current state of a run for printing. If the run has more than `most` jobs, the result shows
+    the most urgent jobs and the number of the others."""
     shown = view.jobs
     if most is not None and len(shown) > most:
         keep = sorted(shown, key=lambda job: URGENCY.index(job.job.state))[:most]
@@ -59,7 +59,7 @@ def run_table(view: RunView, now: float, *, most: int | None = None) -> Group:
 
 
 def node_tables(view: RunView) -> list[Table]:
-    """For each command that runs on every node, a table of its state on each node."""
+    """For each command that runs on every node, return a table of its state on each node."""
     return [
         table(*NODES, rows=rows, title=f"{job.job.job.name} on each node")
         for job in view.jobs
@@ -68,11 +68,11 @@ def node_tables(view: RunView) -> list[Table]:
 
 
 _SHOWN = 12
-"""Entries of a list shown in the terminal; --json has all."""
+"""The number of entries of a list that the terminal shows. The option `--json` prints all entries."""
 
 
 def details(noun: object) -> Table:
-    """Any record as a list of its fields that are not empty."""
+    """Return any record as a list of its fields that are not empty."""
     made = Table(box=None, show_header=False, pad_edge=False)
     made.add_column(style="bold")
     made.add_column(overflow="fold")
@@ -82,7 +82,7 @@ def details(noun: object) -> Table:
 
 
 def _lines(value: Any, name: str) -> Iterable[tuple[str, str]]:  # noqa: ANN401  any part of a noun
-    """`name.part` and text for each leaf that is not empty."""
+    """Yield the name `name.part` and the text of each nested value that is not empty."""
     if is_dataclass(value):
         for field in fields(value):
             yield from _lines(getattr(value, field.name), f"{name}.{field.name}".lstrip("."))

@@ -1,6 +1,6 @@
-"""The commands `run`, `start`, `resume`, `stop` and `report`.
+"""The commands `run`, `start`, `resume`, `stop` and `report`, which start and stop runs.
 
-After the run, a summary shows a table, the best model and the report, or the failed jobs with the reasons.
+After a run, a summary shows a table, the best model and the report, or the failed jobs with the reasons.
 """
 
 import os
@@ -52,7 +52,7 @@ from gridmill.sdk.project import is_name
 
 HEAD = ("job", "state", "attempts", "time", "cpu", "peak memory", "of", "metrics")
 _LEFT_OUT = ("of", "attempts", "cpu", "peak memory")
-"""Columns that are hidden on a narrow screen, the least important first."""
+"""The columns that are hidden on a narrow screen, the least important column first."""
 _TAIL = 15
 _FAILED_SHOWN = 3
 _REASONS = 20
@@ -109,7 +109,8 @@ def _row(view: JobView) -> tuple[str, ...]:
 
 
 def explain(client: Client, view: RunView, failed: JobView) -> None:
-    """Print a failed job: the error, the end of its log, a hint, and the command that prints its log."""
+    """Print the failure of a job: the error, the end of its log, a hint, and the command that prints its
+    log."""
     name, attempt = failed.job.job.name, at_fault(failed)
     typer.secho(f"\n{name} failed", bold=True, fg=typer.colors.RED, nl=False)
     print_sentence(f": {reason(failed, attempt)}")
@@ -140,7 +141,7 @@ RunName = Annotated[
 
 
 class Startable(StrEnum):
-    """The kinds of records that `start` can start."""
+    """The kinds of records that the command `start` can start."""
 
     RUN = "run"
     SCHEDULE = "schedule"
@@ -160,8 +161,8 @@ def run(
     """Run a pipeline and show its progress.
 
     If no control node is running, the command starts one, which ends with the last command that uses it.
-    Ctrl-C stops the run, and so does the end of this command; `gridmill resume RUN` continues it. The exit
-    code is 1 if the run failed and 130 if it was interrupted.
+    Ctrl-C or the end of this command stops the run. `gridmill resume RUN` continues the run. The exit code
+    is 1 if the run failed and 130 if it was interrupted.
     """
 
     def begin(client: Client, *, wait: bool) -> RunView:
@@ -182,8 +183,8 @@ def run(
 
 
 def _import_ahead() -> None:
-    """Import the reader of pipeline files while the control node starts, so that both wait at the same
-    time."""
+    """Import the reader of pipeline files while the control node starts, so that the user waits for both at
+    the same time."""
     Thread(target=import_module, args=("gridmill.declarations",), daemon=True).start()
 
 

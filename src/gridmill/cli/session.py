@@ -1,7 +1,7 @@
-"""Common code of all commands: the client, output as text or JSON, and interrupts.
+"""Code that all commands use: the client, output as text or JSON, and interrupts.
 
-The first Ctrl-C, SIGTERM or loss of the terminal asks for a clean stop; a second Ctrl-C quits at once. In
-JSON times are ISO 8601 in UTC; records hold Unix times.
+The first Ctrl-C, SIGTERM or loss of the terminal requests a clean stop. A second Ctrl-C ends the command
+immediately. In JSON, times are ISO 8601 in UTC, although records contain Unix times.
 """
 
 import os
@@ -37,7 +37,8 @@ _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class InterruptHandler:
-    """A context in which the first signal sets `requested`, and the second raises KeyboardInterrupt."""
+    """A context in which the first signal sets `requested`, and the second signal raises
+    KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -62,7 +63,7 @@ class InterruptHandler:
         self.requested = True
 
     def lose_terminal(self) -> None:
-        """Handle a closed terminal: writing to it fails, and the run must still stop cleanly."""
+        """Handle a closed terminal: writing to it fails, but the run must still stop cleanly."""
         self.requested = True
         nobody = os.open(os.devnull, os.O_WRONLY)
         for terminal in self._terminals:
@@ -90,12 +91,13 @@ TIMES: Mapping[str, frozenset[str]] = {
     "TenantView": frozenset({"added", "last_contact"}),
     "PartReport": frozenset({"began", "ended"}),
 }
-"""The fields of each record class that are Unix times. The keys are class names, so that no class is
-imported."""
+"""The fields of each record class that contain Unix times. The keys are the names of classes, so that no
+class is imported."""
 
 
 def with_times(value: Any) -> Any:  # noqa: ANN401  any part of a noun
-    """The value as dicts, lists and scalars, with its times as ISO 8601 text; an unknown time is null."""
+    """Return the value as dicts, lists and scalars, with its times as ISO 8601 texts. An unknown time
+    becomes null."""
     if is_dataclass(value):
         times = TIMES.get(type(value).__name__, frozenset())
         values = ((name, getattr(value, name)) for name in value.__dataclass_fields__)
@@ -114,8 +116,8 @@ def _time(value: Any) -> Any:  # noqa: ANN401  as with_times
 
 
 def written(seconds: float) -> str:
-    """ISO 8601 text: `2026-11-25T18:54:10.123Z`. All have the same length, so texts sort as their times
-    do."""
+    """Return a time as ISO 8601 text, such as `2026-11-25T18:54:10.123Z`. All such texts have the same
+    length, so the order of the texts is the order of the times."""
     moment = datetime.fromtimestamp(round(seconds, 3), UTC)
     return f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{moment.microsecond // 1000:03}Z"
 
@@ -123,14 +125,15 @@ def written(seconds: float) -> str:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 _WIDE = 220
-"""Width of tables in files and pipes, which have no screen width: their lines are not wrapped."""
+"""The width of tables in files and pipes, which have no screen width. Their lines are not wrapped."""
 
 
 @contextmanager
 def session(context: typer.Context, *, embed: bool = True, reading: bool = False) -> Iterator[Client]:
-    """A client for the command, closed at the end of the context; with `reading` it starts no control node.
+    """Return a context with a client for the command, which is closed at the end of the context. With
+    `reading`, the client starts no control node.
 
-    Tests pass their own client to `main`.
+    Tests pass a client of their own to `main`.
     """
     given = invocation(context)
     if given.client is not None:
@@ -141,8 +144,8 @@ def session(context: typer.Context, *, embed: bool = True, reading: bool = False
 
 
 def require_permanent_node(client: Client) -> None:
-    """Raises UnavailableError if the control node ends with its clients: their detached runs would not
-    continue."""
+    """Raise UnavailableError if the control node ends with its clients, because their detached runs would
+    not continue."""
     if client.control().embedded:
         raise UnavailableError(
             "the running control node ends with the commands that use it",
@@ -151,18 +154,18 @@ def require_permanent_node(client: Client) -> None:
 
 
 def settings_of(context: typer.Context) -> Settings:
-    """The settings of the home on which the command works."""
+    """Return the settings of the home that the command uses."""
     given = invocation(context)
     return home_settings(given.home) if given.client is None else given.client.settings
 
 
 def host_of(context: typer.Context) -> "Host":
-    """The host, with whose factories the command serves, joins and checks."""
+    """Return the host, whose factories the command calls to serve, join and check."""
     return invocation(context).host
 
 
 def emit(noun: object) -> None:
-    """Print one JSON document (a line) to standard output; its times are ISO 8601."""
+    """Print a JSON document in a single line to standard output. Its times are in ISO 8601."""
     text = encode(with_times(noun)).decode()
     if sys.stdout.isatty():
         text = visible(text, "\\u{:04x}")  # the escape that JSON readers decode
@@ -176,7 +179,8 @@ def print_error(text: str) -> None:
 
 
 def console(*, error: bool = False) -> "Console":
-    """The console for tables on standard output (or error), with colours on a terminal only."""
+    """Return the console for tables on standard output (or on standard error), with colours only on a
+    terminal."""
     stream = sys.stderr if error else sys.stdout
     make: type[Console] = import_module("rich.console").Console
     return make(file=stream, width=None if stream.isatty() else _WIDE, highlight=False, soft_wrap=False)
@@ -189,9 +193,9 @@ def show_table(
     folded: Collection[str] = (),
     left_out: Sequence[str] = (),
 ) -> None:
-    """Print a table to standard output; if it is not a terminal, as plain text, without the 0.1 s to import
-    the library for screens. A narrow screen folds the columns `folded`, and hides columns `left_out` if
-    necessary."""
+    """Print a table to standard output. If standard output is not a terminal, print the table as plain text,
+    which saves the 0.1 s to import the library for screens. A narrow screen folds the columns `folded`, and
+    hides the columns `left_out` if necessary."""
     if sys.stdout.isatty():
         from gridmill.cli.tables import FittedTable
 
@@ -200,7 +204,8 @@ def show_table(
 
 
 def print_sentence(text: str, indent: str = "") -> None:
-    """Print a sentence to standard output; on a terminal it is folded between words, never within a path."""
+    """Print a sentence to standard output. On a terminal the sentence is folded between words, never within
+    a path."""
     if sys.stdout.isatty():
         width = max(20, get_terminal_size().columns)
         for line in visible(text).split("\n"):
@@ -210,7 +215,7 @@ def print_sentence(text: str, indent: str = "") -> None:
 
 
 def _folded(line: str, width: int, indent: str) -> str:
-    """The line, folded between words."""
+    """Return the line, folded between words."""
     if len(line) + len(indent) <= width:
         return f"{indent}{line}"
     return fill(
@@ -224,5 +229,5 @@ def _folded(line: str, width: int, indent: str) -> str:
 
 
 def show(renderable: Any) -> None:  # noqa: ANN401  whatever Rich can show
-    """Print to standard output."""
+    """Print an object of the library for screens to standard output."""
     console().print(renderable)

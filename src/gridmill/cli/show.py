@@ -1,7 +1,7 @@
 """The commands `show` and `list`, and the lists of records that they print.
 
-A list can be limited to some states and to the newest N. `show model NAME --trials` shows the trials of the
-hyperparameter search. Pipelines are listed by name with their file and their last run.
+A list can be limited to some states and to the newest N records. `show model NAME --trials` shows the trials
+of the hyperparameter search. Pipelines are listed by name, with their file and their last run.
 """
 
 import time
@@ -58,7 +58,7 @@ STATES: dict[Noun, type[StrEnum]] = {
     Noun.DEPLOYMENT: DeploymentState,
     Noun.JOB: JobState,
 }
-"""Kinds of records that have states, and their state enums."""
+"""The kinds of records that have states, with the enum of their states."""
 
 _MEANT = {
     "running": RunState.ACTIVE,
@@ -75,12 +75,13 @@ _MEANT = {
 
 
 def count(grid: Grid, noun: Noun) -> int:
-    """The number of records of a noun."""
+    """Return the number of records of a kind."""
     return len(list_nouns(grid, noun))
 
 
 def read_states(noun: Noun | None, words: Sequence[str]) -> tuple[Any, ...]:
-    """Parse states of a noun; a word may hold several, separated by commas. Raises InputError."""
+    """Parse the states of a kind of record. A word may contain several states, separated by commas. Raises
+    InputError."""
     if not words:
         return ()
     kind = STATES.get(noun) if noun is not None else None
@@ -108,7 +109,7 @@ def listed(
     limit: int | None,
     run: str | None = None,
 ) -> tuple[tuple[Any, ...], str]:
-    """The records to show, and a line about the omitted ones. Raises InputError."""
+    """Return the records to show, and a line about the omitted records. Raises InputError."""
     records: Iterator[Any]
     if noun == Noun.RUN:
         records = iter(Listing(partial(grid.runs, pipeline=pipeline, states=states)))
@@ -131,25 +132,27 @@ def _left_out(noun: Noun, shown: int, more: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineWithRun:
-    """A pipeline with its newest run; None if it was never run, or if its runs were deleted."""
+    """A pipeline with its newest run. The run is None if the pipeline was never run, or if its runs were
+    deleted."""
 
     pipeline: Pipeline
     last: Run | None
 
     def fields(self) -> dict[str, Any]:
-        """The fields of the JSON output: those of the pipeline, its file and the id of its last run."""
+        """Return the fields of the JSON output: the fields of the pipeline, its file and the id of its last
+        run."""
         path = self.pipeline.path
         more = {"file": None if path is None else str(path), "last_run": self.last and self.last.id}
         return {**to_builtins(self.pipeline), **more}
 
 
 def last_run(grid: Grid, pipeline: str) -> Run | None:
-    """The newest run of a pipeline."""
+    """Return the newest run of a pipeline."""
     return next(iter(grid.runs(limit=1, pipeline=pipeline).items), None)
 
 
 def pipeline_row(known: PipelineWithRun) -> tuple[object, ...]:
-    """The cells of a pipeline."""
+    """Return the table cells of a pipeline."""
     one, last = known.pipeline, known.last
     ran = "" if last is None else f"{last.id} {last.state}, {moment(last.created)}"
     return (
@@ -166,7 +169,8 @@ Trial = Mapping[str, Any]
 
 
 def show_trials(found: object, *, as_json: bool) -> None:
-    """Print the trials, the best first. Raises InputError if no search made the version."""
+    """Print the trials of a search, the best trial first. Raises InputError if the version was not made by a
+    search."""
     if not isinstance(found, Artifact) or found.kind != ArtifactKind.MODEL:
         raise InputError("--trials works only with models", hint="gridmill show model PIPELINE/JOB --trials")
     search = found.output.details.get("search")
@@ -183,7 +187,8 @@ def show_trials(found: object, *, as_json: bool) -> None:
 
 
 def ranked(trials: Sequence[Trial], *, higher: bool) -> list[Trial]:
-    """The trials, the best first; trials without a value last, in the order of their numbers."""
+    """Return the trials, the best trial first. Trials without a value come last, in the order of their
+    numbers."""
 
     def place(trial: Trial) -> tuple[bool, float, int]:
         value = trial["value"]
@@ -205,7 +210,7 @@ def _row(trial: Trial, names: Sequence[str], best: int) -> tuple[str, ...]:
 
 
 _STATES = {"complete": "succeeded", "pruned": "ended early", "fail": "failed"}
-"""The states of trials, shown in the terms of job states."""
+"""The states of trials, with the states of jobs that are printed for them."""
 
 
 NounName = Annotated[
@@ -292,7 +297,8 @@ def list_all(
     all: Annotated[bool, typer.Option("--all", help="Show all entries.")] = False,
     json: Json = False,
 ) -> None:
-    """List runs, versions or other nouns, the newest first. Without a noun, show how many of each exist.
+    """List runs, versions or other nouns, the newest first. Without a noun, show the number of records of
+    each kind.
 
     A table shows at most 50 runs, versions or jobs; --json prints all of them.
     """
@@ -341,8 +347,8 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
 
 
 def list_table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> FittedTable:
-    """A list for a screen. All columns except the first are folded between words, and a narrow screen hides
-    the least important ones."""
+    """Return a table with a list for a screen. All columns except the first are folded between words, and a
+    narrow screen hides the least important columns."""
     return FittedTable(head, rows, folded=head[1:], left_out=_LEFT_OUT)
 
 
@@ -358,8 +364,8 @@ def _names(grid: Grid, versions: Sequence[Artifact]) -> Mapping[str, str]:
 def names_of(
     versions: Sequence[Artifact], aliases: Sequence[Alias], latest: frozenset[str]
 ) -> Mapping[str, str]:
-    """The id of each version and its aliases: `latest, prod`. The argument `latest` has the ids of the latest
-    versions."""
+    """Return the aliases of each version by its id, such as `latest, prod`. The argument `latest` contains
+    the ids of the latest versions."""
     names: dict[str, list[str]] = {}
     by_name: dict[str, list[Artifact]] = {}
     for one in versions:
@@ -379,7 +385,7 @@ def names_of(
 
 
 def run_list(runs: Sequence[Run]) -> FittedTable:
-    """Runs as a table."""
+    """Return a table of runs."""
     head, row = _TABLES[Noun.RUN]
     return list_table(head, [row(run) for run in runs])
 
@@ -408,7 +414,7 @@ def _project_row(view: ProjectView) -> tuple[object, ...]:
 
 
 def schedule_row(view: ScheduleView) -> tuple[object, ...]:
-    """The cells of a schedule."""
+    """Return the table cells of a schedule."""
     kept = view.schedule
     following = moment(view.next[0]) if view.next else ""
     counts = (kept.runs, kept.unchanged, kept.skipped)
@@ -416,7 +422,7 @@ def schedule_row(view: ScheduleView) -> tuple[object, ...]:
 
 
 def schedule_list(schedules: Sequence[ScheduleView]) -> FittedTable:
-    """Schedules as a table."""
+    """Return a table of schedules."""
     head, row = _TABLES[Noun.SCHEDULE]
     return list_table(head, [row(view) for view in schedules])
 

@@ -1,4 +1,4 @@
-"""The commands `add` and `nodes`: add a site or a farm, and show provider nodes."""
+"""The commands `add` and `nodes` add a site or a farm, and show provider nodes."""
 
 import sys
 from enum import StrEnum
@@ -21,7 +21,7 @@ from gridmill.settings import Settings
 
 
 class Addable(StrEnum):
-    """The kinds of records that `add` can add."""
+    """The kinds of records that the command `add` can add."""
 
     SITE = "site"
     CLUSTER = "cluster"
@@ -91,7 +91,7 @@ def add(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Add a site, at which jobs can run, or join a farm. Gridmill connects to it at once."""
+    """Add a site, at which jobs can run, or join a farm. Gridmill connects to the site immediately."""
     settings = {**read_settings(set or ()), **bucket_settings(export, shared, endpoint)}
     if what == Addable.CLUSTER:
         host = host_of(context)
@@ -104,7 +104,8 @@ def add(
 
 
 def _kind(kind: SiteKind | None, controller: str | None, line: str) -> SiteKind:
-    """The kind of a site. Raises InputError if it is missing, and for options of a cluster."""
+    """Return the kind of the site. Raises InputError if the kind is missing, and for options that only sites
+    of kind `cluster` have."""
     if controller is not None or line:
         raise InputError(
             "only a cluster has a controller and a join line",
@@ -126,7 +127,7 @@ def _cluster(
     address: str | None,
     settings: dict[str, str],
 ) -> Site:
-    """The site, checked as far as possible without a connection to the farm. Raises InputError."""
+    """Return the site, checked as far as possible without a connection to the farm. Raises InputError."""
     if controller is None:
         raise InputError(
             "the address of the farm is missing",
@@ -146,8 +147,9 @@ def _cluster(
 
 
 def _joined(host: Host, settings: Settings, client: Client, site: Site, line: str) -> Site:
-    """Join the farm as a tenant, unless this home is one already and no join line is given. A join line is
-    valid once, so everything else is checked first. An existing site keeps its settings."""
+    """Join the farm as a tenant, unless this home is a tenant already and no join line is given. Everything
+    else is checked before the join line is used, because a join line is valid only once. If the site exists
+    already, its settings are not changed."""
     existing = next((one for one in client.list_sites() if one.name == site.name), None)
     if existing is not None and (existing.kind, existing.address) != (site.kind, site.address):
         raise ConflictError(
@@ -162,7 +164,7 @@ def _joined(host: Host, settings: Settings, client: Client, site: Site, line: st
 
 
 def _line_of_input() -> str:
-    """Read the join line from standard input. Raises InputError if it is empty."""
+    """Read the join line from standard input. Raises InputError if standard input is empty."""
     line = sys.stdin.readline().strip()
     if not line:
         raise InputError(
@@ -196,7 +198,7 @@ def _node_row(view: NodeView) -> tuple[object, ...]:
 
 
 def _gpu_words(look: NodeUtilization) -> list[str]:
-    """Each GPU with its measured usage, and at a farm the deployment that uses it."""
+    """Return a text for each GPU with its measured usage, and at a farm with the deployment that uses it."""
     seen = [f"{one.model} {one.used_bytes / GIB:.0f}/{one.memory_bytes / GIB:.0f} GiB" for one in look.gpus]
     seats = gpu_slot_texts(look.seats)
     if len(seats) != len(seen):
@@ -205,7 +207,7 @@ def _gpu_words(look: NodeUtilization) -> list[str]:
 
 
 def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:
-    """Parse NAME=VALUE words into a mapping. Raises InputError."""
+    """Parse words of the form NAME=VALUE into a mapping. Raises InputError."""
     result: dict[str, str] = {}
     for word in given:
         name, equals, value = word.partition("=")
@@ -221,13 +223,13 @@ def read_settings(given: list[str] | tuple[str, ...]) -> dict[str, str]:
 
 
 def bucket_settings(export: str | None, shared: str | None, endpoint: str | None) -> dict[str, str]:
-    """The settings of the given bucket options."""
+    """Return the settings for the given bucket options."""
     given = {"export": export, "shared": shared, "endpoint": endpoint}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def print_site(site: Site, as_json: bool) -> None:
-    """Print the site and its provider nodes."""
+    """Print a site and its provider nodes."""
     if as_json:
         return emit(site)
     print(f"site {site.name} ({site.kind}): {show_count(len(site.nodes), 'node')}")
@@ -236,7 +238,7 @@ def print_site(site: Site, as_json: bool) -> None:
 
 
 def warn_unreachable(client: Client, name: str) -> None:
-    """Print a warning if the site is unreachable, so that its new settings are not tested."""
+    """Print a warning if the site cannot be reached, so that its new settings are not tested."""
     problem = next((one.problem for one in client.list_farms() if one.site == name), "")
     if problem:
         tell(

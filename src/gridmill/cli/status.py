@@ -1,4 +1,4 @@
-"""The command `status`: shows the state of the grid or of a run, now or until the run ends."""
+"""The command `status` shows the state of the grid or of a run, once or until the run ends."""
 
 import os
 import sys
@@ -104,7 +104,7 @@ def _attends(client: ClientView) -> str:
 
 
 def _records(client: Client, runs: Sequence[Run], problems: Sequence[str], as_json: bool) -> None:
-    """Print the state that the records show without a control node."""
+    """Print the state that the records show if no control node is running."""
     if as_json:
         return emit({"control": None, "runs": runs, "problems": problems})
     print(f"no control node is running for {client.settings.home}; to start one: gridmill up")

@@ -1,4 +1,4 @@
-"""Tables that fit terminals of any width: the columns that identify a row are never hidden."""
+"""Tables that fit terminals of any width. The columns that identify a row are never hidden."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -10,7 +10,8 @@ from rich.text import Text
 from gridmill.cli.format import visible
 
 _NEVER_FOLDED = ("job", "node", "state")
-"""Columns that are not wrapped if there is room for them. The first column of each table is one of them."""
+"""The columns that are not wrapped if the table is wide enough for them. The first column of each table is
+also not wrapped."""
 _GAP = 2
 
 COLOURS: Mapping[str, str] = {
@@ -29,8 +30,8 @@ COLOURS: Mapping[str, str] = {
 
 
 def table(*columns: str, rows: Iterable[Sequence[object]] = (), title: str | None = None) -> Table:
-    """A plain table. Cells are text, states are coloured. On a narrow screen the widest columns are folded;
-    nothing is cut."""
+    """Return a plain table for printing. The cells of the table are text, and states are coloured. On a
+    narrow screen the widest columns are folded, and nothing is cut."""
     made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     for index, column in enumerate(columns):
         made.add_column(column, overflow="fold", no_wrap=index == 0 or column in _NEVER_FOLDED)
@@ -48,11 +49,12 @@ def _cell(value: object, *, one_line: bool = False) -> Text:
 
 
 class FittedTable:
-    """A table that is at most as wide as the screen, in which no word is broken.
+    """A table that is at most as wide as the screen, and in which no word is broken.
 
-    The `folded` columns are folded between their words. Empty columns are hidden; if the table is still too
-    wide, those `left_out` are, the least needed first. The widest folded column has at least `comfort`
-    characters, if it needs them. With `one_line` its cells are cut instead of folded.
+    The columns in `folded` are folded between their words. Columns without values are hidden. If the table
+    is still too wide, the columns in `left_out` are hidden too, the least important column first. The widest
+    folded column has at least `comfort` characters, if it needs so many. With `one_line`, the cells of the
+    folded columns are cut instead of folded.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class FittedTable:
         self._comfort, self._one_line = comfort, one_line
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Return the parts of the table to Rich, which calls this method."""
+        """Return the parts of the table to the library Rich, which calls this method."""
         shown = [at for at in range(len(self._head)) if any(row[at] for row in self._rows)]
         for name in self._left_out:
             if self._wanted_width(shown) > options.max_width:
@@ -92,11 +94,12 @@ class FittedTable:
         return (self._head[at], *(row[at] for row in self._rows))
 
     def _whole(self, at: int) -> int:
-        """The width of the column without folding."""
+        """Return the width of the column without folding."""
         return max(map(cell_len, self._texts(at)))
 
     def _needed(self, at: int) -> int:
-        """The smallest width of the column; if it may be folded, the width of its longest word."""
+        """Return the smallest width of the column. If the column may be folded, this is the width of its
+        longest word."""
         if self._head[at] not in self._folded:
             return self._whole(at)
         return max(cell_len(word) for text in self._texts(at) for word in text.split() or [""])

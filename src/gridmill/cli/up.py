@@ -1,6 +1,6 @@
-"""The commands `up` and `down`: run the control node of a home in the foreground, and stop it.
+"""The commands `up` and `down` run the control node of a home in the foreground, and stop it.
 
-It listens on the home's Unix socket and on a loopback port.
+The control node listens on the Unix socket of the home and on a loopback port.
 """
 
 import re
@@ -25,7 +25,7 @@ from gridmill.settings import Settings
 
 _LOOK_SECONDS = 0.2
 _HOST = re.compile(r"[\w.-]+|[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F.]*")
-"""A host name, an IPv4 or an IPv6 address, without a port."""
+"""A pattern for a host name, an IPv4 or an IPv6 address, without a port."""
 _QUOTA, _RETAIN, _NAME = "50GiB", "7d", "gpu-farm"
 
 
@@ -116,9 +116,10 @@ def up(
 ) -> None:
     """Start the control node in the foreground. Ctrl-C stops it.
 
-    Jobs and pods continue without the control node, and its next start finds them again. If commands of this
-    home share a control node, that one ends and its runs continue here. With --ray, this machine is the head
-    of a grid of loose machines: the name of its site is `grid`, and `gridmill join` adds a machine. With
+    Jobs and pods continue without the control node, and the next control node finds them again. If commands
+    of this home share a control node, that control node ends, and the new control node continues its runs.
+    With --ray, this machine is the head of a grid of loose machines: the name of its site is `grid`, and
+    `gridmill join` adds a machine. With
     --light, this machine is a farm.
     """
     farms = (
@@ -170,22 +171,22 @@ def up(
 
 
 def _read_head(host: Host, at: str) -> tuple[str, int]:
-    """The address on which the head listens. Raises InputError if the address is not one of this machine,
-    UnavailableError if Ray is not installed."""
+    """Return the address on which the head of the grid listens. Raises InputError if the address is not an
+    address of this machine, UnavailableError if Ray is not installed."""
     name, number = read_host(at, port=GRID_PORT, place="--ray")
     host.check_head(name)
     return name, number
 
 
 def _print_join_command(gathered: LooseGrid) -> None:
-    """Print the command to run on the other machines."""
+    """Print the command that the user runs on the other machines."""
     nodes = show_count(len(gathered.site.nodes), "node")
     print_error(f"site grid: {nodes}; its token is in {gathered.token}. On each other machine, run:")
     print_error(f"  GRIDMILL_TOKEN=... gridmill join {gathered.site.address}")
 
 
 def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object, ...]) -> None:
-    """Raises InputError if options of a farm and of a control node are mixed."""
+    """Raise InputError if options of a farm and of a control node are mixed."""
     if light and any(control):
         raise InputError(
             "--store, --take-over and --ray cannot be combined with --light",
@@ -202,12 +203,13 @@ def check_light(light: bool, *, control: tuple[object, ...], farm: tuple[object,
 
 
 def with_shares(settings: Settings, gpu_shares: int | None) -> Settings:
-    """The settings with the given number of shares of each GPU, if there is one."""
+    """Return the settings with the given number of shares of each GPU. Without a number, return the settings
+    unchanged."""
     return settings if gpu_shares is None else replace(settings, gpu_shares=gpu_shares)
 
 
 def with_bucket_hosts(settings: Settings, hosts: Sequence[str]) -> Settings:
-    """The settings with these bucket hosts added. Raises InputError for an invalid host."""
+    """Return the settings with these hosts of buckets added. Raises InputError for an invalid host."""
     for host in hosts:
         if not _HOST.fullmatch(host):
             hint = "Write only the name or the address, for example --bucket-host minio."
@@ -216,8 +218,9 @@ def with_bucket_hosts(settings: Settings, hosts: Sequence[str]) -> Settings:
 
 
 def with_store(settings: Settings, url: str) -> Settings:
-    """The settings with the given store, if there is one. Raises InputError if it has a password, as every
-    user of the machine can read command lines."""
+    """Return the settings with the given store. Without a store, return the settings unchanged. Raises
+    InputError if the address of the store contains a password, because every user of the machine can read
+    command lines."""
     if "@" in url and ":" in url.partition("://")[2].partition("@")[0]:
         raise InputError(
             "--store contains a password, which every user of this machine can see",
@@ -228,7 +231,7 @@ def with_store(settings: Settings, url: str) -> Settings:
 
 
 def read_address(listen: str) -> tuple[str, int] | None:
-    """Parse HOST:PORT of this machine; None for `off`. Raises InputError."""
+    """Parse HOST:PORT of this machine. Return None for the text `off`. Raises InputError."""
     if listen == "off":
         return None
     host, _, port = listen.rpartition(":")
@@ -259,8 +262,9 @@ def down(
 ) -> None:
     """Stop the control node.
 
-    If it has active runs, the command names them and fails, unless --all is given. To leave the jobs of
-    `gridmill up` running, stop that process with Ctrl-C or SIGTERM instead.
+    If the control node has active runs, the command names them and fails, unless --all is given. To stop the
+    control node and leave the jobs of `gridmill up` running, stop its process with Ctrl-C or SIGTERM
+    instead.
     """
     try:
         with session(context, embed=False) as client:

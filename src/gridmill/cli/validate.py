@@ -1,4 +1,4 @@
-"""The command `validate`: checks a pipeline file against its data, without a control node or a home."""
+"""The command `validate` checks a pipeline file against its data, without a control node or a home."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,8 +20,9 @@ _MANY = " problems\n  "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationProblem:
-    """A problem at `place` (`FILE:LINE: FIELD`) in a pipeline and a job; both are empty for the file itself.
-    If it is `certain`, a run would fail; else a run may fail, as only a part of the data was checked."""
+    """A problem at `place` (`FILE:LINE: FIELD`) in a pipeline and a job. The pipeline and the job are empty
+    if the problem concerns the file itself. If the problem is `certain`, a run would fail. Otherwise a run
+    may fail, because only a part of the data was checked."""
 
     message: str
     place: str
@@ -33,8 +34,8 @@ class ValidationProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
-    """The result that `--json` prints. `unchecked` has the jobs that were not checked against data, with the
-    reason (`PIPELINE/JOB: WHY`)."""
+    """The result that the option `--json` prints. `unchecked` contains the jobs that were not checked
+    against data, with the reason (`PIPELINE/JOB: WHY`)."""
 
     file: str
     valid: bool
@@ -53,7 +54,7 @@ def validate(
 ) -> None:
     """Check a pipeline file and its data, without a control node and without a home.
 
-    The exit code is 2 if a run would fail, else 0.
+    The exit code is 2 if a run would fail, otherwise 0.
     """
     validated = look(file, read_set(set or ()), host_of(context))
     emit(validated) if json else _show(validated)
@@ -62,8 +63,8 @@ def validate(
 
 
 def look(file: Path, values: Mapping[str, str], host: Host) -> ValidationResult:
-    """Check a file and its data, and return all problems. A problem of the file or its data raises no
-    error."""
+    """Check a pipeline file and its data, and return all problems. The function raises no error for a
+    problem of the file or its data."""
     from gridmill.declarations import read_declarations as read  # this import loads YAML and Pydantic
 
     try:
@@ -97,7 +98,7 @@ def _checked(pipeline: Pipeline, host: Host) -> PreflightResult:
 
 
 def _of_file(error: PipelineError) -> Iterator[ValidationProblem]:
-    """The problems of a file that cannot be read, as separate problems."""
+    """Yield the problems of a file that cannot be read, as separate problems."""
     head, many, listed = error.message.partition(_MANY)
     if not many or not head.isdigit():
         yield ValidationProblem(message=error.message, place=error.place, hint=error.hint)

@@ -1,4 +1,4 @@
-"""The command `verify`: checks that the files of versions did not change after they were made."""
+"""The command `verify` checks that the files of versions did not change after they were made."""
 
 from collections.abc import Iterator
 from typing import Annotated
