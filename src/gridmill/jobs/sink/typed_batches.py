@@ -1,5 +1,4 @@
-"""Reads source files into batches of rows with typed columns. The module first infers the types from all
-values, and then reads the rows."""
+"""Infers the types of the columns in source files from all values, and reads the files in typed batches."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +56,7 @@ _READERS: Mapping[Format, Callable[[SourceFile, Source], Reader]] = {
 
 
 FIRST_ROWS = 5000
-"""The number of rows of each CSV file that are examined first. The columns are then read with the types that
-fit these rows."""
+"""The number of rows of each CSV file from which the types of its columns are first inferred."""
 
 
 @dataclass(slots=True)
@@ -117,8 +115,7 @@ class LoadContext:
     """Whether CSV is read with the types of its first rows (a value of another type raises
     UnexpectedTypeError). If this is true, texts in Parquet files also stay dictionary-encoded."""
     without_type: tuple[str, ...] = ()
-    """The columns of the schema whose type is unknown, because they have neither a value nor a
-    declaration."""
+    """The columns of the schema whose type is unknown: they have neither a value nor a declaration."""
     most_rows: int | None = None
     """The number of first rows of each file to read. None means that all rows are read."""
     is_cut: bool = field(default=False, init=False)
@@ -129,13 +126,11 @@ class LoadContext:
     forms: dict[str, Forms] = field(default_factory=dict)
     """The forms of the texts in columns that Arrow cannot read directly."""
     zoned: set[str] = field(default_factory=set, init=False)
-    """The columns of times with time zones, because the CSV reader of Arrow accepts only times without a
-    zone."""
+    """The columns of times with time zones, which the CSV reader of Arrow does not accept."""
     kept: frozenset[str] = field(init=False)
     """The columns whose text forms come from the existing table."""
     decided: bool = False
-    """Whether the text forms were detected from all values. If the forms were detected from all values, a
-    value that does not fit is really wrong."""
+    """Whether the text forms were detected from all values, so that a value that does not fit is wrong."""
     read_as: dict[str, str] = field(default_factory=dict)
     """For each column with detected text forms, an example that shows how a text is read."""
 
@@ -149,8 +144,7 @@ class LoadContext:
         return TextRules(nulls=nulls)
 
     def rules_of(self, rules: TextRules, name: str, table: pa.Schema | None = None) -> TextRules:
-        """Return the rules by which the texts of a column are read. The column may belong to an existing
-        table."""
+        """Return the rules for reading the texts of a column, which may belong to an existing table."""
         return replace(
             rules,
             time_format=self.spec.source.time_format(name),
@@ -172,8 +166,7 @@ class LoadContext:
         return TypeGuesses(rules=rules, rules_of=lambda name: self.rules_of(rules, name, table))
 
     def find_forms(self, files: Sequence[SourceFile], table: pa.Schema | None = None) -> None:
-        """Detect the text forms of columns with declared types from all values of these columns. Raises
-        DataError."""
+        """Detect the text forms of columns with declared types from all their values. Raises DataError."""
         guesses = self._new_guesses(files, table)
         guesses.declared = self._undecided()
         for file in files:
@@ -193,8 +186,7 @@ class LoadContext:
         }
 
     def _settle(self, guesses: TypeGuesses, files: Sequence[SourceFile]) -> None:
-        """Store the detected text forms. Raises DataError if the detected forms leave the meaning of the
-        values unclear."""
+        """Store the text forms. Raises DataError if these forms leave the meaning of values unclear."""
         candidates = {name: (guess.narrowing, guess.best) for name, guess in guesses.of.items()}
         candidates |= {name: (one, guesses.declared[name]) for name, one in guesses.declared_of.items()}
         if self.spec.on_misfit == OnMisfit.REJECT:  # rows with ambiguous years are rejected later
@@ -211,8 +203,7 @@ class LoadContext:
                 self.zoned.add(name)
 
     def _place_of_text(self, files: Sequence[SourceFile], name: str, text: str) -> str:
-        """Return the place at which a column has this text for the first time. This method reads the files
-        again."""
+        """Return the place at which a column first has this text. To find it, the files are read again."""
         for file in files:
             reader, row = open_reader(file, self.spec.source), 0
             for batch in reader.batches(None, lambda count: None):
@@ -226,11 +217,8 @@ class LoadContext:
         return files[0].name
 
     def schema(self, files: Sequence[SourceFile]) -> pa.Schema:
-        """Return the columns of the table with their declared types. Columns without a declared type get the
-        type with which all values of all files can be read.
-
-        Raises DataError.
-        """
+        """Return the columns of the table. Columns without a declared type get the type that fits all of
+        their values. Raises DataError."""
         guesses = self._new_guesses(files)
         if not self.decided:
             guesses.declared = self._undecided()
@@ -253,8 +241,7 @@ class LoadContext:
                 self.forms[name] = forms
 
     def first_schema(self, files: Sequence[SourceFile]) -> pa.Schema | None:
-        """Return the result of `schema`, on the condition that later values are like the first values of each
-        file.
+        """Return the result of `schema`, provided that later values are like the first values of each file.
 
         Return None if the first values are not sufficient to find the types. The type of a column is the
         first type with which all its values can be read. If the first values exclude a type, all values
@@ -302,11 +289,8 @@ class LoadContext:
         return self.layout.constant(name, self.rules_of(rules, name))
 
     def inferred_types(self, files: Sequence[SourceFile], table: pa.Schema) -> dict[str, pa.DataType | None]:
-        """Return the types of the columns in new files for an existing table. The type of a column without
-        any value is None.
-
-        Raises DataError if a file lacks a column.
-        """
+        """Return the types of the columns in new files for an existing table. A column without any value has
+        the type None. Raises DataError if a file lacks a column."""
         guesses = self._new_guesses(files, table)
         guesses.expect(name for name in table.names if name not in self.spec.add)
         types = chosen_types(self._guesses(files, guesses).of)
@@ -399,8 +383,7 @@ class LoadContext:
             raise _missing_columns_error(file, missing)
 
     def together(self, bundle: FileGroupReader, schema: pa.Schema) -> Iterator[RowBatch]:
-        """Yield the rows of several files that are read together. Raises UnexpectedTypeError for any
-        error."""
+        """Yield the rows of several files together. Raises UnexpectedTypeError for any error."""
         try:
             yield from self._batches(bundle, schema)
         except DataError as error:  # the place of the error is found when the files are read one by one
@@ -409,11 +392,8 @@ class LoadContext:
             self.progress.end(file)
 
     def batches(self, file: SourceFile, schema: pa.Schema) -> Iterator[RowBatch]:
-        """Yield the rows of the file, both as they were read and with the columns of the table.
-
-        If the sink rejects rows that do not fit, these rows are yielded too. Otherwise they raise DataError
-        with file, line, column and value.
-        """
+        """Yield the rows of the file, as they were read and with the columns of the table. If a row does
+        not fit and the sink does not reject it, raise DataError with file, line, column and value."""
         return self._batches(open_reader(file, self.spec.source), schema)
 
     def _batches(self, reader: Reader, schema: pa.Schema) -> Iterator[RowBatch]:
@@ -449,10 +429,8 @@ class LoadContext:
         self.progress.end(file)
 
     def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> ExpectedTypes:
-        """Return the types with which the CSV reader of Arrow may read columns directly.
-
-        A type is allowed only if the result is the same as if the texts were converted.
-        """
+        """Return the types with which the CSV reader of Arrow may read columns directly. A type is allowed
+        only if the result is the same as if the texts were converted."""
         fixed = self.spec.source.time_format
         types = {name: schema.field(self.layout.rename(name)).type for name in sources}
         inferred = (name for name in types if self.layout.rename(name) not in self.spec.columns)
@@ -557,11 +535,8 @@ class LoadContext:
                 self.read_as[item.name] = example_text
 
     def place_of_misfit(self, files: Sequence[SourceFile], item: pa.Field) -> str:
-        """Return the place of the first value that does not have the type of its column. The result is empty
-        if all values have it.
-
-        This method reads the rows again.
-        """
+        """Return the place of the first value that does not have the type of its column, or an empty text
+        if there is no such value. This method reads the rows again."""
         old = {self.layout.rename(name): name for name in self.spec.rename}
         column = old.get(item.name, item.name)
         for file in files:
