@@ -1,5 +1,5 @@
-"""The certificate of the farm and its certificate authority, which signs the certificates of tenants (extra
-`tls`)."""
+"""The certificate of the farm, and its certificate authority, which signs the certificates of tenants (needs
+the extra `tls`)."""
 
 import datetime
 import hashlib
@@ -21,10 +21,11 @@ _LEAST_RSA_BITS = 2048
 
 
 class Authority:
-    """A certificate authority in a folder, made once. Tenants pin `fingerprint`, the SHA-256 (hex) of the
-    certificate.
+    """A certificate authority whose files are in a folder. They are created once. Tenants pin the
+    `fingerprint` of the farm's certificate: its SHA-256 hash (hex).
 
-    The farm's own certificate also signs those of tenants. The farm trusts it for nothing else.
+    The farm's own certificate also signs the certificates of tenants. The farm trusts its own certificate
+    for nothing else.
     """
 
     def __init__(self, folder: Path, now: float) -> None:
@@ -58,12 +59,12 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint that tenants pin: SHA-256 (hex) of the certificate."""
+        """Returns the fingerprint that tenants pin: the SHA-256 hash (hex) of the farm's certificate."""
         return _fingerprint(self._certificate)
 
     def context(self) -> ssl.SSLContext:
-        """The settings of TLS 1.3. A client can present a certificate; it must be signed by this
-        authority."""
+        """Returns the settings for TLS 1.3. A client may present a certificate. If it does, this authority
+        must have signed it."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0  # a resumed TLS session would not present the client's certificate again
@@ -73,8 +74,8 @@ class Authority:
         return context
 
     def sign(self, tenant: str, request: str, now: float) -> tuple[str, str]:
-        """A certificate (PEM) for the key of a signing request (PEM), and its fingerprint. Only the key is
-        taken from the request. Raises InputError."""
+        """Returns a certificate (PEM) for the key in a signing request (PEM), and the fingerprint of this
+        certificate. Only the key is used from the signing request. Raises InputError."""
         key = _requested_key(request)
         made = (
             _dated(now)
@@ -89,7 +90,7 @@ class Authority:
 
 
 def fingerprint_of_key(request: str) -> str:
-    """The SHA-256 (hex) of the key in a signing request (PEM). Raises InputError."""
+    """Returns the SHA-256 hash (hex) of the key in a signing request (PEM). Raises InputError."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     return hashlib.sha256(_requested_key(request).public_bytes(serialization.Encoding.DER, form)).hexdigest()
 

@@ -1,6 +1,7 @@
-"""Confines the pods of a tenant on this machine, and makes the folders of the tenant safely against links.
+"""Confines the pods of a tenant on this machine, and makes the folders of the tenant in a way that is safe
+against links.
 
-Files and folders that control pods belong to the farm. Jobs have a separate home folder beside them.
+The files and folders that control pods belong to the farm. The jobs of a tenant have a separate home folder.
 """
 
 import os
@@ -29,8 +30,8 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFolders:
-    """The folders of one tenant. `home` holds the socket and the folders of pods and belongs to the farm.
-    `user` is the home folder of its jobs, `root` their storage root."""
+    """The folders of one tenant on the farm. `home` contains the socket and the folders of pods, and belongs
+    to the farm. `user` is the home folder of the tenant's jobs, and `root` is their storage root."""
 
     folder: Path
     root: Path
@@ -38,31 +39,32 @@ class TenantFolders:
 
     @property
     def home(self) -> Path:
-        """The folder with the socket and the folders of pods. It belongs to the farm."""
+        """Returns the folder with the socket and the folders of pods. This folder belongs to the farm."""
         return self.folder / "home"
 
     @property
     def person(self) -> Path:
-        """The home folder of its jobs."""
+        """Returns the home folder of the tenant's jobs."""
         return self.folder / "user"
 
     @property
     def records(self) -> Path:
-        """The folder with a record for each pod that was started confined."""
+        """Returns the folder with a record for each pod that was started in confinement."""
         return self.folder / "confined"
 
     @property
     def scratch(self) -> Path:
-        """The folder with the private folders of pods."""
+        """Returns the folder that contains the private folders of pods."""
         return self.folder / "scratch"
 
     @property
     def written(self) -> tuple[Path, ...]:
-        """The folders whose files count against the disk limit of the tenant."""
+        """Returns the folders whose files count against the disk limit of the tenant."""
         return (self.home, self.root, *((self.person, self.scratch) if self.user is not None else ()))
 
     def make(self) -> None:
-        """Make missing folders. A link or a file at the path of a folder is deleted. Raises OSError."""
+        """Makes the folders that are missing. If there is a link or a file at the path of a folder, it is
+        deleted. Raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(PASS)
         owner = self.user
@@ -78,7 +80,7 @@ class TenantFolders:
             own_folder(one, owner, _PRIVATE)
 
     def make_pods(self, pods: Iterable[str]) -> None:
-        """Make the folders of pods, which belong to the tenant. Raises OSError."""
+        """Makes the folders of pods, which belong to the user of the tenant. Raises OSError."""
         if self.user is not None:
             with acting_as(0):
                 for pod in pods:
@@ -86,8 +88,9 @@ class TenantFolders:
 
 
 def own_folder(path: Path, user: int | None, mode: int) -> None:
-    """Make a folder with this user and mode, or correct those of an existing one. The parent belongs to the
-    farm. A link or a file at the path is deleted, because a job can put a link there. Raises OSError."""
+    """Makes a folder with this user and mode, or corrects the user and mode of an existing folder. The
+    parent of the folder belongs to the farm. If there is a link or a file at the path, it is deleted,
+    because a job can put a link there. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(_TRIES):
         with suppress(FileExistsError):
@@ -109,7 +112,7 @@ def own_folder(path: Path, user: int | None, mode: int) -> None:
 
 @cache
 def look_at_isolation(cgroups: bool) -> Isolation:
-    """The isolation that this machine supports; tested once."""
+    """Returns which kinds of isolation this machine supports. The machine is tested once."""
     try:
         tried = subprocess.run(
             [*PROGRAM, "--probe", str(FIRST_USER - 1)],
@@ -131,8 +134,8 @@ def look_at_isolation(cgroups: bool) -> Isolation:
 
 
 def why_not_isolated(isolation: Isolation) -> str:
-    """Why jobs of one tenant could exhaust the machine for other tenants or end their processes. Empty: they
-    cannot."""
+    """Returns the reason why jobs of one tenant could exhaust the machine for other tenants or end their
+    processes. The text is empty if they cannot."""
     if isolation.is_complete:
         return ""
     missing = "limits of memory, processes and CPUs" if not isolation.groups else "namespaces"
@@ -140,7 +143,7 @@ def why_not_isolated(isolation: Isolation) -> str:
 
 
 class PodConfiner:
-    """Starts the pods of one tenant confined. Implements `sites.processes.Confiner`."""
+    """Starts the pods of one tenant in confinement. Implements `sites.processes.Confiner`."""
 
     def __init__(
         self,
@@ -154,7 +157,7 @@ class PodConfiner:
         self._isolation, self._node = isolation, node
 
     def command(self, order: PodOrder, folder: Path, words: Sequence[str]) -> list[str]:
-        """The command line that runs these words confined."""
+        """Returns the command line that runs `words` in confinement."""
         folders, shared = self._folders, self._settings.farm_folders
         confinement = Confinement(
             user=self._user,
@@ -174,8 +177,8 @@ class PodConfiner:
         return [*PROGRAM, encode(confinement).decode()]
 
     def environment(self) -> dict[str, str | None]:
-        """The environment variables of a pod that differ from those of the farm. None: the variable is not
-        set."""
+        """Returns the environment variables of a pod that differ from the variables of the farm. The value
+        None means that the variable is not set."""
         name = f"gridmill-{self._user}"
         person = {"HOME": str(self._folders.person), "USER": name, "LOGNAME": name}
         return {**person, "TMPDIR": None, "TEMP": None, "TMP": None}
@@ -184,7 +187,7 @@ class PodConfiner:
         return self._folders.records / pod
 
     def pid(self, pod: str) -> int | None:
-        """The id of the process that keeps a pod; None if there is none."""
+        """Returns the id of the process that supervises a pod, or None if there is no such process."""
         with acting_as(0):
             try:
                 noted = decode(self._record(pod).read_bytes(), ConfinedPod)
@@ -193,15 +196,15 @@ class PodConfiner:
         return noted.pid if _start_time(noted.pid) == noted.started else None
 
     def clear(self, pods: Iterable[str]) -> None:
-        """End these pods, whatever the files in their folders say, and delete what they left outside these
-        folders."""
+        """Ends these pods, whatever the files in their folders contain, and deletes everything that they
+        left outside these folders."""
         with acting_as(0):
             for pod in pods:
                 if self._record(pod).exists():
                     self._clear(pod)
 
     def clear_all(self) -> None:
-        """End all pods of the tenant."""
+        """Ends all pods of the tenant."""
         with acting_as(0):
             records = [path.name for path in self._folders.records.iterdir() if not path.name.startswith(".")]
         self.clear(records)
@@ -216,7 +219,7 @@ class PodConfiner:
 
 
 def _start_time(pid: int) -> int:
-    """The start time of a process in ticks since boot; 0 if it has ended."""
+    """Returns the start time of a process in ticks since boot, or 0 if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -226,6 +229,6 @@ def _start_time(pid: int) -> int:
 
 @cache
 def _python_folders() -> tuple[str, ...]:
-    """The folders of this Python and of Gridmill."""
+    """Returns the folders of the present Python installation and of Gridmill."""
     wanted = (sys.prefix, sys.base_prefix, *sys.path)
     return tuple(dict.fromkeys(str(Path(one)) for one in wanted if one and Path(one).is_dir()))

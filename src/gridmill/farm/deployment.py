@@ -1,8 +1,9 @@
-"""A deployment of a tenant on this farm, from its request to its removal, and the results of its attempts.
+"""A deployment of a tenant on this farm, from its request to its deletion, and the results of its attempts.
 
-Pure functions over `now` decide what ends without a request: deployments of tenants that are silent, and
-results that are not downloaded. `AttemptRecord` stores what was placed on the farm for an attempt and where
-the attempt writes, until the tenant confirms that it has everything.
+Pure functions over `now` decide what ends without a request of the tenant: deployments of tenants that do
+not answer, and results that are not downloaded. `AttemptRecord` stores which data was placed on the farm for
+an attempt, and where the attempt writes. The record is kept until the tenant confirms that it has all
+results.
 """
 
 import re
@@ -18,9 +19,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,199}")
 
 
 class TenantDeploymentState(StrEnum):
-    """The states of a deployment. WAITING: it has no room yet. STARTING: it has room and its pods are
-    starting. UP: its pods run. GONE: its pods have ended, their results are still on the farm. ENDED: only
-    its id is kept, so that a repeated request does not start it again."""
+    """The states of a deployment on a farm. WAITING: the farm has no free capacity for the deployment yet.
+    STARTING: the deployment has capacity, and its pods are starting. UP: the pods are running. GONE: the
+    pods have ended, but their results are still on the farm. ENDED: only the id of the deployment is stored,
+    so that a repeated request does not start it again."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -34,7 +36,7 @@ HAS_ROOM = frozenset({TenantDeploymentState.STARTING, TenantDeploymentState.UP})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlacement:
-    """The placement of a pod: its node, and the numbers of the GPUs that belong to it."""
+    """The placement of a pod: its node, and the numbers of the GPUs that only this pod uses."""
 
     pod_id: str
     node: str
@@ -44,9 +46,11 @@ class PodPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantDeployment:
-    """A deployment of a tenant. `number` counts all deployments of the farm, in the order of their requests.
-    `since` is when it entered its state (Unix time). `message` says why it has ended. `started` is when it
-    got room (0: never). `stayed_seconds` is how long it had room; set when it no longer has it."""
+    """A deployment of a tenant on the farm. `number` counts all deployments of the farm in the order of
+    their requests. `since` is the Unix time at which the deployment entered its present state. `message` is
+    the reason why the deployment has ended. `started` is the Unix time at which the deployment got capacity,
+    or 0 if it never got any. `stayed_seconds` is the time for which the deployment had capacity. It is set
+    when the capacity is released."""
 
     id: str
     tenant: str
@@ -61,11 +65,12 @@ class TenantDeployment:
 
     @property
     def pods(self) -> tuple[str, ...]:
-        """The ids of its pods."""
+        """Returns the ids of the deployment's pods."""
         return tuple(order.pod_id for order in self.request.orders)
 
     def to(self, state: TenantDeploymentState, now: float, message: str = "") -> "TenantDeployment":
-        """The deployment in this state, from now on. In a state without room it has no placement."""
+        """Returns a copy of the deployment that is in this state since `now`. If the new state needs no
+        capacity, the copy has no placement."""
         changed = replace(self, state=state, since=now, message=message)
         if state in HAS_ROOM:
             return replace(changed, started=now if self.state not in HAS_ROOM else self.started)
@@ -74,28 +79,29 @@ class TenantDeployment:
         return replace(changed, placements=(), stayed_seconds=stayed)
 
     def ended(self, now: float, message: str = "") -> "TenantDeployment":
-        """The record that is kept after the end: the ids of the pods and why results were lost. It contains
-        no secret."""
+        """Returns the record that is kept after the end of the deployment. It has the ids of the pods, and
+        the reason if results were lost. The record contains no secret."""
         orders = tuple(replace(order, secret="") for order in self.request.orders)
         return replace(
             self.to(TenantDeploymentState.ENDED, now, message), request=replace(self.request, orders=orders)
         )
 
     def without(self, pods: Collection[str]) -> "TenantDeployment":
-        """A waiting deployment without these pods."""
+        """Returns a copy of a waiting deployment without these pods."""
         orders = tuple(order for order in self.request.orders if order.pod_id not in pods)
         return replace(self, request=replace(self.request, orders=orders))
 
 
 def check_id(name: str) -> str:
-    """The id of a deployment, pod or attempt. Raises InputError if it cannot be the name of a folder."""
+    """Checks the id of a deployment, a pod or an attempt, and returns it. Raises InputError if the id cannot
+    be the name of a folder."""
     if not _ID.fullmatch(name) or ".." in name:
         raise InputError(f"{name[:60]!r} is no id", place="id")
     return name
 
 
 def check_deploy(lodging: TenantDeployment, others: Iterable[TenantDeployment]) -> None:
-    """Raises InputError for ids that cannot be names of folders, ConflictError for pods that belong to
+    """Raises InputError for ids that cannot be names of folders, and ConflictError if a pod belongs to
     another deployment of the same tenant."""
     if not lodging.request.orders:
         raise InputError("a deployment needs at least one pod", place="orders")
@@ -127,48 +133,49 @@ def _check_amounts(deploy: DeployRequest) -> None:
 
 
 SILENT_SECONDS = 20.0
-"""A tenant without any request for this long is disconnected; connected ones send one every few seconds."""
+"""A tenant that sent no request for this number of seconds is disconnected. A connected tenant sends a
+request every few seconds."""
 REMEMBERED_SECONDS = 86400.0
-"""How long the record of an ended deployment is kept, so that a late, repeated request for it is recognised
-and the last messages of its pods are available."""
+"""The number of seconds for which the record of an ended deployment is kept. With the record, a late
+repeated request is recognised, and the last messages of the pods are available."""
 
 
 def expired(
     lodgings: Iterable[TenantDeployment], last_contacts: Mapping[str, float], now: float
 ) -> tuple[TenantDeployment, ...]:
-    """The deployments whose tenant sent no request for the time of their lease. `last_contacts`: the time of
-    the last request of each tenant. When the farm starts, all tenants count as heard, because until then they
-    could not send requests."""
+    """Returns the deployments whose tenant sent no request for the time of their lease. `last_contacts`
+    contains the time of the last request of each tenant. When the farm starts, all tenants count as
+    connected, because they could not send requests before."""
     live = (one for one in lodgings if one.state in HAS_ROOM or one.state == TenantDeploymentState.WAITING)
     return tuple(one for one in live if last_contacts.get(one.tenant, now) + one.request.lease_seconds <= now)
 
 
 def silent(last_contacts: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """The tenants that have sent nothing for so long that they can be disconnected. From then on, their pods
-    count their leases themselves, because the relay may not exist when the leases end. Other threads can add
-    to `last_contacts` meanwhile."""
+    """Returns the tenants that have sent nothing for so long that they count as disconnected. From this time
+    on, the pods of these tenants measure their leases themselves, because the relay may not exist when the
+    leases expire. Other threads may add entries to `last_contacts` during the call."""
     return tuple(tenant for tenant, time in tuple(last_contacts.items()) if time + SILENT_SECONDS <= now)
 
 
 def expired_results(
     lodgings: Iterable[TenantDeployment], retain_seconds: float, now: float
 ) -> tuple[TenantDeployment, ...]:
-    """The deployments whose results were not downloaded in time."""
+    """Returns the deployments whose results were not downloaded in time."""
     gone = (one for one in lodgings if one.state == TenantDeploymentState.GONE)
     return tuple(one for one in gone if one.since + retain_seconds <= now)
 
 
 def forgotten(lodgings: Iterable[TenantDeployment], now: float) -> tuple[TenantDeployment, ...]:
-    """The ended deployments whose ids can be deleted."""
+    """Returns the ended deployments whose ids can be deleted."""
     ended = (one for one in lodgings if one.state == TenantDeploymentState.ENDED)
     return tuple(one for one in ended if one.since + REMEMBERED_SECONDS <= now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """An attempt on the farm. `uri` and `checkpoints` are the folders below the root of the tenant that the
-    attempt writes (empty before it starts). `pod_id` is its pod. `time` is the last request that named it
-    (Unix time)."""
+    """The record of an attempt on the farm. `uri` and `checkpoints` are the folders below the tenant's
+    storage root to which the attempt writes. They are empty before the attempt starts. `pod_id` is the id of
+    the attempt's pod. `time` is the Unix time of the last request about the attempt."""
 
     attempt_id: str
     tenant: str
@@ -179,7 +186,7 @@ class AttemptRecord:
 
 
 def left_by(works: Iterable[AttemptRecord], lodging: TenantDeployment) -> tuple[AttemptRecord, ...]:
-    """The attempts of its pods whose results the tenant has not confirmed."""
+    """Returns the attempts of the deployment's pods whose results the tenant has not confirmed."""
     pods = frozenset(lodging.pods)
     return tuple(work for work in works if work.tenant == lodging.tenant and work.pod_id in pods)
 
@@ -187,9 +194,9 @@ def left_by(works: Iterable[AttemptRecord], lodging: TenantDeployment) -> tuple[
 def left_behind(
     works: Iterable[AttemptRecord], lodgings: Iterable[TenantDeployment], retain_seconds: float, now: float
 ) -> tuple[AttemptRecord, ...]:
-    """The attempts whose pod has ended and that no request has named for the time that results are kept. Data
-    that was transferred before an attempt starts is kept as long as the tenant has a deployment, because
-    waiting can take longer than that time."""
+    """Returns the attempts whose pod has ended, if no request named them for the time for which results are
+    kept. Data that was transferred before its attempt starts is kept as long as the tenant has a deployment,
+    because the deployment can wait longer than `retain_seconds`."""
     since = {(deployment.tenant, pod): deployment.since for deployment in lodgings for pod in deployment.pods}
     live = {
         (deployment.tenant, pod)

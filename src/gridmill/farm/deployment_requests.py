@@ -1,4 +1,5 @@
-"""Executes requests of a tenant for its deployments: start them, report their state, end them."""
+"""Executes the requests of a tenant for its deployments: starting them, reporting their state, and ending
+them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,8 @@ from gridmill.ports.site import PodReport, PodReports, PodStatus
 
 
 def look(farm: Farm, tenant: Tenant) -> FarmStatus:
-    """The farm as this tenant is allowed to see it. Can take a second."""
+    """Returns the state of the farm, as far as this tenant is allowed to see it. The call can take a
+    second."""
     quarters = farm.sandbox_of(tenant)
     lost = [one for one in farm.records.all(LostResults) if one.tenant == tenant.name]
     everybody, nodes = farm.records.all(TenantDeployment), quarters.site.nodes()
@@ -46,8 +48,8 @@ def look(farm: Farm, tenant: Tenant) -> FarmStatus:
 
 
 def deploy(farm: Farm, tenant: Tenant, deployment_id: str, wanted: DeployRequest) -> None:
-    """Start the pods as soon as there is room. Can be repeated, also after they have ended: no pod starts
-    twice. Raises InputError, ConflictError, CapacityError."""
+    """Starts the pods as soon as the farm has free capacity for them. The call can be repeated, also after
+    the pods have ended: no pod starts twice. Raises InputError, ConflictError, CapacityError."""
     nodes = farm.sandbox_of(tenant).site.nodes() if farm.shares_nodes else ()
     with farm.records.change():
         farm.check(tenant)
@@ -67,7 +69,8 @@ def deploy(farm: Farm, tenant: Tenant, deployment_id: str, wanted: DeployRequest
 
 
 def observe(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> PodReports:
-    """The states of pods. For pods that have ended, also their last messages. Raises InputError."""
+    """Returns the states of pods. For pods that have ended, the result also contains their last messages.
+    Raises InputError."""
     for pod in pods:
         check_id(pod)
     quarters, everybody = farm.sandbox_of(tenant), farm.records.all(TenantDeployment)
@@ -80,7 +83,8 @@ def observe(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> PodReports:
 
 
 def _expected(farm: Farm, everybody: Sequence[TenantDeployment], nodes: Sequence[Node]) -> QueueForecast:
-    """The forecast; empty for a cluster, because its own queue decides."""
+    """Returns the forecast of waiting times. It is empty if the farm is a cluster, because the queue of the
+    cluster determines the order."""
     if not farm.shares_nodes:
         return QueueForecast(starts={}, openings=())
     return farm.forecasts.read(
@@ -89,8 +93,8 @@ def _expected(farm: Farm, everybody: Sequence[TenantDeployment], nodes: Sequence
 
 
 def _waits(farm: Farm, everybody: Sequence[TenantDeployment]) -> Mapping[int, str]:
-    """A message for each waiting deployment, by its number. The tenant shows the message and stores each
-    change of it."""
+    """Returns a message for each waiting deployment, by its number. The tenant shows this message and stores
+    each change of it."""
     line = queue(everybody)
     starts = _expected(farm, everybody, farm.nodes()).starts if line else {}
     return {one.number: _place(place, starts.get(one.number)) for place, one in enumerate(line)}
@@ -104,7 +108,7 @@ def _place(ahead: int, seconds: float | None) -> str:
 def _before(
     lodging_of: Mapping[str, TenantDeployment], waits: Mapping[int, str], pods: Iterable[str], short: str
 ) -> Iterable[tuple[str, PodReport]]:
-    """The states of pods that wait for room, and of pods that the farm never started."""
+    """Yields the states of pods that wait for capacity, and of pods that the farm never started."""
     for pod in pods:
         lodging = lodging_of.get(pod)
         if lodging is None:
@@ -124,7 +128,7 @@ def _before(
 def _seen(
     quarters: TenantSandbox, lodging_of: Mapping[str, TenantDeployment], pods: Sequence[str]
 ) -> Mapping[str, PodReport]:
-    """The states of pods as the site reports them, corrected for pods that the farm has ended."""
+    """Returns the states of pods as the site reports them, corrected for pods that the farm has ended."""
     seen = dict(quarters.observe(pods)) if pods else {}
     for pod in pods:
         why = lodging_of[pod].message
@@ -139,8 +143,8 @@ def _words(quarters: TenantSandbox, pods: Iterable[str]) -> Mapping[str, tuple[P
 
 
 def end(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> None:
-    """End pods. When this returns, they have ended and do not start later. Can be repeated. Pods of other
-    tenants are ignored."""
+    """Ends the pods of a tenant. When this function returns, the pods have ended and do not start later. The
+    call can be repeated. Pods of other tenants are ignored."""
     wanted = {check_id(pod) for pod in pods}
     _withdraw(farm, tenant, wanted)
     brought = [
@@ -165,8 +169,8 @@ def end(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> None:
 def end_pods(
     farm: Farm, tenant: Tenant, pods: Sequence[str], patience_seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """End these pods. If jobs have damaged the files that describe the pods, all processes of the tenant are
-    ended as soon as no other deployment of it has room. Raises UnavailableError, OSError."""
+    """Ends these pods. If jobs have damaged the files that describe the pods, all processes of the tenant
+    are ended as soon as no other deployment of the tenant has capacity. Raises UnavailableError, OSError."""
     try:
         farm.sandbox_of(tenant).tear_down(pods)
     except (GridmillError, OSError):
@@ -184,7 +188,7 @@ def _are_its_last(farm: Farm, tenant: Tenant, pods: set[str]) -> bool:
 
 
 def _withdraw(farm: Farm, tenant: Tenant, wanted: set[str]) -> None:
-    """Remove waiting deployments from the queue."""
+    """Removes waiting deployments from the queue."""
     with farm.records.change():
         for lodging in farm.deployments_of(tenant):
             if lodging.state == TenantDeploymentState.WAITING and wanted & set(lodging.pods):
@@ -193,7 +197,8 @@ def _withdraw(farm: Farm, tenant: Tenant, wanted: set[str]) -> None:
 
 
 def settle(farm: Farm, before: TenantDeployment, after: TenantDeployment) -> bool:
-    """Store `after`, unless the state of the deployment has changed meanwhile."""
+    """Stores `after` in place of `before`, unless the state of the deployment has changed in the
+    meantime."""
     with farm.records.change():
         current = next(
             (

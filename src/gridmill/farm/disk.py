@@ -1,4 +1,5 @@
-"""The disk of the farm: its reserve, the space that each tenant uses, and the limits of tenants."""
+"""The disk of the farm: its reserve of free space, the space that each tenant uses, and the limits of
+tenants."""
 
 import logging
 import threading
@@ -16,15 +17,17 @@ _LOG = logging.getLogger(__name__)
 _STEP_ENTRIES = 2000
 _IDLE_SECONDS = 0.5
 _REST = 10
-"""The measuring thread sleeps this many times as long as a step took: it uses at most a tenth of a CPU."""
+"""The measuring thread sleeps this many times as long as its last step took, so that it uses at most a tenth
+of a CPU."""
 OVER_SECONDS = 5.0
-"""How long the files of a tenant can be above its limit before its pods are ended. Until then, the pods end
-the job that is too large."""
+"""The number of seconds for which the files of a tenant can exceed its limit before its pods are ended.
+During this time, the pods end the job that uses too much space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimits:
-    """The most that the home and the root of one tenant can use. None: half of the file system."""
+    """The largest space that the home and the storage root of one tenant can use. None means half of the
+    file system."""
 
     size_bytes: int | None = None
     files: int | None = None
@@ -32,7 +35,7 @@ class TenantLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantUse:
-    """The space that the files of a tenant use on the disk of the farm, as measured at `time` (Unix time)."""
+    """The space that the files of a tenant use on the disk of the farm, measured at the Unix time `time`."""
 
     tenant: str
     size_bytes: int
@@ -41,7 +44,8 @@ class TenantUse:
 
 
 class FarmDisk:
-    """Measures the disk use of tenants in a thread of its own, once it is started. Thread-safe."""
+    """Measures the disk use of tenants in a separate thread after it was started. The class is
+    thread-safe."""
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class FarmDisk:
             self._thread.join()
 
     def add(self, tenant: str, folders: Iterable[Path]) -> None:
-        """Add a tenant with the folders of its files."""
+        """Adds a tenant with the folders that contain its files."""
         self._meters[tenant] = FolderMeter(tuple(folders))
 
     def remove(self, tenant: str) -> None:
@@ -88,7 +92,7 @@ class FarmDisk:
             self._stopped.wait(max(_IDLE_SECONDS / 5, _REST * (self._monotonic() - began)))
 
     def measure(self, entries: int) -> None:
-        """Look at this many further entries of each tenant."""
+        """Examines this many further directory entries of each tenant."""
         with self._measuring:
             limits = self.limits
             for tenant, meter in tuple(self._meters.items()):
@@ -101,7 +105,7 @@ class FarmDisk:
 
     @property
     def limits(self) -> TenantLimits:
-        """The limits of a tenant on this disk."""
+        """Returns the limits of a tenant on this disk."""
         space = self.room.space()
         bytes_limit, files_limit = self._limits.size_bytes, self._limits.files
         return TenantLimits(
@@ -110,20 +114,20 @@ class FarmDisk:
         )
 
     def use_of(self, tenant: str) -> FolderUse:
-        """The use of a tenant, as far as it was measured."""
+        """Returns the space that a tenant uses, as far as it was measured."""
         meter = self._meters.get(tenant)
         return meter.least() if meter is not None else FolderUse()
 
     def uses(self) -> Mapping[str, FolderUse]:
-        """The uses of all tenants."""
+        """Returns the space that each tenant uses."""
         return {tenant: meter.least() for tenant, meter in tuple(self._meters.items())}
 
     def _who_uses(self, tenant: str) -> str:
         return who_uses(tenant, {name: use.size_bytes for name, use in self.uses().items()})
 
     def why_over(self, tenant: str, seconds: float = 0.0) -> str:
-        """Why no job of the tenant starts: it has been above its limit for this time. Empty: it is within its
-        limit."""
+        """Returns the reason why no job of the tenant starts, if the tenant has exceeded its disk limit for
+        this time. The text is empty if the tenant is within its limit."""
         since = self._over_since.get(tenant)
         if since is None or self._monotonic() - since < seconds:
             return ""
@@ -138,17 +142,18 @@ class FarmDisk:
         return f"tenant {tenant} uses {used} (`gridmill up --light {option}` on the farm raises the limit)"
 
     def why_short(self, tenant: str) -> str:
-        """Why no job starts on the farm: the reserve is not free, and deleting unused data did not help.
-        Empty: there is space."""
+        """Returns the reason why no job starts on the farm, if the reserve is not free and deleting unused
+        data did not help. The text is empty if there is enough space."""
         space = self.recover()
         return self.room.explain(tenant) if space.is_short else ""
 
     def recover(self) -> DiskSpace:
-        """The free space. If the disk is short of space, unused data is deleted first."""
+        """Returns the free space. If the disk has too little space, unused data is deleted first."""
         return self.room.recover()
 
     def why_waits(self, tenant: str) -> str:
-        """Why no deployment of a tenant starts now. Empty: the disk is not the reason."""
+        """Returns the reason why no deployment of a tenant starts now. The text is empty if the disk is not
+        the reason."""
         return self.why_over(tenant) or (self.room.explain(tenant) if self.room.space().is_short else "")
 
 

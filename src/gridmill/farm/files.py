@@ -1,7 +1,8 @@
-"""The files of one tenant on a farm: data that was transferred for its jobs, and their results.
+"""The files of one tenant on a farm: the data that was transferred for its jobs, and the results of its
+jobs.
 
-Folders that become empty are removed. Trees below the root of a tenant are scanned in the background, because
-large trees take minutes.
+Folders that become empty are deleted. Folders below the storage root of a tenant are scanned in the
+background, because scanning a large folder takes minutes.
 """
 
 import os
@@ -32,28 +33,31 @@ from gridmill.transfer.stream import Chunk, ChunkStream, flow_of
 from gridmill.transfer.tree_writer import TreeCheckout
 
 PATIENCE_SECONDS = 60.0
-"""A request is answered within this time, if necessary with "not known yet": tenants wait for a few minutes
-at most."""
+"""The farm answers a request within this number of seconds, if necessary with "not known yet", because
+tenants wait for a few minutes at most."""
 MOST_WAITING = 1000
 MOST_KEPT = 1000
-"""Trees whose file hashes are cached; those read longest ago are evicted first."""
+"""The largest number of folders whose file hashes are cached. The folders that were read longest ago are
+evicted first."""
 
 
 class TreeScans:
-    """The scans of one tenant. Hashes of files are cached, so that a tree is read once. Thread-safe."""
+    """Scans the folders of one tenant. The hashes of files are cached, so that a folder is read only once.
+    The class is thread-safe."""
 
     def __init__(
         self, root: Path, folder: Path, user: int | None, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """`folder` belongs to the farm. All files below `root` belong to the user."""
+        """`folder` is the folder of the caches and belongs to the farm. All files below `root` belong to the
+        given user."""
         self._root, self._folder, self._user = root, folder, user
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._running: dict[str, Future[Manifest]] = {}
 
     def scan(self, uri: str) -> Manifest:
-        """The manifest of a checked path; see `manifest.scan`. Raises UnavailableError while the scan runs;
-        the caller then asks again."""
+        """Returns the manifest of the folder at a checked path; see `manifest.scan`. Raises UnavailableError
+        while the scan is running. The caller must then ask again."""
         running = self._running_scan(uri)
         wait((running,), self._patience_seconds)
         if not running.done():
@@ -64,7 +68,7 @@ class TreeScans:
         return running.result()
 
     def _running_scan(self, uri: str) -> Future[Manifest]:
-        """The scan of this path that runs, or whose result was not fetched yet."""
+        """Returns the scan of this path that is running, or whose result was not fetched yet."""
         with self._lock:
             result = self._running.get(uri)
             if result is not None:
@@ -101,7 +105,7 @@ class TreeScans:
         return self._folder / f"{sha256(uri.encode()).hexdigest()}.json"
 
     def remove(self, uri: str) -> None:
-        """Delete the hashes of a path and of everything below it."""
+        """Deletes the cached hashes of a path and of everything below it."""
         with self._lock:
             for running_uri in [one for one in self._running if f"{one}/".startswith(f"{uri}/")]:
                 del self._running[running_uri]
@@ -109,7 +113,7 @@ class TreeScans:
 
 
 def _age(path: Path) -> float:
-    """The modification time of a file; a file that was deleted meanwhile counts as old."""
+    """Returns the modification time of a file. If the file was deleted in the meantime, it counts as old."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -117,19 +121,19 @@ def _age(path: Path) -> float:
 
 
 class _OwnHashCache(HashCache):
-    """A cache of hashes that the farm writes as its own user, for files that it reads as another user."""
+    """A cache of hashes. The farm writes it as its own user, for files that it reads as another user."""
 
     def __init__(self, path: Path, *, ours: int | None) -> None:
         super().__init__(path)
         self._ours = ours
 
     def open(self, chunk_bytes: int) -> None:
-        """Open the cache; see HashCache."""
+        """Opens the cache; see HashCache."""
         with self._as_us():
             super().open(chunk_bytes)
 
     def save(self) -> None:
-        """Write the cache; see HashCache."""
+        """Writes the cache; see HashCache."""
         with self._as_us():
             super().save()
 
@@ -140,8 +144,9 @@ class _OwnHashCache(HashCache):
 
 
 def remove_empty(root: Path, kept: Collection[str]) -> None:
-    """Remove empty folders below `root`. `root` itself and the paths in `kept` (relative to it) stay, with
-    everything in them. Links are not followed. A folder that another process fills meanwhile stays."""
+    """Deletes empty folders below `root`. `root` itself and the paths in `kept` (relative to `root`) stay,
+    with everything in them. Links are not followed. If another process adds a file to a folder during the
+    call, the folder stays."""
     above = tuple(f"{uri}/" for uri in kept)
     for folder, names, _, descriptor in os.fwalk(root, topdown=False):
         below = os.path.relpath(folder, root)
@@ -153,14 +158,15 @@ def remove_empty(root: Path, kept: Collection[str]) -> None:
 
 
 _TREES = 100
-"""Number of results whose chunks are remembered until the tenant has downloaded them."""
+"""The number of results whose chunks are stored until the tenant has downloaded them."""
 _KEPT_BYTES = 2**30
-"""A larger result is not kept for later jobs: the copy would take as long as the transfer."""
+"""Results larger than this number of bytes are not kept for later jobs, because copying them would take as
+long as the transfer."""
 
 
 class TenantFiles:
-    """The chunks, trees and results of one tenant. Chunks are not shared with other tenants, because the
-    presence of a chunk would reveal data of another tenant. Thread-safe."""
+    """The chunks, folders and results of one tenant. Chunks are not shared with other tenants, because the
+    presence of a chunk would reveal data of another tenant. The class is thread-safe."""
 
     def __init__(
         self,
@@ -188,7 +194,8 @@ class TenantFiles:
         self._trees: OrderedDict[str, tuple[ScannedTree, frozenset[str]]] = OrderedDict()
 
     def close(self) -> None:
-        """Store nothing from now on, also for calls that are running: the files can be deleted meanwhile."""
+        """Stops storing anything, also in calls that are already running, so that the files can be
+        deleted."""
         self._closed.set()
         self.store.close()
 
@@ -202,8 +209,8 @@ class TenantFiles:
             raise UnavailableError("the farm is closing the files of this tenant")
 
     def place(self, wanted: PlaceTree) -> tuple[str, ...]:
-        """Make a tree for an attempt; see Placer. Raises InputError, ConflictError, CapacityError,
-        StorageError, UnavailableError."""
+        """Builds a folder from chunks for an attempt; see Placer. Raises InputError, ConflictError,
+        CapacityError, StorageError and UnavailableError."""
         self._check_open()
         check_id(wanted.attempt_id)
         self.store.take_room(0)
@@ -213,7 +220,7 @@ class TenantFiles:
         return self._placer.place(wanted.uri, wanted.manifest, wanted.attempt_id, writable=wanted.writable)
 
     def started(self, pod_id: str, order: AttemptOrder) -> None:
-        """Note that the attempt was sent to this pod."""
+        """Records that the attempt was sent to this pod."""
         self._placer.started(check_id(order.attempt_id))
         self._note(order.attempt_id, pod_id, _safe(order.output_uri), _safe(order.checkpoint_uri))
 
@@ -232,8 +239,8 @@ class TenantFiles:
             )
 
     def scan(self, uri: str) -> Manifest:
-        """The manifest of a result; then its chunks can be downloaded. Raises NotFoundError, InputError,
-        UnavailableError while it is being read."""
+        """Returns the manifest of a result. After this call, the chunks of the result can be downloaded.
+        Raises NotFoundError, InputError, and UnavailableError while the result is being read."""
         check_path(uri)
         result = self._scans.scan(uri)
         names = frozenset(chunk for file in result.files for chunk in file.chunks)
@@ -245,8 +252,8 @@ class TenantFiles:
         return result
 
     def fetch(self, chunks: Sequence[str]) -> Iterator[Chunk]:
-        """The contents of chunks, in this order. Raises NotFoundError at once if a chunk is not on the
-        farm."""
+        """Yields the contents of chunks, in this order. Raises NotFoundError at once if a chunk is not on
+        the farm."""
         for chunk in chunks:
             check_hash(chunk)
         trees = {chunk: self._tree(chunk) for chunk in chunks}
@@ -267,8 +274,8 @@ class TenantFiles:
             return next(tree.fetch((chunk,)))
 
     def take(self, parcels: Sequence[BucketObject]) -> tuple[str, ...]:
-        """Download chunks from a bucket. Returns those that are not in the bucket either. Raises InputError,
-        DataError, UnavailableError."""
+        """Downloads chunks from a bucket. Returns the objects that are not in the bucket either. Raises
+        InputError, DataError, UnavailableError."""
         lost: list[str] = []
         for parcel in parcels:
             lacking = set(self.store.missing(one.chunk for one in parcel.slices))
@@ -289,18 +296,19 @@ class TenantFiles:
         self._check_open()
 
     def give(self, parcel: BucketObject) -> None:
-        """Upload chunks to a bucket. Raises NotFoundError, InputError, DataError, UnavailableError."""
+        """Uploads chunks to a bucket. Raises NotFoundError, InputError, DataError and UnavailableError."""
         write(parcel, self.fetch([one.chunk for one in parcel.slices]), self._bucket_hosts)
 
     def delete_draft(self, attempt_id: str) -> None:
-        """Delete the inputs of an attempt that will read nothing more; its results stay. Can be repeated."""
+        """Deletes the inputs of an attempt that reads nothing more. The results of the attempt stay. The
+        call can be repeated."""
         self._placer.release(check_id(attempt_id), but_writable=True)
         self._uncollected = True
 
     def delete_attempt(self, attempt_id: str, *, keep: bool = False) -> None:
-        """Delete the files that were placed for this attempt alone, and its results, unless another rank of
-        its gang uses the same folder. With `keep`, the chunks of the results stay as if they had been
-        transferred to the farm. Can be repeated."""
+        """Deletes the files that were placed for this attempt alone, and the results of the attempt. The
+        results stay if another rank of its gang uses the same folder. With `keep`, the chunks of the results
+        are kept as if they had been transferred to the farm. The call can be repeated."""
         work = self._records.find(AttemptRecord, f"{self._tenant}/{check_id(attempt_id)}")
         self._placer.release(attempt_id)
         if work is not None:
@@ -316,7 +324,8 @@ class TenantFiles:
         self._records.remove(work)
 
     def tidy(self) -> None:
-        """Remove empty folders. Call this only while no job of the tenant runs. Can be repeated."""
+        """Deletes empty folders. This function may be called only while no job of the tenant is running. Can
+        be repeated."""
         if not self._uncollected:
             return
         self._uncollected = False
@@ -330,8 +339,8 @@ class TenantFiles:
             raise
 
     def _keep(self, uri: str) -> None:
-        """Keep the chunks of results as far as there is space: later jobs on the farm then need less
-        transfer."""
+        """Keeps the chunks of results as far as there is space, so that later jobs on the farm need fewer
+        transfers."""
         with self._lock:
             tree, names = self._trees.get(uri, (None, frozenset[str]()))
         if tree is None or tree.size_bytes > min(_KEPT_BYTES, self.store.quota_bytes // 4):
@@ -349,13 +358,14 @@ class TenantFiles:
             shutil.rmtree(below(self._root, uri), ignore_errors=True)
 
     def _drop(self, uri: str) -> None:
-        """Remove from the cache what was known of the trees at this path and below it."""
+        """Deletes the cached information about the folders at this path and below it."""
         with self._lock:
             for tree_uri in [tree for tree in self._trees if f"{tree}/".startswith(f"{uri}/")]:
                 del self._trees[tree_uri]
 
     def _of_others(self, work: AttemptRecord) -> set[str]:
-        """The folders that other attempts of the tenant also use, for example other ranks of a gang."""
+        """Returns the folders that other attempts of the tenant also use, for example other ranks of a
+        gang."""
         others = (
             one
             for one in self._records.all(AttemptRecord)
@@ -365,7 +375,7 @@ class TenantFiles:
 
 
 def _safe(uri: str) -> str:
-    """The path, or "" if it is not safe: no request can name such a path."""
+    """Returns the path, or "" if the path is not safe, because no request can name an unsafe path."""
     try:
         check_path(uri)
     except UnsafePathError:

@@ -1,5 +1,5 @@
-"""Lets a tenant join: in exchange for the one-time secret of an invitation it gets a certificate and a
-token."""
+"""Lets a tenant join the farm. The tenant sends the one-time secret of an invitation, and gets a certificate
+and a token."""
 
 import hmac
 import logging
@@ -23,21 +23,21 @@ _CALLERS = 10_000
 
 
 class JoinRateLimiter:
-    """Allows at most ten wrong secrets a minute from one address. It remembers the newest addresses, up to a
-    limit."""
+    """Allows at most ten wrong secrets per minute from one address. The limiter stores the newest addresses,
+    up to a limit."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def allows(self, caller: str, now: float) -> bool:
-        """Whether this address can try again."""
+        """Returns whether this address may try again."""
         wrong = self._failures.get(caller, deque())
         while wrong and wrong[0] + _TRY_SECONDS <= now:
             wrong.popleft()
         return len(wrong) < _TRIES
 
     def failed(self, caller: str, now: float) -> None:
-        """Note a wrong secret from this address."""
+        """Records a wrong secret from this address."""
         self._failures.setdefault(caller, deque(maxlen=_TRIES)).append(now)
         self._failures.move_to_end(caller)
         while len(self._failures) > _CALLERS:
@@ -45,8 +45,8 @@ class JoinRateLimiter:
 
 
 def invite(records: RecordStore, now: float, name: str = "") -> str:
-    """The secret of a new invitation: for a new tenant, or for the existing tenant of this name, whose
-    certificate and token are then replaced. Raises NotFoundError, ConflictError."""
+    """Returns the secret of a new invitation. The invitation is for a new tenant, or for the existing tenant
+    with this name, whose certificate and token are then replaced. Raises NotFoundError, ConflictError."""
     if name:
         tenant = find_tenant(records, name)
         if tenant.revoked:
@@ -59,7 +59,7 @@ def invite(records: RecordStore, now: float, name: str = "") -> str:
 
 
 def find_tenant(records: RecordStore, name: str) -> Tenant:
-    """The tenant of this name. Raises NotFoundError."""
+    """Returns the tenant with this name. Raises NotFoundError."""
     tenant = records.find(Tenant, name)
     if tenant is None:
         names = ", ".join(one.name for one in records.all(Tenant)) or "none"
@@ -68,8 +68,8 @@ def find_tenant(records: RecordStore, name: str) -> Tenant:
 
 
 def revoke(records: RecordStore, name: str) -> Tenant:
-    """Refuse all requests of the tenant from now on. The tick then ends its pods and deletes its files.
-    Raises NotFoundError."""
+    """Refuses all later requests of the tenant. The next tick ends the pods of the tenant and deletes its
+    files. Raises NotFoundError."""
     with records.change():
         tenant = replace(find_tenant(records, name), revoked=True)
         records.put(tenant)
@@ -78,8 +78,8 @@ def revoke(records: RecordStore, name: str) -> Tenant:
 
 
 def join(farm: Farm, request: JoinRequest) -> JoinResponse:
-    """Use the secret of an invitation. Raises InputError for a wrong secret or an incompatible version,
-    ConflictError for a name that is taken."""
+    """Executes a request to join with the secret of an invitation. Raises InputError for a wrong secret or
+    an incompatible version, and ConflictError for a name that is already used."""
     now, name = farm.now(), check_name(request.tenant)
     check_versions(tenant=request.version, farm=farm.version, protocol=request.protocol)
     key = fingerprint_of_key(request.request)
@@ -111,7 +111,8 @@ def join(farm: Farm, request: JoinRequest) -> JoinResponse:
 
 
 def _new_user(farm: Farm, name: str) -> int | None:
-    """The Unix user of a new tenant. None: the user of this process. Raises InputError."""
+    """Returns the Unix user of a new tenant, or None if its jobs run as the user of this process. Raises
+    InputError."""
     records, tenants = farm.records, farm.records.all(Tenant)
     refuse_second(farm.one_user, tenants, name, farm.one_tenant)
     if farm.one_user:
@@ -122,7 +123,7 @@ def _new_user(farm: Farm, name: str) -> int | None:
 
 
 class WrongSecretError(InputError):
-    """The secret of a join line is wrong, was used, or has expired."""
+    """The secret of a join line is wrong, was already used, or has expired."""
 
 
 def _invitation(records: RecordStore, secret: str, key: str, now: float) -> Invitation:

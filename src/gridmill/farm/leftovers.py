@@ -1,7 +1,8 @@
-"""Removes what the user of a tenant left outside its folders: files in public folders, and System V objects.
+"""Deletes what the user of a tenant left outside the tenant's folders: files in public folders, and System V
+objects.
 
-If jobs have their own namespaces (`domain/confinement.py`), they cannot leave such files. But the machine may
-have supported namespaces only after the first job of the tenant.
+If jobs have their own namespaces (`domain/confinement.py`), they cannot leave such files. However, the
+machine may have gained support for namespaces only after the first job of the tenant.
 """
 
 import ctypes
@@ -31,8 +32,8 @@ _IPC_RMID = 0
 
 
 def remove_left_by(user: int | None, folders: tuple[str, ...] = _SHARED_FOLDERS) -> tuple[str, ...]:
-    """Remove everything in these places that belongs to this user, and return what was removed. Does nothing
-    for the user of this process."""
+    """Deletes everything in these folders that belongs to this user, and returns what was deleted. The
+    function does nothing for the user of this process."""
     if user is None:
         return ()
     removed = [*_remove_files(user, folders), *_remove_objects(user)]
@@ -58,7 +59,7 @@ def _owned_by(user: int, folder: str) -> list[tuple[str, bool]]:
 
 
 def _remove_objects(user: int) -> Iterator[str]:
-    """Remove shared memory, message queues and semaphores (System V) of the user."""
+    """Deletes the shared memory, the message queues and the semaphores (System V) of the user."""
     libc = ctypes.CDLL(None, use_errno=True)
     for name, control, column in _OBJECTS:
         for number in _numbers(name, column, user):

@@ -1,4 +1,5 @@
-"""The address that a farm announced at its last start: the part of its join lines that is not secret."""
+"""The address that a farm announced when it last started. This address is the part of its join lines that is
+not secret."""
 
 import os
 from pathlib import Path
@@ -10,7 +11,7 @@ from gridmill.settings import Settings
 
 
 def note_address(settings: Settings, address: FarmAddress) -> FarmAddress:
-    """Store the address for later join lines."""
+    """Stores the address, so that later join lines can contain it."""
     path = _path(settings)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_bytes(encode(address))
@@ -19,7 +20,8 @@ def note_address(settings: Settings, address: FarmAddress) -> FarmAddress:
 
 
 def listening(settings: Settings) -> FarmAddress:
-    """The address that the farm in this home announced last. Raises NotFoundError if there is no farm."""
+    """Returns the address that the farm in this home announced last. Raises NotFoundError if this home has
+    no farm."""
     try:
         return decode(_path(settings).read_bytes(), FarmAddress)
     except OSError as error:

@@ -1,6 +1,7 @@
-"""Starts a farm: restores the state in its home, serves tenants and ticks.
+"""Starts a farm: it restores the state that is stored in the home, serves tenants, and ticks.
 
-A tick starts admitted deployments, records those that have ended, and ends those that no tenant wants.
+A tick starts admitted deployments, records deployments that have ended, and ends deployments that no tenant
+needs.
 """
 
 import logging
@@ -56,7 +57,7 @@ _CLOSE_SECONDS = 30.0  # pods that were just told to end need this time
 
 
 class TickLoop:
-    """The loop of the farm: `tick` executes everything that is due, `start` repeats it."""
+    """The loop of the farm: `tick` does everything whose time has come, and `start` repeats it."""
 
     def __init__(self, farm: Farm, retain_seconds: float) -> None:
         self._farm, self._retain_seconds = farm, retain_seconds
