@@ -81,7 +81,7 @@ class SortedTuples(Generic[T]):
     def discard(self, item: T) -> None:
         """Remove an item. An unknown item is ignored."""
         at = place = 0
-        if not self._buckets or self._buckets[0][0] is not item:  # in most cases it is the first
+        if not self._buckets or self._buckets[0][0] != item:  # in most cases it is the first
             at = bisect_left(self._last, item)
             if at == len(self._last):
                 return

@@ -12,7 +12,7 @@ from pathlib import Path
 from gridmill.codec import decode, encode
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind
 from gridmill.domain.provenance import Provenance
-from gridmill.domain.storage_uri import below
+from gridmill.domain.storage_uri import below, path_below
 from gridmill.domain.version_manifest import (
     MANIFEST_FORMAT,
     MANIFESTS,
@@ -77,7 +77,9 @@ def _place_of(root: Path, version: Artifact) -> Path:
 
 def next_number(root: Path, name: str, number: int, attempt_id: str, *, first: bool) -> int:
     """See ports.storage.Storage."""
-    if not first and not below(root, manifest_uri(name, number)).exists():
+    # one lookup for a usual job: the folder of a new name, or the manifest of the number of a known name
+    uri = f"{MANIFESTS}/{name}" if first else manifest_uri(name, number)
+    if not os.path.exists(path_below(str(root), uri)):
         return number
     highest = max(numbers_used(root, name), default=0)
     if highest < number:
@@ -88,8 +90,8 @@ def next_number(root: Path, name: str, number: int, attempt_id: str, *, first: b
         return highest + 1
     if there.attempt_id == attempt_id:  # an earlier commit of the same version failed
         return highest
-    uri = there.output.uri
-    unmade = highest == number and uri and not os.path.lexists(below(root, uri))
+    output = there.output.uri
+    unmade = highest == number and output and not os.path.lexists(below(root, output))
     return number if unmade else highest + 1
 
 

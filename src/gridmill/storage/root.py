@@ -25,7 +25,7 @@ from gridmill.domain.artifact import Artifact
 from gridmill.domain.preflight import PreflightRequest, PreflightResult
 from gridmill.domain.provenance import CodeFile, Provenance
 from gridmill.domain.source import Source
-from gridmill.domain.storage_uri import below
+from gridmill.domain.storage_uri import below, path_below
 from gridmill.domain.version_manifest import AliasMove, FileProblem, VerificationResult
 from gridmill.errors import ConflictError, InputError, StorageError, UnavailableError, UnsafePathError
 from gridmill.ports.disk import GOING
@@ -364,7 +364,7 @@ class StorageRoot:
     def drop_listed(self, listed: str) -> None:
         """See Storage."""
         with suppress(OSError):
-            if os.path.lexists(below(self._folder, listed)):
+            if os.path.lexists(path_below(str(self._folder), listed)):
                 self.path(listed).unlink()
 
     def problems(self, version: Artifact) -> tuple[FileProblem, ...]:

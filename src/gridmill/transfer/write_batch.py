@@ -25,9 +25,11 @@ class WriteBatch:
         several files were added for one path, the last one is kept. Raises StorageError."""
         draft = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(draft, "xb") as file:
-                file.write(data)
+            try:
+                _write_new(draft, data)
+            except (FileNotFoundError, NotADirectoryError):  # the first file in its folder, or no folder
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _write_new(draft, data)
         except OSError as error:
             _remove([draft])
             raise _not_written(error, path) from error
@@ -48,6 +50,11 @@ class WriteBatch:
         except OSError as error:
             _remove(drafts.values())
             raise _not_written(error, next(iter(drafts))) from error
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
 
 
 def _sync(paths: Sequence[Path]) -> None:

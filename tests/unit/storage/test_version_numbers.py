@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from gridmill.domain.artifact import LATEST, Artifact, ArtifactKind, Output
 from gridmill.domain.version_manifest import AliasMove
 from gridmill.storage.manifests import keep_manifest, next_number, note_move, numbers_used
@@ -73,3 +75,12 @@ def test_runs_are_known_by_what_their_attempts_left(tmp_path: Path):
         (tmp_path / name).mkdir(parents=True)
     assert sorted(runs_that_left_files(tmp_path, "weather")) == [3, 7, 12]
     assert [*runs_that_left_files(tmp_path, "new")] == []
+
+
+def test_a_new_name_and_a_free_number_cost_one_lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each small job asks, so the folder is listed and the moves are read only where something is there."""
+    asked: list[str] = []
+    monkeypatch.setattr("os.listdir", lambda path: asked.append(str(path)) or [])
+    assert next_number(tmp_path, NAME, 1, "a", first=True) == 1
+    assert next_number(tmp_path, NAME, 4, "a", first=False) == 4
+    assert asked == []

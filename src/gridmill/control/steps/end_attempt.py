@@ -322,7 +322,11 @@ def _keep_manifest(
     attempt: Attempt | None,
 ) -> None:
     key = f"{version.name}#{version.fingerprint}"
-    made = transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
+    made = (
+        transaction.get(Provenance, key)
+        or catalog.provenances.get(key)  # enough here, because the record is not changed
+        or catalog.ledger.look_up(Provenance, key)
+    )
     provenance = replace(made, artifact=version.id) if made is not None else None
     shared = attempt is not None and bool(attempt.ranks) and version.kind == ArtifactKind.FILES
     try:
