@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from gridmill.domain.amounts import GIB
@@ -63,12 +64,22 @@ class FolderMeter:
 
     A pass starts `pause_seconds` after the previous one, but waits at least `_SHARE` times as long as that
     pass took: measuring uses at most 5 % of a CPU. Links are not followed, a file with several names counts
-    once, and a file that is deleted meanwhile does not count. A missing folder is empty.
+    once, and a file that is deleted meanwhile does not count. A missing folder is empty. In
+    `shared` folders, only files that changed after `since` (Unix time) count. A file that is moved there
+    during a pass counts once.
     """
 
-    def __init__(self, folders: Sequence[Path | str], *, pause_seconds: float = 1.0) -> None:
+    def __init__(
+        self,
+        folders: Sequence[Path | str],
+        *,
+        shared: Sequence[Path | str] = (),
+        since: float = 0.0,
+        pause_seconds: float = 1.0,
+    ) -> None:
         self._folders, self._pause = tuple(map(str, folders)), pause_seconds
-        self._walk: Iterator[os.stat_result] | None = None
+        self._shared, self._since = tuple(map(str, shared)), since
+        self._walk: Iterator[os.stat_result | None] | None = None
         self._size_bytes = self._files = 0
         self._spent = 0.0
         self._linked = set[tuple[int, int]]()
@@ -82,7 +93,8 @@ class FolderMeter:
         if self._walk is None:
             if now < self._next_pass:
                 return False
-            self._walk, self._spent = _entries(self._folders), 0.0
+            new = (one if one.st_ctime >= self._since else None for one in _entries(self._shared))
+            self._walk, self._spent = chain(_entries(self._folders), new), 0.0
             self._size_bytes = self._files = 0
             self._linked = set()
         began = time.thread_time()
@@ -101,13 +113,16 @@ class FolderMeter:
             size_bytes=max(known.size_bytes, self._size_bytes), files=max(known.files, self._files)
         )
 
-    def _take(self, walk: Iterator[os.stat_result], entries: int) -> bool:
+    def _take(self, walk: Iterator[os.stat_result | None], entries: int) -> bool:
         """Measure one entry; returns False at the end of a pass."""
         for _ in range(entries):
-            status = next(walk, None)
-            if status is None:
+            try:
+                status = next(walk)
+            except StopIteration:
                 return False
-            if status.st_nlink > 1 and not _is_folder(status):
+            if status is None:
+                continue
+            if (status.st_nlink > 1 or self._shared) and not _is_folder(status):
                 inode = status.st_dev, status.st_ino
                 if inode in self._linked:
                     continue

@@ -7,6 +7,7 @@ that exceeds its limit is ended. If less than half of the reserve is free, the g
 has written most, before other attempts fail for lack of space.
 """
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -53,11 +54,14 @@ def _smaller(one: int, other: int) -> int:
 class AttemptDisk:
     """The files that an attempt writes in its folder and below the storage root. `spaces` are the disks of
     the attempt with their free space at its start. `ended_for` is the reason if the guard ended the attempt.
-    `shortage` describes a disk that had too little space at the monotonic time `short_at`."""
+    `shortage` describes a disk that had too little space at the monotonic time `short_at`. In the table of a
+    sink, only files that changed after `began` (Unix time) count, because no other attempt writes to the
+    table meanwhile."""
 
     order: AttemptOrder
     folder: Path
     limits: DiskLimits
+    began: float
     spaces: tuple[DiskSpace, ...]
     ended_for: AttemptOutcome | None = None
     short_at: float = float("-inf")
@@ -70,9 +74,13 @@ class AttemptDisk:
         """Returns the meter of the attempt's files. It is made only when it is needed, because most attempts
         are never measured."""
         if self._meter is None:
-            uris = (self.order.output_uri, self.order.checkpoint_uri)
-            written = [below(self.order.root, uri) for uri in uris if uri]
-            self._meter = FolderMeter((self.folder / "work", *written))
+            order = self.order
+            written = [below(order.root, uri) for uri in (order.output_uri, order.checkpoint_uri) if uri]
+            table = [below(order.root, order.table_uri)] if order.table_uri else []
+            rejects = [path.parent / "rejects" for path in table]
+            self._meter = FolderMeter(
+                (self.folder / "work", *written), shared=(*table, *rejects), since=self.began
+            )
         return self._meter
 
 
@@ -89,7 +97,11 @@ class PodDiskGuard:
         """Registers an attempt that is about to start in this folder."""
         mine = DiskLimits(size_bytes=order.job.disk_bytes or 0, files=order.job.disk_files or 0)
         return AttemptDisk(
-            order=order, folder=folder, limits=mine.within(self._limits), spaces=self._spaces(order.root, now)
+            order=order,
+            folder=folder,
+            limits=mine.within(self._limits),
+            began=time.time(),
+            spaces=self._spaces(order.root, now),
         )
 
     def _spaces(self, root: str, now: float) -> tuple[DiskSpace, ...]:

@@ -5,7 +5,6 @@ import re
 from hashlib import sha256
 from math import inf
 
-from gridmill.codec import encode
 from gridmill.domain.amounts import MIB, Amounts, show_bytes, show_count
 from gridmill.domain.footprint import (
     KINDS,
@@ -20,7 +19,7 @@ from gridmill.domain.footprint import (
     swarm_bytes,
     workers_of,
 )
-from gridmill.domain.frozen import dataclass, replace
+from gridmill.domain.frozen import dataclass, replace, text_of_changes
 from gridmill.domain.job import Job, JobKind, JobSize
 from gridmill.domain.ordering import expected_left
 from gridmill.domain.resource import Measurement, Resource, Sizing
@@ -33,7 +32,7 @@ from gridmill.scheduler.history import MeasurementHistory
 
 SEVERAL_COMMANDS = 3
 """After this many different texts of a command, the text says nothing about the memory of the command."""
-_TIMES = re.compile(rb"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d){0,2}([.]\d+)?(Z|[+-]\d\d:?\d\d)?)?")
+_TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d){0,2}([.]\d+)?(Z|[+-]\d\d:?\d\d)?)?")
 STEP = 16 * MIB
 """Sizes are multiples of this number of bytes. Jobs with similar needs are therefore in one class of the
 planner."""
@@ -205,8 +204,9 @@ def _estimate(
 def declared_as(job: Job) -> str:
     """A hash of the settings and the command that the job's memory may depend on. Dates and times in a
     command do not count, because a schedule changes them in each run."""
-    spec = encode(job.spec)  # each measured job needs this: as `repr` it takes twenty times as long
-    return sha256(_TIMES.sub(b"", spec) if is_plain(job) else spec).hexdigest()[:16]
+    spec = text_of_changes(job.spec)
+    text = _TIMES.sub("", spec) if is_plain(job) else spec
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def _declared_alike(job: Job, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:

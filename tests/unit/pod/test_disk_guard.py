@@ -1,6 +1,7 @@
 """The guard of what attempts write, on real small file systems."""
 
 import os
+import time
 from pathlib import Path
 
 from tests.kit.small_disks import fill, small_disk
@@ -20,7 +21,9 @@ def guard(place: Path, **limits: int) -> PodDiskGuard:
     return PodDiskGuard(place, DiskLimits(**limits), None)
 
 
-def begin(one: PodDiskGuard, place: Path, name: str = "r.j.1", **job: object) -> tuple[AttemptDisk, Path]:
+def begin(
+    one: PodDiskGuard, place: Path, name: str = "r.j.1", table_uri: str = "", **job: object
+) -> tuple[AttemptDisk, Path]:
     order = AttemptOrder(
         attempt_id=name,
         token="t",
@@ -30,6 +33,7 @@ def begin(one: PodDiskGuard, place: Path, name: str = "r.j.1", **job: object) ->
         given=Amounts(cpus=1.0),
         root=str(place),
         output_uri=f"files/p/j/{name}",
+        table_uri=table_uri,
     )
     output = place / order.output_uri
     output.mkdir(parents=True)
@@ -156,3 +160,34 @@ def test_inodes_run_out_as_bytes_do() -> None:
         for number in range(6):
             (output / f"more{number}").touch()
         assert one.look([disk], 2.0) == [disk]
+
+
+def test_what_a_sink_adds_to_its_table_counts_and_what_was_there_does_not(tmp_path: Path) -> None:
+    table = tmp_path / "sinks/p/j/table"
+    table.mkdir(parents=True)
+    write(table, 8 * MIB, "earlier.parquet")
+    os.utime(table / "earlier.parquet")
+    time.sleep(0.02)  # file systems note times in steps of some milliseconds
+    one = guard(tmp_path)
+    disk, output = begin(one, tmp_path, disk_bytes=4 * MIB, table_uri="sinks/p/j/table")
+    write(output, 3 * MIB, "first.parquet")
+    assert one.look([disk], 1.0) == []
+    (output / "first.parquet").rename(table / "first.parquet")  # a commit
+    assert one.look([disk], 3.0) == []
+    write(output, 3 * MIB, "second.parquet")
+    assert one.look([disk], 5.0) == [disk]
+    assert disk.ended_for is not None
+    assert disk.ended_for.message == "wrote 6 MiB; its limit is 4 MiB"
+
+
+def test_a_file_that_is_moved_into_a_table_during_a_pass_counts_once(tmp_path: Path) -> None:
+    output, table = tmp_path / "output", tmp_path / "table"
+    output.mkdir()
+    table.mkdir()
+    write(output, MIB)
+    meter = FolderMeter([output], shared=[table])
+    assert not meter.step(0.0, 1)
+    (output / "file").rename(table / "file")
+    assert meter.step(0.0, 10)
+    assert meter.use is not None
+    assert meter.use.files == 1
