@@ -14,7 +14,7 @@ from gridmill.domain.job import Job
 from gridmill.domain.pod_protocol import AttemptOrder
 from gridmill.domain.prediction import PredictionSpec
 from gridmill.domain.training import ModelKind, TrainingSpec
-from gridmill.jobs.context import JobContext
+from gridmill.jobs.context import CODE, JobContext
 
 ENTITIES = ("a", "b", "c")
 
@@ -119,3 +119,15 @@ def context_of(root: Path, job: Job, inputs: dict[str, Artifact], cpus: float = 
 def events_of(context: JobContext) -> list[dict[str, object]]:
     """What the job said so far."""
     return [json.loads(line) for line in (context.work / "events").read_text().splitlines()]
+
+
+def by_code(root: Path, answer: str, columns: dict[str, object] | None = None) -> JobContext:
+    """A training by a function that answers so for classes `high` and `low`."""
+    known = series(100)
+    known |= {"ahead": np.where(known["ahead"] > 50, "high", "low")} | (columns or {})
+    dataset = write_dataset(root, known)
+    made = training_context(root, dataset, "custom", script="t.py:fit", predict="t.py:predict")
+    (made.work / CODE).mkdir()
+    script = f"import numpy as np\ndef fit(data): pass\ndef predict(folder, x):\n    return {answer}\n"
+    (made.work / CODE / "t.py").write_text(script)
+    return made

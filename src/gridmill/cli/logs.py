@@ -72,16 +72,48 @@ def logs(
             view.run.id, job, follow=follow, after=after, until=until, tail=tail, search=search
         )
         earlier = () if after or until is not None else _earlier(client, view, job, tail, search)
-        entries = chain(own, earlier)
+        asked = _Counted(chain(own, earlier))
+        entries = iter(asked)
         if json:
             for entry in _last(_with_lines(entries), None if follow else tail):
                 emit(entry)
-            return
-        if tail is None or follow:
+        elif tail is None or follow:
             _print_as_they_come(entries, prefixed=job is None)
         else:
             _print_lines(last_lines(lines_of(entries), tail), prefixed=job is None)
-        _print_failures(client, client.status(view.run.id) if follow else view, job)
+        now = client.status(view.run.id) if follow else view
+        whole = not (after or search or until is not None or tail == 0)
+        if whole and not asked.count and not now.states.get(JobState.UNCHANGED):
+            print_error(_nothing_printed(client, now, job))
+        if not json:
+            _print_failures(client, now, job)
+
+
+class _Counted:
+    """Log entries, and the number of those that had text."""
+
+    def __init__(self, entries: Iterable[LogEntry]) -> None:
+        self.count = 0
+        self._entries = entries
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        for entry in self._entries:
+            self.count += bool(entry.text or entry.dropped_bytes)
+            yield entry
+
+
+_NOT_STARTED = (JobState.BLOCKED, JobState.WAITING, JobState.SKIPPED)
+
+
+def _nothing_printed(client: Client, view: RunView, job: str | None) -> str:
+    """The line for a log without text: the job has not started, or has printed nothing."""
+    if job is None:
+        return f"no job of {view.run.id} has printed anything"
+    named = client.grid.job(view.run.id, job)
+    state = named.job.state
+    if not named.attempts and not named.parts and state in _NOT_STARTED:
+        return f"{job} has printed nothing: it has not started ({state})"
+    return f"{job} has printed nothing ({state})"
 
 
 def _earlier(

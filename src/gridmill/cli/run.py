@@ -289,7 +289,7 @@ def _run(
             require_permanent_node(client)
             return _started(begin(client, wait=False), as_json)
         with InterruptHandler() as interrupts:
-            after = client.newest_event(client.status(again).run.id) if again else ""
+            after = _before_resume(client, again) if again else ""
             view = begin(client, wait=True)  # the display is imported while the first pod starts
             view = _to_the_end(client, view, interrupts, after)
             client.release()
@@ -298,10 +298,27 @@ def _run(
     return _leave(view, interrupted=interrupted)
 
 
+def _before_resume(client: Client, name: str) -> str:
+    """The newest event of the run before it is resumed."""
+    view = client.status(name)
+    if view.run.state == RunState.SUCCEEDED:
+        _nothing_to_resume(view)
+    return client.newest_event(view.run.id)
+
+
+def _nothing_to_resume(view: RunView) -> None:
+    print_error(
+        f"nothing to resume: {view.run.id} succeeded. To run the pipeline again: gridmill run "
+        f"{view.run.pipeline}"
+    )
+
+
 def _started(view: RunView, as_json: bool) -> None:
     if as_json:
         return emit(view)
     print(view.run.id)
+    if view.run.state == RunState.SUCCEEDED:
+        return _nothing_to_resume(view)
     return print_error(f"started; to follow it: gridmill status {view.run.id} --watch")
 
 

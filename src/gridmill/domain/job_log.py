@@ -151,7 +151,7 @@ def dropped_note(entry: LogEntry) -> str:
     """Return a sentence about log text that is missing."""
     amount, of = show_bytes(entry.dropped_bytes), f" of {entry.job}" if entry.job else ""
     if entry.dropped == "damaged":
-        return f"[{amount} of the log{of} are damaged on the disk and cannot be shown]"
+        return f"[{amount} of the log{of} are damaged and cannot be shown]"
     return f"[{amount} of the log{of} were deleted here: the log was larger than its limit]"
 
 

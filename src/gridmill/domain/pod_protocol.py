@@ -179,9 +179,9 @@ class AttemptOrder:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOutcome:
     """The result of an attempt that has ended. `state` is succeeded, failed, stopped or lost. `state` is
-    lost if the machine ran out of memory, or if another process took the port of a rank of a gang; the job
-    is then tried again. `transfers` are the transfers of data for the attempt to and from a site in another
-    place, as that site reports them."""
+    lost if the machine ran out of memory, if another process took the port of a rank of a gang, or if the
+    control group was deleted before the start; the job is then tried again. `transfers` are the transfers of
+    data for the attempt to and from a site in another place, as that site reports them."""
 
     state: AttemptState
     use: MeasuredUse = field(default_factory=MeasuredUse)

@@ -6,12 +6,14 @@ Environment variables set how many threads the libraries start.
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import NoReturn
 
 from gridmill.codec import decode, encode
@@ -141,8 +143,31 @@ def enter(launch: Launch, pipes: Pipes, parent: int) -> None:
     descriptors and its cgroups, and loses the inherited signal handlers."""
     os.setsid()
     _wire(pipes)  # first, so that later errors appear in the job's log
-    settle(launch.joins, parent)
+    try:
+        settle(launch.joins, parent)
+    except OSError as error:
+        if error.errno in _NO_GROUP and launch.joins:
+            _end_without_group(launch, error)
+        raise
     _set_process_attributes(launch)
+
+
+_NO_GROUP = (errno.ENOENT, errno.ENODEV)
+"""The errors of a control group that was deleted before and after its file was opened."""
+
+
+def _end_without_group(launch: Launch, error: OSError) -> NoReturn:
+    """Ends this process with the outcome `lost`, so that the attempt is retried. Without an outcome, the
+    attempt would look like a program that failed with exit code 1."""
+    from gridmill.domain.pod_protocol import AttemptOutcome  # only an attempt that cannot start needs them
+    from gridmill.domain.states import AttemptState, Cause
+    from gridmill.jobs.main import write_outcome
+
+    group = os.path.dirname(error.filename or launch.joins[0])
+    message = f"it did not start, because another program deleted its control group {group}"
+    lost = AttemptOutcome(state=AttemptState.LOST, cause=Cause.LOST, message=message)
+    write_outcome(Path(launch.folder), lost)
+    raise SystemExit(1) from error
 
 
 def settle(joins: tuple[str, ...], parent: int) -> None:

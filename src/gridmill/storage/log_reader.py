@@ -118,11 +118,27 @@ class _Page:
         if frame.offset >= self.until or self.full:
             return False
         if _wants(frame, self.query):
-            text, offset = _cut(data.text(frame), frame.offset, self.query.after, self.until)
+            stored = data.text(frame)
+            text, offset = _cut(stored, frame.offset, self.query.after, self.until)
             if text:
                 self.entries.append(_entry(frame, text, offset))
                 self.size += len(text) + _ENTRY_COST
+            self.add_damage(frame, len(stored))
         return True
+
+    def add_damage(self, frame: Frame, readable: int) -> None:
+        """Add an entry that says how much of a compressed text cannot be read."""
+        if missing := frame.size - readable:
+            self.entries.append(
+                LogEntry(
+                    id=str(frame.end),
+                    offset=frame.offset + readable,
+                    job=frame.job,
+                    dropped_bytes=missing,
+                    dropped="damaged",
+                )
+            )
+            self.size += _ENTRY_COST
 
     def add_gap(self, part: LogPart, sizes: dict[str, int], why: str) -> None:
         """Add an entry that says how much of a part is missing, after the text that is available."""
@@ -201,7 +217,8 @@ class _Search:
             return False
         if not _wants(frame, self.page.query):
             return True
-        text, offset = _cut(data.text(frame), frame.offset, self.page.query.after, self.page.until)
+        stored = data.text(frame)
+        text, offset = _cut(stored, frame.offset, self.page.query.after, self.page.until)
         before = self._ends.get((frame.attempt, frame.stream), b"")
         joined = before + text if before else text
         at = joined.find(self.needle)
@@ -213,6 +230,7 @@ class _Search:
             self.page.size += len(line) + _ENTRY_COST
             at = joined.find(self.needle, end) if end < len(joined) else -1
         self._keep_end(frame, joined)
+        self.page.add_damage(frame, len(stored))
         return True
 
     def remember(self, frame: Frame, data: PartData) -> None:

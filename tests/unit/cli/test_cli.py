@@ -121,6 +121,24 @@ def test_a_failed_run_shows_the_end_of_the_log_and_what_to_do(cli: Cli) -> None:
     assert cli("resume", "demo") == 1
     cli.fake.acts.clear()
     assert cli("resume", "demo-1") == 0
+    assert "nothing to resume" not in cli.err
+
+
+def test_a_run_that_succeeded_has_nothing_to_resume(cli: Cli) -> None:
+    cli("run", cli.file)
+    for more in ((), ("--detach",)):
+        assert cli("resume", "demo-1", *more) == 0
+        line = "nothing to resume: demo-1 succeeded. To run the pipeline again: gridmill run demo"
+        assert line in cli.err
+
+
+def test_a_log_without_text_is_said_to_be_empty(cli: Cli) -> None:
+    cli.fake.acts["first"] = Act.HANG
+    cli("run", cli.file, "--detach")
+    assert cli("logs", "demo-1", "second") == 0
+    assert (cli.out, cli.err) == ("", "second has printed nothing: it has not started (blocked)\n")
+    assert cli("logs", "demo-1", "second", "--search", "x") == 0
+    assert cli.err == ""
 
 
 def test_a_stopped_run_exits_as_interrupted(cli: Cli) -> None:

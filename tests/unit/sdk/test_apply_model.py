@@ -12,10 +12,16 @@ import onnxruntime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_answers import by_code
 from tests.kit.clean_process import predict
 from tests.kit.clean_process import train as train_clean
-from tests.kit.learning_data import artifact_of, prediction_context, series, training_context, write_dataset
+from tests.kit.learning_data import (
+    artifact_of,
+    by_code,
+    prediction_context,
+    series,
+    training_context,
+    write_dataset,
+)
 
 from gridmill.domain.artifact import Artifact, Input
 from gridmill.errors import DataError, InputError

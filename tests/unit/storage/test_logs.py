@@ -356,3 +356,16 @@ def test_only_a_newline_ends_a_line_and_a_long_one_stays_one(tmp_path: Path) -> 
         logs.append([record(number + 1, text), record(number + 1, "between\n", attempt_id="other")])
     lines = [line.text for line in lines_of(pages(logs, LogQuery(run_id="r-1")))]
     assert [line for line in lines if line != "between"] == ["a\x0cb\x0bc\u2028d\re", 2 * long, "", "rest"]
+
+
+@pytest.mark.parametrize("search", ["", "fine"])
+def test_a_compressed_text_that_cannot_be_read_is_told(search: str, tmp_path: Path) -> None:
+    logs = logs_in(tmp_path)
+    broken = replace(record(2, ""), text="", packed=b"no zlib", packed_size=20)
+    logs.append([record(1, "fine 1\n"), broken, record(3, "fine 3\n")])
+    entries = [*pages(logs, LogQuery(run_id="r-1", search=search))]
+    assert [(one.text, one.dropped_bytes, one.dropped) for one in entries if one.text or one.dropped] == [
+        ("fine 1\n", 0, ""),
+        ("", 20, "damaged"),
+        ("fine 3\n", 0, ""),
+    ]

@@ -8,10 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 from onnx import TensorProto, helper
 from tests.kit.clean_process import predict
-from tests.kit.learning_data import artifact_of, prediction_context, series, training_context, write_dataset
+from tests.kit.learning_data import (
+    artifact_of,
+    by_code,
+    prediction_context,
+    series,
+    training_context,
+    write_dataset,
+)
 
 from gridmill.errors import DataError, InputError
-from gridmill.jobs.context import CODE, JobContext
 from gridmill.jobs.model_files import EnsemblePredictor, check_probabilities, load_graph, load_model
 from gridmill.jobs.training.run import run
 
@@ -51,18 +57,6 @@ def test_rounding_is_allowed_and_a_row_without_an_answer_is_left_to_the_caller(r
 
 def test_no_rows_are_no_problem():
     check_probabilities(np.zeros((0, 3)), ROWS[:0])
-
-
-def by_code(root: Path, answer: str, columns: dict[str, object] | None = None) -> JobContext:
-    """A training by a function that answers so for classes `high` and `low`."""
-    known = series(100)
-    known |= {"ahead": np.where(known["ahead"] > 50, "high", "low")} | (columns or {})
-    dataset = write_dataset(root, known)
-    made = training_context(root, dataset, "custom", script="t.py:fit", predict="t.py:predict")
-    (made.work / CODE).mkdir()
-    script = f"import numpy as np\ndef fit(data): pass\ndef predict(folder, x):\n    return {answer}\n"
-    (made.work / CODE / "t.py").write_text(script)
-    return made
 
 
 @pytest.mark.parametrize(
