@@ -63,8 +63,8 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """The group of all commands of Gridmill. The group stores the name and the help line of each command. It
-    imports the module of a command only when the command is resolved."""
+    """The group of all commands of Gridmill. The group stores the name and the help line of each command.
+    The group imports the module of a command only when the command is resolved."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  Typer's own
         super().__init__(**settings)

@@ -115,8 +115,8 @@ def _row(one: Difference) -> tuple[str, ...]:
 
 
 def _texts(before: str, after: str) -> tuple[str, str]:
-    """Return both texts. If they are too long for a table cell, return the parts of both that begin shortly
-    before the first difference."""
+    """Return both texts. If the texts are too long for a table cell, return the parts of both texts that
+    begin shortly before the first difference."""
     if max(len(before), len(after)) <= _LONGEST:
         return before, after
     same = next((n for n, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(before))

@@ -58,8 +58,8 @@ class GridNames:
 
 
 class StoreNames:
-    """Reads names from the records of a home. This class is used because the import of a control node, even
-    of one that only reads, would take too long."""
+    """Reads names from the records of a home. Names are read from the records because the import of a
+    control node, even of a control node that only reads, would take too long."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

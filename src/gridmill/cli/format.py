@@ -1,4 +1,5 @@
-"""Formats records as table cells and lines of text. All functions depend only on a record and the time."""
+"""Formats records as table cells and lines of text. All functions of this module depend only on a record and
+the time."""
 
 import re
 import time
@@ -124,7 +125,8 @@ NODES = ("node", "state", "exit code", "time", "said last")
 
 
 def node_rows(view: JobView) -> list[tuple[str, ...]]:
-    """Return the state of a command on each node, with a row for each node. Other jobs have no rows."""
+    """Return the state of a command on each node, with a row for each node. Jobs of other kinds have no
+    rows."""
     return [] if view.job.job.each is None else [_node_row(part) for part in view.parts]
 
 

@@ -1,4 +1,5 @@
-"""Renders records as tables for the terminal. All functions depend only on a record and the time."""
+"""Renders records as tables for the terminal. All functions of this module depend only on a record and the
+time."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass

@@ -116,8 +116,8 @@ def _time(value: Any) -> Any:  # noqa: ANN401  as with_times
 
 
 def written(seconds: float) -> str:
-    """Return a time as ISO 8601 text, such as `2026-11-25T18:54:10.123Z`. All such texts have the same
-    length, so the order of the texts is the order of the times."""
+    """Return a time as ISO 8601 text, such as `2026-11-25T18:54:10.123Z`. All texts in this format have the
+    same length, so the order of the texts is the order of the times."""
     moment = datetime.fromtimestamp(round(seconds, 3), UTC)
     return f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{moment.microsecond // 1000:03}Z"
 
@@ -125,7 +125,8 @@ def written(seconds: float) -> str:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 _WIDE = 220
-"""The width of tables in files and pipes, which have no screen width. Their lines are not wrapped."""
+"""The width of tables in files and pipes, which have no screen width. The lines of tables in files and pipes
+are not wrapped."""
 
 
 @contextmanager
@@ -165,7 +166,8 @@ def host_of(context: typer.Context) -> "Host":
 
 
 def emit(noun: object) -> None:
-    """Print a JSON document in a single line to standard output. Its times are in ISO 8601."""
+    """Print a JSON document in a single line to standard output. The times in the JSON document are in ISO
+    8601."""
     text = encode(with_times(noun)).decode()
     if sys.stdout.isatty():
         text = visible(text, "\\u{:04x}")  # the escape that JSON readers decode

@@ -347,8 +347,8 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
 
 
 def list_table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> FittedTable:
-    """Return a table with a list for a screen. All columns except the first are folded between words, and a
-    narrow screen hides the least important columns."""
+    """Return a table with a list for a screen. In the table, all columns except the first are folded between
+    words, and a narrow screen hides the least important columns."""
     return FittedTable(head, rows, folded=head[1:], left_out=_LEFT_OUT)
 
 

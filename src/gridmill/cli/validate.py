@@ -21,8 +21,8 @@ _MANY = " problems\n  "
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationProblem:
     """A problem at `place` (`FILE:LINE: FIELD`) in a pipeline and a job. The pipeline and the job are empty
-    if the problem concerns the file itself. If the problem is `certain`, a run would fail. Otherwise a run
-    may fail, because only a part of the data was checked."""
+    if the problem concerns the file itself. If the problem is `certain`, a run would fail. If the problem is
+    not certain, a run may fail, because only a part of the data was checked."""
 
     message: str
     place: str

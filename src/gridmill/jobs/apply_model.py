@@ -259,8 +259,8 @@ def _times(column: pa.ChunkedArray, time: str, name: str) -> Integers:
 
 
 def _predicted(predictor: Predictor, table: pa.Table, card: ModelCard) -> Floats:
-    """Yield the predictions for each chunk of the table. Each chunk is read together with the earlier rows
-    that are its history."""
+    """Yield the predictions for each chunk of the table. Each chunk of the table is read together with the
+    earlier rows that are its history."""
     if table.num_rows == 0:
         width = len(card.classes) or (len(card.labels) if card.many else 0)
         return np.zeros((0, width) if width else 0)

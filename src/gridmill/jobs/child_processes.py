@@ -68,17 +68,17 @@ def describe(status: int) -> str:
 
 
 Talk = Callable[[Callable[[], str], Callable[[dict[str, Any]], None]], None]
-"""The function that runs in a child process. It receives the functions `next_order()`, which returns ""
-after the last order, and `report(...)`."""
+"""The type of the function that runs in a child process. The function receives two functions as arguments:
+`next_order()`, which returns "" after the last order, and `report(...)`."""
 
 
 def start_child(talk: Talk, others: Sequence[WorkerProcess] = ()) -> WorkerProcess:
     """Fork a child process that runs `talk` and then ends.
 
-    If `talk` raises a GridmillError, the child reports the error as {"error": body}. Any other exception is
-    written to the log, and the child exits with code 70. The child is killed when this process dies. The
-    child closes the pipes of the processes in `others`. Otherwise this process would not notice the end of
-    another child.
+    If `talk` raises a GridmillError, the child reports the error as {"error": body}. Any exception of `talk`
+    that is not a GridmillError is written to the log, and the child exits with code 70. The child is killed
+    when this process dies. The child closes the pipes of the processes in `others`. If the child kept these
+    pipes open, the parent process would not notice the end of another child.
     """
     orders, reports = os.pipe(), os.pipe()
     parent = os.getpid()

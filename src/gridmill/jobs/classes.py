@@ -34,8 +34,8 @@ class Classes:
         """Return for each row the number of its class: -1 for a class that the training rows do not have,
         NaN for a missing label.
 
-        If the label has another numeric type than in training, its values are compared as doubles. All other
-        values are compared as texts.
+        If the label has another numeric type than in training, its values are compared as doubles. Labels
+        that are not numbers are compared as texts.
         """
         label, values = _plain(label), self.values()
         if label.type != values.type:

@@ -19,8 +19,8 @@ from gridmill.jobs.duckdb_engine import fetch_rows, literal, open_engine, quoted
 
 COUNTED, MOMENTS = "counted", "moments"
 TOLD_AT_ONCE = 16
-"""The number of columns whose statistics one query computes. DuckDB allocates a vector of states for each
-column, which takes 2.2 MiB even for a single row."""
+"""A single query computes the statistics of this number of columns. DuckDB allocates a vector of states for
+each column, which takes 2.2 MiB even for a single row."""
 Facts = Mapping[str, Mapping[str, Any]]
 Files = Mapping[str, pa.RecordBatchReader]
 """Files to read: for each file its name and a row number. Rows are read in the order of this list of
@@ -104,8 +104,8 @@ class _ColumnCounter:
                 yield batch.select(self.plain)
 
     def sql(self) -> str:
-        """Return SQL that writes a table of one row with the aggregates of each column. Such tables can be
-        merged."""
+        """Return SQL that writes a table of one row with the aggregates of each column. Several tables of
+        this kind can be merged."""
         counted = ['count(*) AS "rows"']
         for number, name in enumerate(self.plain):
             column = quoted(name)

@@ -61,7 +61,7 @@ class JobContext:
 
     @property
     def output(self) -> Path:
-        """The folder of this attempt in the storage root. This property creates the folder when it is used
+        """The folder of this attempt in the storage root. The folder is created when this property is used
         first.
 
         If the rank of this process is not 0, the folder is private to this process, because only the output

@@ -19,8 +19,8 @@ MEMORY_SHARE = 0.7
 """The fraction of the remaining memory of the attempt that DuckDB may use. The Parquet writer and Arrow
 batches use the remaining memory."""
 SMALL_SHARE = 0.35
-"""The smallest fraction of the memory for DuckDB. This fraction applies if the job needs much memory outside
-of the SQL engine."""
+"""The smallest fraction of the memory for DuckDB. The smallest fraction applies if the job needs much memory
+outside of the SQL engine."""
 LEAST_MEMORY_BYTES = 144 * 2**20
 
 

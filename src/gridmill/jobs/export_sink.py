@@ -1,8 +1,8 @@
 """`python -m gridmill.jobs.export_sink` writes the rows of a version of a sink as Parquet, so that a command
 can read them.
 
-This program is a separate process, so that a pod never imports the libraries that read tables. The program
-reads its request as JSON from standard input.
+The export runs in a separate process, so that a pod never imports the libraries that read tables. The
+program reads its request as JSON from standard input.
 """
 
 import os

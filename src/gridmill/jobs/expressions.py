@@ -205,8 +205,8 @@ def _function(engine: duckdb.DuckDBPyConnection, name: str) -> list[tuple[str, s
 
 
 _KINDS: dict[str, list[tuple[str, str]]] = {}
-"""The kinds of the functions that DuckDB itself defines. All kinds are read together, because a query for
-one function takes as long as a query for all functions."""
+"""The kinds of the functions that DuckDB itself defines. The kinds of all functions are read together,
+because a query for one function takes as long as a query for all functions."""
 
 
 def _functions(engine: duckdb.DuckDBPyConnection, where: str) -> dict[str, list[tuple[str, str]]]:

@@ -23,8 +23,8 @@ OTHERS = "(others)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """The conversion of a column into inputs of a model. A numeric column becomes one input. Any other
-    column has a 0/1 input for each category.
+    """The conversion of a column into inputs of a model. A numeric column becomes one input. A column that
+    is not numeric has a 0/1 input for each category.
 
     `type` is the Arrow type of the column. `categories` are the categories that the training rows have. If
     there are too many categories, `categories` has only the most frequent categories, and the last input is
@@ -102,7 +102,7 @@ def _fill(target: Floats, table: pa.Table, encoding: Encoding) -> None:
 
 
 def count_unknown(table: pa.Table, encodings: Sequence[Encoding], rows: Integers) -> int:
-    """Return the number of rows with a category that the training rows do not have. All inputs of such a
+    """Return the number of rows with a category that the training rows do not have. All inputs of an unknown
     category are 0.
 
     Columns in which rare categories share an input are not counted, because an unknown category is treated

@@ -1,7 +1,8 @@
 """`python -m gridmill.jobs.inspect_versions` answers a question about versions. The question and the answer
 are JSON.
 
-This program is a separate process, so that the control node never imports the libraries that read tables.
+The program `inspect_versions` is a separate process, so that the control node never imports the libraries
+that read tables.
 """
 
 import os
@@ -145,7 +146,8 @@ def _is_whole(names: Sequence[str], mark: int) -> bool:
 def compare_rows(root: Path, before: Artifact, after: Artifact, key: Sequence[str]) -> RowChanges:
     """Return the number of rows that `after` adds, removes or changes. The columns of `key` identify a row.
 
-    Only columns that both versions have are compared. Raises InputError if several rows have the same key.
+    The function compares only columns that both versions have. Raises InputError if several rows have the
+    same key.
     """
     old, new = _open(root, before.output), _open(root, after.output)
     for name in key:

@@ -1,10 +1,10 @@
 """Quantiles of forecasts. A quantile is the prediction plus a quantile of the errors on the validation
 split.
 
-This method is split conformal prediction (Lei and others 2018, "Distribution-free predictive inference for
-regression"). The quantile q of n errors is the error with the rank (n + 1) q, rounded away from the middle.
-If new rows have the same distribution as the validation rows, the interval contains at least the promised
-fraction of them.
+The method to compute the quantiles is split conformal prediction (Lei and others 2018, "Distribution-free
+predictive inference for regression"). The quantile q of n errors is the error with the rank (n + 1) q,
+rounded away from the middle. If new rows have the same distribution as the validation rows, the interval
+contains at least the promised fraction of them.
 """
 
 import math
@@ -58,7 +58,7 @@ def measure_quantiles(
 
     `pinball` is the mean pinball loss over rows, labels and quantiles. If there are several labels, each
     loss is divided by the `spread` of its label. `coverage` is the fraction of true values between the
-    lowest and the highest quantile. It exists if there are at least two quantiles.
+    lowest and the highest quantile. The metric `coverage` exists if there are at least two quantiles.
     """
     scale = 1.0 if spread is None or truth.ndim == 1 else np.where(spread > 0, spread, 1.0)
     above = [(truth - quantile) / scale for quantile in quantiles]

@@ -1,9 +1,9 @@
 """The process of an attempt of a built-in job: `python -m gridmill.jobs.main FOLDER`.
 
-FOLDER contains `order.json` and `work/`. This process writes its outcome to a temporary file in FOLDER and
-renames the file to `outcome.json`, so that the outcome is complete or missing. The pod adds its own
-measurements to the outcome. The list of files of the version is written before the job is reported as
-succeeded.
+FOLDER contains `order.json` and `work/`. The process of the attempt writes its outcome to a temporary file
+in FOLDER and renames the file to `outcome.json`, so that the outcome is complete or missing. The pod adds
+its own measurements to the outcome. The list of files of the version is written before the job is reported
+as succeeded.
 """
 
 import errno

@@ -73,8 +73,8 @@ FORMAT = 3
 """The newest format of a model card that this release of Gridmill can read. Before format 3, all classes
 were text and were sorted as text."""
 CHUNK_NUMBERS = 200_000
-"""The number of input values in each call of the model. These values take 1.6 MB, so they stay in the CPU
-caches."""
+"""The number of input values in each call of the model. The input values of a call take 1.6 MB, so they stay
+in the CPU caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +265,7 @@ def _answer_of(session: onnxruntime.InferenceSession) -> onnxruntime.NodeArg:
     """Return the output of the graph.
 
     If the graph has several outputs (as converters write them), return the output with the probabilities. If
-    there is none, return the first output.
+    no output has probabilities, return the first output.
     """
     outputs: list[onnxruntime.NodeArg] = session.get_outputs()
     return next((output for output in outputs if "probabilit" in output.name), outputs[0])
@@ -290,7 +290,7 @@ def shaped(values: Floats, card: ModelCard) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsemblePredictor:
-    """A model that combines the predictions of several member models. Each member gets only its own
+    """A model that combines the predictions of several member models. Each member model gets only its own
     inputs."""
 
     card: ModelCard
@@ -373,7 +373,7 @@ def graph_facts(card: ModelCard) -> dict[str, str]:
     keys in the metadata of the graph.
 
     `inputs` are the names of the inputs, in order. `columns` are the columns from which the inputs are made,
-    with the categories of text columns. The other keys of the metadata are fields of ModelCard.
+    with the categories of text columns. All other keys of the metadata are fields of ModelCard.
     """
     columns = [to_builtins(encoding) for encoding in card.encodings]
     names = ("labels", "inputs", "classes", "objective", "sequence", "entity", "time", "threshold")

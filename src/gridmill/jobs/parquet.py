@@ -215,7 +215,7 @@ def memory_errors() -> Iterator[None]:
 def storage_errors(place: Path) -> Iterator[None]:
     """Convert write errors into StorageError, and convert out-of-memory errors as `memory_errors` does.
 
-    This conversion is needed because each library reports a full disk in a different way.
+    The conversion of write errors is needed because each library reports a full disk in a different way.
     """
     try:
         with memory_errors():

@@ -1,5 +1,5 @@
-"""Models that need their own code to predict. Such a model runs in a separate process with its own
-environment."""
+"""Models that need their own code to predict. A model with its own code runs in a separate process with its
+own environment."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class ModelProcess:
 class CodePredictor:
     """Predicts by calling a `predict` function of the user or a pickled model.
 
-    This object is created only if the user has declared trust in the code.
+    A CodePredictor is created only if the user has declared trust in the code.
     """
 
     card: ModelCard

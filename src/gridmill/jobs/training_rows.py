@@ -1,11 +1,11 @@
 """Records the rows on which a model was trained, with a hash for each row, and finds these rows in any
 dataset.
 
-The hash of a row has 64 bits. It is computed from the keys of the row (entity and time), or from all its
-values if several rows can have the same keys. The same row always has the same hash. At most KEPT hashes are
-stored with the model, and these are the smallest hashes. If the training set is larger, the stored hashes
-are those of a random sample of its rows. A row can be recognised if its hash is not above the largest stored
-hash.
+The hash of a row has 64 bits. The hash of a row is computed from the keys of the row (entity and time), or
+from all its values if several rows can have the same keys. The same row always has the same hash. At most
+KEPT hashes are stored with the model, and these are the smallest hashes. If the training set is larger, the
+stored hashes are those of a random sample of its rows. A row can be recognised if its hash is not above the
+largest stored hash.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ KEPT = 4_000_000
 """The largest number of hashes that are stored with a model: 32 MB."""
 LEAST_SHARE = 0.2
 """The smallest fraction of the validation rows on which models may be compared. Models are compared on the
-validation rows on which none of them was trained. These rows must be at least this fraction of all
-validation rows."""
+validation rows on which none of them was trained. To compare models, at least this fraction of all
+validation rows is needed."""
 
 Hashes = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]
@@ -100,7 +100,7 @@ def _float_bits(values: npt.NDArray[np.float64]) -> Hashes:
 
 
 def _text_bits(column: pa.ChunkedArray) -> Hashes:
-    """Return the bits of the texts in a column. They are computed once for each distinct text."""
+    """Return the bits of the texts in a column. The bits are computed once for each distinct text."""
     plain = column.combine_chunks()
     if isinstance(plain, pa.ChunkedArray):
         plain = pa.concat_arrays(plain.chunks)
@@ -130,8 +130,8 @@ def _value_bits(values: pa.Array) -> Hashes:
 
 
 def _short_bits(values: pa.Array, lengths: Integers, other: Mask) -> Hashes:
-    """Return the bits of texts of at most SHORT bytes. All these texts are processed together, eight bytes
-    at a time."""
+    """Return the bits of texts of at most SHORT bytes. All texts of at most SHORT bytes are processed
+    together, eight bytes at a time."""
     lengths = np.where(other, 0, lengths).astype(np.int64)
     offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values)]
     data = values.buffers()[2]
@@ -242,8 +242,8 @@ def _equal(split: pa.ChunkedArray, name: str) -> Mask:
 def _keys_identify_rows(card: ModelCard, dataset: Artifact, parts: Partitions) -> bool:
     """Return whether rows with equal keys are always the same row.
 
-    This is true in the same dataset, or if the keys contain a time. (Keys without a time, such as the
-    numbers 1, 2, 3, can occur in any table.)
+    Equal keys mean the same row in the same dataset, or if the keys contain a time. (Keys without a time,
+    such as the numbers 1, 2, 3, can occur in any table.)
     """
     assert card.learned is not None
     has_keys = set(card.learned.columns) <= set(parts.schema.names)

@@ -227,8 +227,8 @@ def _part(part: PartView) -> tuple[str, str, str, str, str]:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text. If it is long, return its beginning and its end with the number of characters between
-    them."""
+    """Return the text. If the text is long, return its beginning and its end with the number of characters
+    between them."""
     if len(text) <= most:
         return text
     half = most // 2

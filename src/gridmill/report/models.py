@@ -243,8 +243,8 @@ def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, 
 
 
 def _stored_curve(details: Mapping[str, Any]) -> Mapping[str, Sequence[Point]]:
-    """Return the losses by step that the record of a model contains. They are used if this run did not train
-    the model."""
+    """Return the losses by step that the record of a model contains. The stored losses are used if this run
+    did not train the model."""
     curve = details.get("curve") or ()
     pairs = {"train_loss": 1, "validation_loss": 2}
     return (
@@ -289,8 +289,8 @@ def _shown(name: str) -> str:
 
 
 def _importance(details: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a note and a bar chart of permutation importance. If it was not measured, they show the
-    importance that the model itself computed."""
+    """Return a note and a bar chart of permutation importance. If permutation importance was not measured,
+    the note and the chart show the importance that the model itself computed."""
     measured = details.get("permutation") or {}
     if features := measured.get("features"):
         largest = max(map(abs, features.values())) or 1.0

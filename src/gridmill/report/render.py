@@ -1,12 +1,13 @@
 """Renders a run as a self-contained HTML page: first the errors or the results, then jobs, data, models and
 advice.
 
-The page loads nothing. Its only script shows times in the reader's time zone, and the policy of the page
-allows no other script: the policy has the hash of its text. Without the script, times are in UTC. The size
-of the page is limited: each list has a maximum number of entries and shows how many it leaves out. The
-advice on workers shows the measured points, the fitted scaling law and its confidence. The page begins with
-the errors (the failed jobs, the reasons and the remedies) or with the results of the run. For a prediction,
-the page shows the chosen model with the reason, and a sample of true and predicted values.
+The page loads nothing. The only script of the page shows times in the reader's time zone. The policy of the
+page allows no other script, because it contains the hash of the text of this script. Without the script,
+times are in UTC. The size of the page is limited: each list has a maximum number of entries and shows how
+many it leaves out. The advice on workers shows the measured points, the fitted scaling law and its
+confidence. The page begins with the errors (the failed jobs, the reasons and the remedies) or with the
+results of the run. For a prediction, the page shows the chosen model with the reason, and a sample of true
+and predicted values.
 """
 
 import os
@@ -71,7 +72,7 @@ _NO_LOGS: LogEnds = {}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedJob:
     """A failed job in the report: the reason, the end of its log, a hint, and the command that prints the
-    log. `last` is the last line of the log. It is shown if the reason is only an exit code."""
+    log. `last` is the last line of the log. The last line is shown if the reason is only an exit code."""
 
     name: str
     anchor: str

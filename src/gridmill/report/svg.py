@@ -4,10 +4,10 @@ size at any width.
 The lines of a chart are an SVG image that is stretched to the available width. The texts (ticks, titles,
 legend) are HTML beside the image, with positions in percent, so that they are never stretched.
 
-The graph shows the jobs of a run as boxes in columns. Its edges run between boxes and never behind a box. If
-an edge passes a column, it has a lane of its own between the boxes. Edges from the same job share a lane.
-The graph has a fixed size in pixels, so that its text is as large as the text of the page. If there are many
-jobs, jobs whose names differ only at the end are drawn as a single box.
+The graph shows the jobs of a run as boxes in columns. The edges of the graph run between boxes and never
+behind a box. If an edge passes a column, it has a lane of its own between the boxes. Edges from the same job
+share a lane. The graph has a fixed size in pixels, so that its text is as large as the text of the page. If
+there are many jobs, jobs whose names differ only at the end are drawn as a single box.
 """
 
 import re
@@ -32,8 +32,8 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A series of points in a chart, drawn as a line or as `dots`. It has a name, and its points are in the
-    order of x."""
+    """A series of points in a chart, drawn as a line or as `dots`. The series has a name, and its points are
+    in the order of x."""
 
     name: str
     points: Sequence[Point]
@@ -55,7 +55,7 @@ class Axes:
 
 
 def ticks(low: float, high: float, count: int = 5, *, whole: bool = False) -> list[float]:
-    """Return about `count` round numbers between `low` and `high`. If `whole` is true, they are whole
+    """Return about `count` round numbers between `low` and `high`. If `whole` is true, the ticks are whole
     numbers."""
     span = high - low
     if not 0 < span < inf:

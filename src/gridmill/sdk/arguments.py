@@ -1,7 +1,7 @@
 """Checks the arguments of the methods of a client by their annotations before any request is sent.
 
-Without this check, Python would split a text into letters if a method takes several texts, and the error
-would appear far from the call.
+Without this check of the arguments, Python would split a text into letters if a method takes several texts,
+and the error would appear far from the call.
 """
 
 import inspect

@@ -79,9 +79,10 @@ class VersionVerbs(Connected):
         """Set `alias` to a version of `name` (`weather/lstm`), or to the best version by a metric.
 
         With `expected`, the alias is set only if it currently refers to the version with this number (0: the
-        alias is not set). Otherwise StaleVersionError is raised, so that two users cannot overwrite each
-        other's change. `best_by` is the name of a metric of the version (`validation_auc`). Put `max:` or
-        `min:` before the name of a metric if Gridmill does not know whether a higher value is better.
+        alias is not set). If the alias refers to another version, StaleVersionError is raised, so that two
+        users cannot overwrite each other's change. `best_by` is the name of a metric of the version
+        (`validation_auc`). Put `max:` or `min:` before the name of a metric if Gridmill does not know
+        whether a higher value is better.
         """
         kept = Alias(id=f"{name}@{alias}", name=name, alias=alias, number=version, metric=best_by)
         return self.grid.set_alias(kept, expected=expected)

@@ -392,7 +392,7 @@ def connect(
     """Connect to the running control node of `home` (default: GRIDMILL_HOME), or to the control node at
     `url`.
 
-    If no control node is running, the client starts one, unless `embed` is false. This control node is a
+    If no control node is running, the client starts one, unless `embed` is false. The new control node is a
     separate process, which all clients of the home share, and which ends with the last client. With
     `reading`, the client only reads the records: it starts no control node and changes nothing. Raises
     UnavailableError, HomeInUseError, StorageError.
@@ -479,5 +479,5 @@ class Client(
         return Listing(self.grid.pipelines, limit=limit)
 
     def remove_pipeline(self, name: str) -> None:
-        """Delete a pipeline. Its runs and versions are not deleted."""
+        """Delete a pipeline. The runs and versions of the pipeline are not deleted."""
         self.grid.remove_pipeline(name)

@@ -66,8 +66,8 @@ class Connections:
     ) -> tuple[HTTPConnection, HttpAnswer]:
         """Return the answer to a request, and the connection over which it was received.
 
-        The control node may close a persistent connection at the moment when this client uses it again. In
-        this case a request that can be repeated is sent a second time.
+        The control node may close a persistent connection at the moment when this client uses it again. If
+        the connection is closed at this moment, a request that can be repeated is sent a second time.
         """
         kept = self._kept()
         if kept is not None:

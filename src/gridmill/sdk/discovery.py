@@ -42,14 +42,14 @@ class OpenGrid:
     """A function that declares that this client starts no more runs, so that a control node that ends with
     its clients may end idle pods."""
     starting: Callable[[bool, str, bool], Grid] | None = None
-    """A function that returns a connection to the same control node for starting a single run. Its arguments
-    are whether the run ends with this client, the client's key for the run, and whether an earlier request
-    got no answer. If this field is None, the start cannot be repeated."""
+    """A function that returns a connection to the same control node for starting a single run. The arguments
+    of the function are whether the run ends with this client, the client's key for the run, and whether an
+    earlier request got no answer. If the field `starting` is None, the start of a run cannot be repeated."""
     attend: Callable[[str], None] = lambda run: None
     """A function that ties a run to this client, so that the run ends with the client."""
     has_ended: Callable[[], bool] = lambda: False
-    """A function that is called after a failed call. It returns True if the control node has ended, so that
-    the client searches for the next control node."""
+    """A function that is called after a failed call. The function returns True if the control node has
+    ended, so that the client searches for the next control node."""
     wait_for_end: Callable[[float], bool] = lambda seconds: False
     """A function that waits for the end of the control node, at most the given number of seconds, and
     returns whether it has ended."""

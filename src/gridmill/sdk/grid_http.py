@@ -14,7 +14,8 @@ from gridmill.ports.usecases import USE_CASES
 from gridmill.sdk.connection import Connections, HttpAnswer, tcp_connections
 
 WAIT_SECONDS = 30.0
-"""The longest time in seconds that a request may wait. It is less than the timeout of the connection."""
+"""The longest time in seconds that a request may wait. This time is less than the timeout of the
+connection."""
 
 
 def over_tcp(url: str, token: str | None, pid: int = 0) -> "HttpGrid":

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Lists(Protocol[T]):
-    """A use case that returns pages. All of its other arguments are already set."""
+    """A use case that returns pages. All other arguments of the use case are already set."""
 
     def __call__(self, *, limit: int, cursor: str | None) -> Page[T]:
         """Return the page that begins at the cursor."""

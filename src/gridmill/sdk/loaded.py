@@ -29,8 +29,8 @@ class Version:
     """A version of a sink, dataset, prediction, model or command, read from its files.
 
     A loaded version needs no control node, and does not change when newer versions are made. Tables have the
-    methods `to_arrow`, `to_pandas`, `to_polars` and `to_batches`. Models have the method `predict`. All
-    versions have `path` and `files`.
+    methods `to_arrow`, `to_pandas`, `to_polars` and `to_batches`. Models have the method `predict`. Versions
+    of all kinds have `path` and `files`.
     """
 
     artifact: Artifact

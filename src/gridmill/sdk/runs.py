@@ -286,8 +286,8 @@ class RunVerbs(Connected):
         """Yield the stored events of a run or of a single job, in order. With `follow`, continue until the
         run ends.
 
-        `after` is the id of an event. Only later events are yielded. Therefore a program that was
-        interrupted can continue after its last event. Raises InputError for an invalid event id.
+        `after` is the id of an event. Only events after the event `after` are yielded. Therefore a program
+        that was interrupted can continue after its last event. Raises InputError for an invalid event id.
         """
         view = self.status(run)
         if job is not None:
@@ -314,7 +314,7 @@ class RunVerbs(Connected):
         search: str = "",
     ) -> Iterator[str]:
         """Yield log lines without newlines. If several jobs are selected, the lines have the form `JOB |
-        line`. Only a newline character ends a line.
+        line`. A line of a log ends only at a newline character.
 
         With `tail`, only this number of last lines is yielded. With `search`, only lines that contain this
         text are yielded. `after` and `until` are offsets in the log between which lines are yielded. If text
@@ -429,7 +429,7 @@ def _state(kind: type[S], whose: str, word: str) -> S:
 
 
 def _unsaid(line: str) -> None:
-    """Do nothing. This function is used if the caller gave no function for notes."""
+    """Do nothing. This function is used if the caller passed no function for notes."""
 
 
 def _page(

@@ -56,8 +56,8 @@ def looked_at(schema: pa.Schema, features: Sequence[str], label: str | None) -> 
 
 
 def other_numbers(schema: pa.Schema, features: Sequence[str], label: str | None) -> tuple[str, ...]:
-    """Return the numeric features after the first MOST_COLUMNS features, and the label. For these numeric
-    features only correlations are computed."""
+    """Return the numeric features after the first MOST_COLUMNS features, and the label. For numeric features
+    after the first MOST_COLUMNS features, only correlations are computed."""
     names = [name for name in features[MOST_COLUMNS:] if is_number(schema.field(name).type)]
     return (*names, label) if names and label is not None and label in schema.names else ()
 
@@ -157,8 +157,8 @@ def _counts(values: Floats, low: float, high: float, scale: float) -> list[int]:
     """Return the number of values in each of BINS bins of equal width, or in a single bin if all values are
     equal.
 
-    This function does not use `np.histogram`, because `np.histogram` needs edges that are different doubles,
-    and a range can contain only a few doubles.
+    Because a range can contain only a few doubles, this function does not use `np.histogram`, which needs
+    edges that are different doubles.
     """
     if not high > low:
         return [len(values)]

@@ -42,8 +42,8 @@ def grey(data: bytes, width: int, height: int) -> npt.NDArray[np.float32] | None
     bytes are not an image.
 
     Colours are converted to lightness. A photo is rotated as the orientation tag of its camera requires.
-    Each pixel of the result is the mean of the pixels of the image that it covers. Raises ValueError for an
-    invalid width or height.
+    Each pixel of the resized image is the mean of the pixels of the original image that it covers. Raises
+    ValueError for an invalid width or height.
     """
     if width < 1 or height < 1:
         raise ValueError(f"pixels(): {width} x {height} is not a valid image size")

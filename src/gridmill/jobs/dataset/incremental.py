@@ -29,8 +29,8 @@ from gridmill.jobs.parquet import link_file
 from gridmill.jobs.parquet_reader import RowGroupDataset
 
 FORMAT = 7
-"""The number of the format of datasets. It is increased when a new release of Gridmill makes other rows from
-the same declaration."""
+"""The number of the format of datasets. This number is increased when a new release of Gridmill makes other
+rows from the same declaration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ def _appended(
     before: int | None,
     seen: datetime,
 ) -> str:
-    """Return an empty text if the table is the table of the earlier version with later rows added. Otherwise
-    return the reason why it is not."""
+    """Return an empty text if the table is the table of the earlier version with later rows added. If other
+    rows of the table changed, return a text with the reason."""
     name = fresh.name
     output = context.input(name).output
     if output.kind != ArtifactKind.SINK or before is None:

@@ -1,7 +1,7 @@
 """Replaces keys by numbers in the order of the keys, and sorts rows by the number and a time.
 
-DuckDB sorts two numbers much faster than other values. Only few rows have the same key and the same time;
-these rows are sorted by their values afterwards.
+DuckDB sorts two numbers much faster than other values. Because only few rows have the same key and the same
+time, these rows are sorted by their values afterwards.
 """
 
 from collections.abc import Iterable, Iterator
@@ -81,8 +81,8 @@ def untied(
 ) -> pa.Table:
     """Sort rows that have the same key and time by their values.
 
-    Only these rows are sorted by values, because there are few of them and sorting all rows by values would
-    be slow.
+    Only rows with equal keys and times are sorted by values, because there are few of them and sorting all
+    rows by values would be slow.
     """
     places = np.arange(len(own.first))
     later = own.first != places

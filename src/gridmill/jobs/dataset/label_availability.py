@@ -68,7 +68,8 @@ class _AvailabilityTime:
         return None if isinstance(part, Join) else self.basis.known_at or self.basis.time
 
     def later(self, known_at: str) -> str:
-        """Return SQL for the later of the two times. Its value is missing if either time is missing."""
+        """Return SQL for the later of the two times. The value of the SQL is missing if either time is
+        missing."""
         mine, theirs = _timestamp(known_at), self.sql
         if mine == theirs:
             return known_at
@@ -248,8 +249,8 @@ class _AvailabilityRewrite:
         return self.clock.table_of(part) in self.clock.tables and not part.exempt
 
     def _decides(self, known_at: str, place: str) -> bool:
-        """Return whether the time at which rows become known depends on the label. If it does, the set of
-        known rows reveals the label."""
+        """Return whether the time at which rows become known depends on the label. If this time depends on
+        the label, the set of known rows reveals the label."""
         used = expression_columns(self.engine, known_at, f"dataset.{place}.known_at")
         return self.clock.sources is not None and any(self.clock.holds(name) for name in used)
 

@@ -162,8 +162,8 @@ def _events(label: Label, basis: Basis, tables: Mapping[str, Types]) -> OtherTab
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelStep:
-    """A label in a list of labels: the value of `column` in the row that is `step` rows ahead. This label is
-    item `number` (from 1) of the list of labels."""
+    """A label in a list of labels: the value of `column` in the row that is `step` rows ahead. The number of
+    this label in the list of labels is `number` (from 1)."""
 
     name: str
     column: str
@@ -250,9 +250,9 @@ ASIDE = ("row", "truth", "fold")
 def with_predictions(spec: DatasetSpec, predictions: Mapping[str, Output]) -> DatasetSpec:
     """Return the declaration with defaults for the tables that are predictions.
 
-    The defaults are the columns to use, and the time at which a joined row is known. This time is just
-    before the time of the row itself, because the prediction was made from values that were known before the
-    row.
+    The defaults are the columns to use, and the time at which a joined row is known. A joined row is known
+    just before the time of the row itself, because the prediction was made from values that were known
+    before the row.
     """
     if not predictions:
         return spec

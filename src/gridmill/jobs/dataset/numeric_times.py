@@ -25,14 +25,14 @@ NAMES: Mapping[str, str] = {
     "%Y%m%d%H%M%S": "a date to the second",
 }
 _DIGITS = dict(zip(UNIX_UNITS, (9, 12, 15, 18), strict=True))
-"""The smallest number of digits that a time in each unit has. A time has at most one digit more than this
-number."""
+"""The smallest number of digits that a time in each unit has. A time in a unit has at most one digit more
+than the smallest number of digits of this unit."""
 _PER_SECOND = dict(zip(UNIX_UNITS, (1, 10**3, 10**6, 10**9), strict=True))
 _WIDTHS = dict(zip(DATE_DIGITS, (8, 10, 12, 14), strict=True))
 _EPOCH = datetime(1970, 1, 1)
 _MOST = 2**63 - 1
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
-"""The first and the last second of the years 1 to 9999."""
+"""The first and the last second of the years 1 to 9999, in seconds since 1970."""
 _INEXACT = ("DOUBLE", "FLOAT", "DECIMAL")
 
 

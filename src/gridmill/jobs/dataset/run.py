@@ -60,8 +60,9 @@ def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
 OneTable = TypeVar("OneTable")
 KEYLESS = "no time or no entity"
 KEPT = "kept"
-"""The name of a folder in the folder of a part. This folder has the files of an earlier version that the new
-version uses unchanged. They belong to the dataset as a whole."""
+"""The name of a folder that a part of the job makes in its own folder. The folder contains the files of an
+earlier version that the new version uses unchanged. These files belong to the dataset as a whole, not to a
+part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,8 @@ def _is_trained(query: PreparedQuery, kept: ReusableVersion) -> bool:
 
 
 def _reusable_facts(kept: ReusableVersion | None, query: PreparedQuery) -> Mapping[str, Any]:
-    """Return the statistics of the reused version that are valid because the training rows are the same."""
+    """Return the statistics of the reused version that are still valid, because the training rows have not
+    changed."""
     if kept is None or not _is_trained(query, kept):
         return {}
     return {name: kept.details.get(name, []) for name in ("columns", "statistics", "suspects")}

@@ -100,7 +100,8 @@ def dropped_column(
     *,
     dated: bool = False,
 ) -> str:
-    """Return SQL for the reason why a row is dropped. Its value is null if the row is not dropped.
+    """Return SQL for the reason why a row is dropped. The value of the SQL is null if the row is not
+    dropped.
 
     `dated` means that the label declares the time at which it becomes known.
     """

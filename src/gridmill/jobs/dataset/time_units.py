@@ -1,8 +1,8 @@
 """Finds the time unit of each numeric column that a dataset uses as a time.
 
-If the declaration gives the time unit of the column, this unit is used. Otherwise the column has the time
-unit that the previous dataset version used. If there is no previous version, the time unit is the only unit
-that fits all numbers of the column.
+If the declaration gives the time unit of the column, this unit is used. If the declaration gives no time
+unit, the column has the time unit that the previous dataset version used. If there is no previous version,
+the time unit is the only unit that fits all numbers of the column.
 """
 
 import re

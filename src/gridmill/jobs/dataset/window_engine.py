@@ -2,8 +2,9 @@
 
 Chunks are independent of each other. Each thread computes one chunk at a time, and each part of the job can
 run on another machine. The boundaries of the chunks depend only on the data. The engine first counts the
-entities. Then each part sorts only the rows of its own chunks. The engine reads the rows of other tables,
-sorted by key and availability time, once for all chunks, into memory or into files.
+entities. After the entities are counted, each part sorts only the rows of its own chunks. The engine reads
+the rows of other tables, sorted by key and availability time, once for all chunks, into memory or into
+files.
 """
 
 from collections import deque
@@ -59,8 +60,8 @@ RECENT, NEWEST = "__recent", "__newest"
 def load_all(
     engine: duckdb.DuckDBPyConnection, other_tables: Iterable[OtherTable], folder: Path, most_values: int
 ) -> tuple[LoadedTable, ...]:
-    """Load the tables that the window engine reads. At most `most_values` values are stored in memory.
-    Further tables are stored in files in `folder`.
+    """Load the tables that the window engine reads. At most `most_values` values are stored in memory. If
+    there are more values, further tables are stored in files in `folder`.
 
     Raises StorageError.
     """
@@ -188,8 +189,8 @@ CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
 """The number of values in a chunk. A chunk has fewer rows if its rows have more columns. If a chunk has more
 than WIDE columns, it has at most WIDE_VALUES values. A chunk has at least BATCH_ROWS rows."""
 MOST_VALUES = 96_000_000
-"""The largest number of values of other tables that are stored in memory. Larger tables are stored in
-files."""
+"""The largest number of values of other tables that are stored in memory. Larger tables of other rows are
+stored in files."""
 VALUE_BYTES, WAITING = 2 * 8, 2
 """VALUE_BYTES is the memory of a value of a chunk in bytes, counted twice because there are two copies.
 WAITING is the number of further chunks in memory, because one chunk waits and one chunk is being read."""
@@ -223,8 +224,8 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """The folder for the files of the window engine, and its memory limits: values of other tables, and
-    bytes of earlier rows."""
+    """The limits of the window engine: the folder for its files, the number of values of other tables in
+    memory, and the bytes of earlier rows in memory."""
 
     folder: Path
     values: int = MOST_VALUES
@@ -277,8 +278,8 @@ def prepare_chunks(
 def _cut_entities(engine: duckdb.DuckDBPyConnection, chunk_rows: int) -> None:
     """Assign each entity to a chunk.
 
-    For this purpose, all rows are divided into ranges of `chunk_rows` rows. The chunk of an entity is the
-    range that contains the first row of the entity.
+    To assign entities to chunks, the function divides all rows into ranges of `chunk_rows` rows. The chunk
+    of an entity is the range that contains the first row of the entity.
     """
     before = f'sum({COUNT}) OVER (ORDER BY "{CODE}" ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)'
     piece = f'coalesce({before}, 0) // {chunk_rows} AS "{PIECE}"'
@@ -362,7 +363,8 @@ class ChunkWorker:
         return pa.table([*(rows[name] for name in names), *features.values()], names=[*names, *features])
 
     def _asking(self, own: OwnRows, rows: pa.Table, before: int) -> tuple[OwnRows, pa.Table]:
-        """Return the rows for which values are requested. These rows come after `before` rows of history."""
+        """Return the rows for which values are requested. The rows for which values are requested come after
+        `before` rows of history."""
         places, after = np.arange(before, before + rows.num_rows), self.prepared.sorted.after
         if after is not None:
             late = np.flatnonzero(own.times[places] > np.datetime64(after, "us").astype(np.int64))

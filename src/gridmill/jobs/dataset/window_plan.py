@@ -19,8 +19,8 @@ CHUNK = "__chunk"
 """The name of the table with the rows that are computed together, and with the values that they request from
 other rows."""
 LABELS = "__labels"
-"""The name of the table with the labels of all rows. It exists if windows or lags read labels that are later
-values."""
+"""The name of the table with the labels of all rows. The table exists if windows or lags read labels that
+are later values."""
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _ALIKE = (*_INTEGERS, "VARCHAR", "BOOLEAN", "DATE", "TIMESTAMP")
 """SQL types whose equal values always have identical bytes. Floating-point types are not in this list,

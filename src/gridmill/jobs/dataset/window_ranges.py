@@ -93,8 +93,8 @@ class OwnRows:
     keys: Ints
     times: Ints
     first: Ints
-    """For each row, the position of the first row with the same key and the same time. Earlier rows of the
-    key are known at the time of the row."""
+    """For each row, the position of the first row with the same key and the same time. Earlier rows with the
+    same key are known at the time of the row."""
 
     def only(self, places: Ints) -> "OwnRows":
         """Return an object for only the rows at these positions."""
@@ -221,7 +221,7 @@ def changes(values: Ints) -> Flags:
 def cut_frames(keyed_times: KeyedTimes, frames: RowFrames, low: int, high: int) -> tuple[Ints, RowFrames]:
     """Return the offsets and ranges, restricted to the rows from `low` up to `high` (at least one row).
 
-    Each range is empty or contains only these rows.
+    Each range in the result is empty or contains only rows from `low` up to `high`.
     """
     first = int(np.searchsorted(keyed_times.offsets, low, "right")) - 1
     last = int(np.searchsorted(keyed_times.offsets, high, "left"))

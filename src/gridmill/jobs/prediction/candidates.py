@@ -42,12 +42,12 @@ SPLIT = "validation"
 class Comparison:
     """The result of comparing the candidates of a prediction.
 
-    `metrics` contains the metrics of each candidate by name. All candidates are measured on the same `rows`
-    rows, which belong to the `labelled` validation rows. `learned` contains for each candidate the number of
-    validation rows on which it was trained. No candidate is measured on these rows. `unknown` are the
-    candidates whose training rows are unknown. `left_out` contains the reason why a candidate is not
-    compared. If `rows` is 0, this job measured no candidate. If `stored` is true, the metrics come from the
-    training jobs, which measured the candidates on the same rows.
+    `metrics` contains the metrics of each candidate by name. All candidates are measured on the same rows.
+    Their number is `rows`, and they belong to the `labelled` validation rows. `learned` contains for each
+    candidate the number of validation rows on which it was trained. No candidate is measured on these rows.
+    `unknown` are the candidates whose training rows are unknown. `left_out` contains the reason why a
+    candidate is not compared. If `rows` is 0, this job measured no candidate. If `stored` is true, the
+    metrics come from the training jobs, which measured the candidates on the same rows.
     """
 
     rows: int = 0
@@ -221,7 +221,7 @@ def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Ma
     """Return the rows on which no candidate was trained.
 
     If fewer such rows remain than needed, the candidate with the most training rows among them is left out
-    and noted. This is repeated until enough rows remain.
+    and noted. Candidates are left out until enough rows remain.
     """
     while True:
         staying = [name for name in train if name not in left_out]

@@ -2,12 +2,12 @@
 describes the result.
 
 The chosen model is the best of the candidates, which are measured on the same rows. The job checks whether
-the model was trained on rows that the job predicts. If it was, the declaration determines how the job
-predicts these rows.
+the model was trained on rows that the job predicts. If the model was trained on rows that the job predicts,
+the declaration determines how the job predicts these rows.
 
-This process only forks child processes, waits for them and counts their results. All code that reads data or
-runs a model runs in a child process. The reason is that a process cannot fork safely after it has used the
-libraries for data and models, and this process must fork again if a worker dies.
+The process of the job only forks child processes, waits for them and counts their results. All code that
+reads data or runs a model runs in a child process. The reason is that a process cannot fork safely after it
+has used the libraries for data and models, and this process must fork again if a worker dies.
 """
 
 import math
@@ -301,8 +301,8 @@ def _do(
 
 
 def _workers(context: JobContext, spec: PredictionSpec) -> int:
-    """Return the number of workers. This is the declared number, or in a part of the job the number in the
-    order of the part."""
+    """Return the number of workers. The number of workers is the declared number. In a part of the job, it
+    is the number in the order of the part."""
     return context.order.workers if context.order.part else spec.workers or context.order.workers
 
 
@@ -319,8 +319,8 @@ def _candidates(context: JobContext, spec: PredictionSpec) -> list[Candidate]:
 
 
 def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """Compare the models, and cut the rows into shards for the best model. This work needs heavy libraries
-    and runs before the workers start."""
+    """Compare the models, and cut the rows into shards for the best model. The comparison of the models
+    needs heavy libraries and runs before the workers start."""
     comparison = compare(context, spec, candidates)
     plan = _plan(context, spec, choose(candidates, comparison, spec.best_by))
     return {"comparison": to_builtins(comparison), "plan": plan}

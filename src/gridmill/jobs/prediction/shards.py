@@ -54,8 +54,8 @@ def of_split(column: pa.ChunkedArray, split: str | None) -> np.ndarray[tuple[int
 
 
 def cut(rows: Integers, shards: int) -> list[list[RowRange]]:
-    """Return the ranges of each shard, in order. All ranges together contain each row of `rows` exactly
-    once."""
+    """Return the ranges of each shard, in order. All ranges of the shards together contain each row of
+    `rows` exactly once."""
     return [spans_of(piece) for piece in pieces_of(rows, shards)]
 
 

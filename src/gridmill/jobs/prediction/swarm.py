@@ -20,8 +20,8 @@ from gridmill.errors import JobError
 from gridmill.jobs.child_processes import NOTHING, CpuTotals, Crew, WorkerProcess, raise_error
 
 MOST_DEATHS = 3
-"""If this number of workers die while they process the same shard, the job fails, because the shard is
-probably the cause."""
+"""A job fails if this number of workers die while they process the same shard, because the shard is probably
+the cause."""
 
 Work = Callable[[int], dict[str, Any]]
 """A function that processes the shard with the given number and returns a report (JSON). The function runs
@@ -41,8 +41,8 @@ class ShardQueue:
     deaths: list[str] = field(default_factory=list)
 
     def take(self, after: int) -> int | None:
-        """Return the shard after `after` if it waits for a worker. Otherwise return the middle shard of the
-        longest range of waiting shards. Return None if no shard waits.
+        """Return the shard after `after` if it waits for a worker. If that shard does not wait, return the
+        middle shard of the longest range of waiting shards. Return None if no shard waits.
 
         The middle shard is returned because another worker may be approaching the range from its beginning.
         """

@@ -42,8 +42,8 @@ class WorkerStartup:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardWork:
-    """Processes shards in a worker process. This object is created before the fork. It opens the dataset and
-    the model when the worker processes its first shard."""
+    """Processes shards in a worker process. The object that processes shards is created before the fork. The
+    object opens the dataset and the model when the worker processes its first shard."""
 
     dataset: Path
     model: Path

@@ -1,2 +1,2 @@
-"""Preflight checks jobs against samples of their data before a run. It calls the same code that runs the
-jobs."""
+"""Preflight checks jobs against samples of their data before a run. Preflight calls the same code that runs
+the jobs."""

@@ -1,5 +1,5 @@
 """Checks a dataset against the tables that it is expected to read. If all rows of these tables are known,
-the check uses the rows. Otherwise it uses only the columns."""
+the check uses the rows. If the rows are unknown, the check uses only the columns."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,8 +27,8 @@ from gridmill.jobs.tables import open_table, plain_schema
 
 NOWHERE = "nowhere"
 _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
-"""The time span of a table whose rows are unknown. It is so long that it contains every time at which a
-split can begin."""
+"""The time span of a table whose rows are unknown. The span is so long that it contains every time at which
+a split can begin."""
 
 
 def check_dataset(

@@ -34,8 +34,9 @@ class NotCheckableError(Exception):
 class PreflightTable:
     """The table that a job would read.
 
-    If `whole` is true, the table has all of its rows. Otherwise it has no rows. If `open` is true, the table
-    may have more columns. The types of the `unsure` columns can change when later rows are read.
+    If `whole` is true, the table has all of its rows. If `whole` is false, the table has no rows. If `open`
+    is true, the table may have more columns. The types of the `unsure` columns can change when later rows
+    are read.
     """
 
     artifact: Artifact
@@ -62,7 +63,7 @@ Known = PreflightTable | PreflightModel
 
 
 def doubtful(message: str, tables: Mapping[str, PreflightTable]) -> bool:
-    """Return whether a result of the sample may be wrong for all rows."""
+    """Return whether a result that was found on a sample of the rows may be wrong for the complete table."""
     if _NO_COLUMN.search(message):
         return any(table.open for table in tables.values())
     words = set(re.findall(r"\w+", message))
@@ -123,7 +124,7 @@ class PreflightContext:
 
     def stored(self, artifact: Artifact) -> PreflightTable:
         """Return the table of a version in the storage root. If the table is small, the result has its rows.
-        Otherwise the result has only its columns.
+        If the table is large, the result has only its columns.
 
         Raises OSError and the errors of the libraries that read tables.
         """

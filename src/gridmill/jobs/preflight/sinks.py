@@ -210,7 +210,7 @@ def _table(
 
 
 def _loaded_before(scene: PreflightContext, earlier: Artifact) -> PreflightTable:
-    """Return the columns of a source that cannot be read. These include the columns of the newest
+    """Return the columns of a source that cannot be read. The result includes the columns of the newest
     version."""
     schema = scene.schema_of(earlier)
     artifact = scene.keep(earlier.name, schema.empty_table())

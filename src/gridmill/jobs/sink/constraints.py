@@ -70,8 +70,8 @@ def violations_sql(rules: Sequence[ConstraintRule], constraints: Sequence[Constr
 
 
 def keys_name(number: int) -> str:
-    """Return the name of the table with the allowed values of a foreign key. This table has the columns k0,
-    k1, ..., and each combination of values once."""
+    """Return the name of the table with the allowed values of a foreign key. The table of allowed values has
+    the columns k0, k1, ..., and each combination of values once."""
     return f"__keys_{number}"
 
 

@@ -47,7 +47,7 @@ def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa
     """Return the numbers as texts that Arrow can read.
 
     While it is unknown whether the comma or the point is the decimal separator, a text must be the same
-    number in both cases. Any other text becomes a text that Arrow rejects.
+    number in both cases. A text that is not such a number becomes a text that Arrow rejects.
     """
     mark = only(forms, MARKS)
     if mark is not None:
@@ -292,7 +292,7 @@ def convert_fitting(
     column: pa.ChunkedArray, target: pa.DataType, rules: TextRules
 ) -> tuple[pa.ChunkedArray, tuple[int, ...]]:
     """Return the column converted to `target`, and the numbers (from 0) of the rows whose values do not fit.
-    These values become missing values."""
+    Values that do not fit become missing values."""
     column = plain(column)
     try:
         return convert(column, target, rules), ()
@@ -350,7 +350,7 @@ def are_plain(texts: pa.ChunkedArray, target: pa.DataType) -> bool:
 
 
 def _first_misfit(column: pa.ChunkedArray, to: Convert) -> int:
-    """Return the number of the first row whose value does not fit. It is found by bisection with O(n)
+    """Return the number of the first row whose value does not fit. The row is found by bisection with O(n)
     conversions in total."""
     start, length = 0, len(column)
     while length > 1:
@@ -395,7 +395,7 @@ def _cast(kind: pa.DataType, target: pa.DataType) -> Convert:
 def _nothing(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     """Raise an error, because numbers are not converted to times, and times are not converted to numbers.
 
-    The reason is that it is unknown whether the numbers count seconds or days.
+    Numbers are not converted to times, because it is unknown whether the numbers count seconds or days.
     """
     if column.null_count < len(column):
         raise ValueError

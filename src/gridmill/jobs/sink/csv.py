@@ -28,7 +28,7 @@ _DIGITS = np.isin(_BYTES, np.frombuffer(b"0123456789abcdefABCDEFxX", np.uint8))
 _NEXT = np.isin(_BYTES, np.frombuffer(b"0123456789xX", np.uint8))
 _SIGNS = np.isin(_BYTES, np.frombuffer(b"+-", np.uint8))
 _PIECE_BYTES = 2**18
-"""The number of bytes that are examined together. These bytes fit into the cache of the CPU."""
+"""The number of bytes that are examined together. This number of bytes fits into the cache of the CPU."""
 _BELOW = _ZERO
 """All bytes that can come before a value are smaller than the digits, except some delimiters."""
 
@@ -180,8 +180,8 @@ class CsvReader:
     def _check_page(self, header: Sequence[str]) -> None:
         """Raise DataError if the file is a web page.
 
-        This check is needed because a server may return a web page instead of a file, and the page could be
-        read as a column of texts.
+        The check for a web page is needed because a server may return a web page instead of a file, and the
+        page could be read as a column of texts.
         """
         if header[0].lstrip().lower().startswith(("<!doctype html", "<html")):
             raise DataError(
@@ -193,7 +193,7 @@ class CsvReader:
     def _check_delimiter(self, header: Sequence[str]) -> None:
         """Raise DataError if the file has a single column whose name contains another delimiter.
 
-        In this case the other delimiter is probably the delimiter of the file.
+        If the only column has such a name, the other delimiter is probably the delimiter of the file.
         """
         others = _DELIMITERS.replace(self.file.delimiter, "")
         sign = next((sign for sign in others if len(header) == 1 and sign in header[0]), None)

@@ -26,8 +26,8 @@ class FileGroupReader:
     """Reads the rows of several files together. `file` is the first file, and `counts` are the numbers of
     rows of all files.
 
-    This class raises UnexpectedTypeError for any error. Then the caller reads the files one by one, because
-    only that shows the place of an error.
+    The reader of several files raises UnexpectedTypeError for any error. After this error the caller reads
+    the files one by one, because only that shows the place of an error.
     """
 
     file: SourceFile

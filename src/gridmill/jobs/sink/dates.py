@@ -157,7 +157,8 @@ class DateReadings:
     def _is_date_of_digits(self) -> Mask:
         """Return whether each number of 8 or 14 digits is a date.
 
-        Such numbers are not read as seconds, because the seconds would be times in 1970 or after 2600.
+        Numbers of 8 or 14 digits are not read as seconds, because the seconds would be times in 1970 or
+        after 2600.
         """
         length = pc.binary_length(self.texts)
         return self.forms[Form.DIGITS].ok & as_mask(pc.is_in(length, pa.array([8, 14], pa.int32())))
@@ -272,8 +273,8 @@ class _DateParts:
         return two & as_mask(pc.equal(self.groups["before"], "-"))
 
     def _fraction(self, digits: int) -> Numbers:
-        """Return the fraction of a second in each text, with this number of digits. Further digits are cut
-        off."""
+        """Return the fraction of a second in each text, with this number of digits. Further digits of the
+        fraction are cut off."""
         if "fraction" not in self.groups:
             return np.zeros(len(self.there), np.int64)
         cut = pc.utf8_slice_codeunits(self.groups["fraction"], 0, digits)

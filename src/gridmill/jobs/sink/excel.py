@@ -23,8 +23,8 @@ BATCH_ROWS = 5000
 _MERGED = re.compile(rb'<mergeCell\s+ref="([A-Z]+)([0-9]+):([A-Z]+)([0-9]+)"')
 _PIECE_BYTES = 2**20
 _WHOLE = 2**53
-"""The largest whole number that Excel stores exactly, because Excel stores numbers as floats. Smaller whole
-numbers are exact, too."""
+"""The largest whole number that Excel stores exactly, because Excel stores numbers as floats. Whole numbers
+below this limit are exact, too."""
 
 Row = tuple[int, list[Any]]
 

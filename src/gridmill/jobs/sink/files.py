@@ -55,11 +55,11 @@ class SourceFile:
     """A file of the source of a sink.
 
     `key` (the identity of the file) and `content` (the hash of its content) have 16 hex digits each. `name`
-    is the name for errors and reports. It is relative to the folder of the pipeline if the file is below
-    that folder. `fetch` downloads a remote file to a given path, completely or not at all. `written` is the
-    path or glob pattern in the declaration that matches the file. `changed_ns` is the time of the last
-    change of any kind (nanoseconds since 1970), or 0 if it is unknown. `is_utf8` means that the file is text
-    and that no other encoding was declared.
+    is the name for errors and reports. The name of a file is relative to the folder of the pipeline if the
+    file is below that folder. `fetch` downloads a remote file to a given path, completely or not at all.
+    `written` is the path or glob pattern in the declaration that matches the file. `changed_ns` is the time
+    of the last change of any kind (nanoseconds since 1970), or 0 if it is unknown. `is_utf8` means that the
+    file is text and that no other encoding was declared.
     """
 
     path: Path
@@ -190,8 +190,8 @@ def content_of(path: Path, name: str) -> str:
 
 
 def check_unchanged(file: SourceFile) -> None:
-    """Raise UnavailableError if the file was changed since it was hashed. In this case the rows that were
-    read may be inconsistent."""
+    """Raise UnavailableError if the file was changed since it was hashed. If the file was changed, the rows
+    that were read may be inconsistent."""
     if file.fetch is not None:  # a downloaded copy does not change
         return
     try:
@@ -251,7 +251,8 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
     """Return a stream of UTF-8 text. If the file begins with the byte order mark of UTF-16, the result is a
-    stream that converts its text to UTF-8. Otherwise the stream is returned unchanged."""
+    stream that converts its text to UTF-8. If the file has no such mark, the stream is returned
+    unchanged."""
     mark = stream.read(2)
     if mark in UTF16:
         return cast(BinaryIO, _Utf16Stream(stream, mark, file.name))
@@ -262,7 +263,8 @@ def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
 
 
 class _PeekedStream:
-    """A stream whose first bytes have already been read. This stream returns these bytes again."""
+    """A stream whose first bytes have already been read. The stream returns the bytes that were already read
+    again."""
 
     closed = False
 

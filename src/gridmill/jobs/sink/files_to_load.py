@@ -1,5 +1,5 @@
-"""Finds the source files that a sink must load and the rows that they replace. It compares the files that
-exist with the loaded files."""
+"""Finds the source files that a sink must load and the rows that they replace. The module compares the files
+that exist with the files that were loaded."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -42,7 +42,7 @@ class LoadedFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """The plan of a load: the source files to `load`, the files to `remove` from the table, and the
-    `positions` to store. All of this is done in a single commit.
+    `positions` to store. The files and positions of the plan are changed in a single commit.
 
     If `anew` is true, the loaded files replace all rows of the table, and these files define the schema of
     the table. If the load has fewer than `least` rows, rows of the table would be lost.

@@ -31,12 +31,12 @@ test."""
 class FormCandidates:
     """The forms that are still possible for the texts of a column.
 
-    `declared` means that the type of the column is declared. In this case texts that do not have this type
-    are ignored. `written` means that Arrow cannot read at least one text directly. `against` contains for
-    each excluded form the text that excluded it. `opens` contains for each family of forms a text that the
-    forms of the family read differently. `short` is a date whose year has two digits. `zoned` means that the
-    column has ISO 8601 times with a time zone. `whole` are the decimal separators with which all numbers of
-    the column are whole numbers.
+    `declared` means that the type of the column is declared. If `declared` is true, texts that do not have
+    the declared type are ignored. `written` means that Arrow cannot read at least one text directly.
+    `against` contains for each excluded form the text that excluded it. `opens` contains for each family of
+    forms a text that the forms of the family read differently. `short` is a date whose year has two digits.
+    `zoned` means that the column has ISO 8601 times with a time zone. `whole` are the decimal separators
+    with which all numbers of the column are whole numbers.
     """
 
     forms: Forms = ANY

@@ -19,8 +19,8 @@ Types: TypeAlias = Mapping[str, pa.DataType]
 
 
 NUMBERS = b"gridmill.numbers"
-"""The key in the metadata of a column that shows that the texts of the column are numbers. Such numbers are
-stored as texts because no type can represent all of them."""
+"""The key in the metadata of a column that shows that the texts of the column are numbers. Numbers are
+stored as texts if no type can represent all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Reader(Protocol):
     def lines(self, rows: Iterator[int]) -> Iterator[int | None]:
         """Yield the line at which each row (from 0, in order) begins. Yield None if the format has no lines.
 
-        This method reads the file again once.
+        The method `lines` reads the file again once.
         """
 
 
@@ -77,7 +77,7 @@ def place_of(reader: Reader, row: int) -> str:
     """Return `FILE:LINE` for a row (from 0). If the format has no lines, the result contains the number of
     the row (from 1) instead of the line.
 
-    This function reads the file again.
+    To find the line, this function reads the file again.
     """
     line = next(reader.lines(iter([row])), None)
     return f"{reader.file.name}: row {row + 1}" if line is None else f"{reader.file.name}:{line}"

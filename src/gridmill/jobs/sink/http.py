@@ -185,7 +185,7 @@ def _arrived(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]
 
 def _is_here(path: Path) -> None:
     """Raise UnavailableError, because a file that was already downloaded does not exist any more. This
-    function is called only if the file is needed again."""
+    function is called only if a file that was already downloaded is needed again."""
     raise UnavailableError("was deleted from the attempt's folder", place=str(path))
 
 

@@ -41,10 +41,10 @@ class JsonLinesReader:
     """Columns of the file whose values are read as texts. Numbers in these columns become texts as they are
     written in the file."""
     integers: frozenset[str] = frozenset()
-    """Columns that are declared as `integer`. In these columns 12.0 and true are whole numbers, whatever
-    other lines contain."""
+    """Columns that are declared as `integer`. In columns that are declared as `integer`, 12.0 and true are
+    whole numbers, whatever other lines contain."""
     floats: frozenset[str] = frozenset()
-    """Columns that are declared as `float`. In these columns true is 1."""
+    """Columns that are declared as `float`. In columns that are declared as `float`, the value true is 1."""
     _times: set[str] = field(default_factory=set, init=False)
 
     def names(self) -> tuple[str, ...] | None:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 EXACT = 2**53
-"""All whole numbers up to this number can be stored exactly as floats. Only some larger whole numbers can be
-stored exactly."""
+"""All whole numbers up to this number can be stored exactly as floats. Only some of the larger whole numbers
+can be stored exactly as floats."""
 _DIGITS = 15
 """A float stores at least this number of digits of any number, and at most 17 digits."""
 _WHOLE = r"^[+-]?[0-9]+$"

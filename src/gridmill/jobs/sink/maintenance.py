@@ -37,8 +37,8 @@ from gridmill.jobs.sink.table import (
 
 SMALL_BYTES = 16 * 2**20
 MOST_SMALL = 32
-"""Small files are combined in groups of this number of files. With this number, a row is written again only
-when its file becomes 32 times as large."""
+"""Small files are combined in groups of this number of files. With groups of this size, a row is written
+again only when its file becomes 32 times as large."""
 YOUNG_SECONDS = 24 * 3600.0
 """Unused data files that are younger than this number of seconds are kept, because another attempt may be
 about to commit them."""

@@ -1,7 +1,7 @@
 """Metrics and drift of a load. A query that runs beside the writer and a small sample of the rows measure
 them.
 
-Drift shows how much the distribution of the values in a column changed since the previous load. It is
+Drift shows how much the distribution of the values in a column changed since the previous load. Drift is
 measured by the population stability index (PSI). PSI is the sum of (p - q) ln(p / q) over bins, where p and
 q are the fractions of the rows in a bin in both loads (N. Siddiqi, Credit Risk Scorecards, 2006, ch. 8; it
 is Jeffreys' divergence). Usually a PSI below 0.1 is called stable, and a PSI above 0.25 is called shifted.
@@ -255,8 +255,8 @@ def check_metrics(context: JobContext, schema: pa.Schema, own: Mapping[str, str]
 
 BINS = 10
 VALUES = 20
-"""The number of bins of a text column. Each of the most frequent values has a bin. All other values are
-counted in a common bin."""
+"""The number of bins of a text column. Each of the most frequent values has a bin. All values that are not
+among the most frequent values are counted in a common bin."""
 _KEY_SHARE = 0.5
 """The limit for keys: if the number of distinct texts or whole numbers in a column divided by the number of
 rows is larger, the column counts as a key. A key has new values in every load."""

@@ -2,9 +2,9 @@
 them.
 
 The attempt that commits the load plans which files to load as if the job had no parts. The attempt uses the
-data files of a part only if the part read the same content, by the same rules, into the same columns.
-Otherwise the attempt reads the source file itself. Therefore the result is correct even if the source
-changes between the part and the attempt.
+data files of a part only if the part read the same content, by the same rules, into the same columns. If any
+of these differs, the attempt reads the source file itself. Therefore the result is correct even if the
+source changes between the part and the attempt.
 """
 
 import json
@@ -57,9 +57,9 @@ class PartFile:
 class PartResult:
     """The output of a part of a sink job.
 
-    It records the `rules` and the columns that the part used, and the versions of the sinks that foreign
-    keys reference. `inferred` means that the part itself inferred the columns. A table that contains only
-    the files of this part would have these columns.
+    The output records the `rules` and the columns that the part used, and the versions of the sinks that
+    foreign keys reference. `inferred` means that the part itself inferred the columns. A table that contains
+    only the files of this part would have these columns.
     """
 
     rules: int

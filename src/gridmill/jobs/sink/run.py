@@ -2,7 +2,8 @@
 
 A part of a sink job runs in another pod. The part writes the rows of some of the files, for the attempt that
 commits the load. The job also checks whether the data files of a version, read as Parquet, contain exactly
-the rows of the version. If they do, commands can read these data files directly.
+the rows of the version. If the data files contain exactly these rows, commands can read the data files
+directly.
 """
 
 import time

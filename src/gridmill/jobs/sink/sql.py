@@ -311,7 +311,8 @@ T = TypeVar("T")
 FIRST_UNREADABLE = "10000-01-01"
 """The first time after the years that Python can represent."""
 BATCH_ROWS = 10_000
-"""The number of rows that the server sends together. These rows are in memory as Python objects."""
+"""The number of rows that the server sends together. Rows that the server has sent are in memory as Python
+objects."""
 _DRIVERS = {"psycopg": "gridmill[postgresql]"}
 
 

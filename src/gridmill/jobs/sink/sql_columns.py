@@ -46,7 +46,7 @@ def batch_of(
     place: str = "",
 ) -> pa.RecordBatch:
     """Return the rows as columns of a batch. If the values of a column fit its declared type, the column has
-    this type. Otherwise the column has the type of its values.
+    this type. If the values of a column do not fit its declared type, the column has the type of its values.
 
     The columns in `texts` become texts as the database writes them. Raises DataError for a value that no
     type can represent.
@@ -117,9 +117,9 @@ def _check_floats(name: str, values: list[Any], place: str) -> None:
 def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
     """Return whether the declared type can be used for these values.
 
-    It cannot be used for numbers in a column of times, because such numbers can count anything. Numbers
-    other than 0 and 1 do not fit a boolean, and decimals do not fit a float. Floats keep their digits as
-    they are.
+    The declared type cannot be used for numbers in a column of times, because such numbers can count
+    anything. Numbers other than 0 and 1 do not fit a boolean, and decimals do not fit a float. Floats keep
+    their digits as they are.
     """
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     if pa.types.is_temporal(declared):
@@ -156,8 +156,8 @@ def _decimals(values: list[Any]) -> pa.Array:
     """Return the values as exact numbers.
 
     Whole numbers become integers. If a whole number is too long for an integer, all of them become texts.
-    Other numbers become decimals with at most 76 digits. If there are longer numbers, NaN or infinity, all
-    numbers become floats.
+    Numbers that are not whole become decimals with at most 76 digits. If there are longer numbers, NaN or
+    infinity, all numbers become floats.
     """
     present_values = [value for value in values if value is not None]
     if not all(isfinite(value) for value in present_values):
@@ -175,8 +175,8 @@ def _decimals(values: list[Any]) -> pa.Array:
 def _floats(values: list[Any]) -> pa.Array:
     """Return the nearest float for each value.
 
-    Raises ValueError for a whole number that a float cannot represent. After this error the caller converts
-    the column to texts.
+    Raises ValueError for a whole number that a float cannot represent. If the function raises ValueError,
+    the caller converts the column to texts.
     """
     for value in values:
         if isinstance(value, int | Decimal) and isfinite(value) and value == int(value) != int(float(value)):

@@ -24,8 +24,8 @@ from gridmill.domain.sql_statement import (
 from gridmill.errors import InputError
 
 _NAMED = re.compile(r"(?<![:\w\\]):(?=\w)")
-"""A pattern for text that SQLAlchemy would read as a parameter, even within quoted texts. Such text is
-escaped, so that only the parameters of Gridmill are parameters."""
+"""A pattern for text that SQLAlchemy would read as a parameter, even within quoted texts. The text that
+SQLAlchemy would read as a parameter is escaped, so that only the parameters of Gridmill are parameters."""
 _MARK = re.compile("\0([0-9]+)\0")
 
 

@@ -94,9 +94,9 @@ def stage(
     """Write the rows to files below `folder`. `types` are the declared types. The columns in `texts` become
     texts.
 
-    If there are no rows, the function writes a single file without rows. In this file, columns without a
-    declared type have the type `rest`, if it is known. Raises DataError for a value that no type can
-    represent, StorageError.
+    If there are no rows, the function writes a single file without rows. In a file without rows, columns
+    without a declared type have the type `rest`, if it is known. Raises DataError for a value that no type
+    can represent, StorageError.
     """
     staged = StagedRows(folder=folder, name=name, key=key)
     with storage_errors(folder):

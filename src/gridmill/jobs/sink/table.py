@@ -1,5 +1,5 @@
 """The Delta table of a sink. The name of a data file is made from the source file whose rows the data file
-contains. Each load makes a single commit.
+contains. Each load of a sink makes a single commit.
 
 The names (`KEY-CONTENT-UNIQUE-00000.parquet`) record which source files were loaded. Therefore the contents
 of the table and the record of loads always agree and change atomically.
@@ -30,9 +30,9 @@ from gridmill.transfer.contents import sync_folder
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}-\d{5}\.parquet")
 _COMPACT = re.compile(r"compact-[0-9a-f]{32}-\d{5}\.parquet")
 SOURCES = b"gridmill.sources"
-"""The key in the metadata of a compacted data file. Under this key, the metadata has for each source file
-its key, content, number of rows and modification time (milliseconds; absent in files of earlier
-versions)."""
+"""The key in the metadata of a compacted data file. Under this metadata key, a compacted data file records
+for each source file its key, content, number of rows and modification time (milliseconds; absent in files of
+earlier versions)."""
 _LOADS = "gridmill.load"
 _RULES = "gridmill.rules"
 _REJECTS = "gridmill.rejects"
@@ -178,8 +178,8 @@ def stem_of(file: SourceFile) -> str:
 class CommitMetadata:
     """The information that a commit contains in addition to rows.
 
-    This information is the number of the declaration, the version of the table of rejected rows, and a
-    record for readers of the history of the table (JSON).
+    In addition to rows, a commit contains the number of the declaration, the version of the table of
+    rejected rows, and a record for readers of the history of the table (JSON).
     """
 
     rules: int
@@ -300,7 +300,7 @@ def add_columns(table: SinkTable, schema: pa.Schema) -> SinkTable:
     """Add the missing columns of `schema` to the table, without values in all rows, and return the changed
     table.
 
-    The columns are added in a separate commit. The record of this commit is the record of the previous
+    The columns are added in a separate commit. The record of the new commit is the record of the previous
     commit, and also shows that data files may lack these columns. If the load fails before its rows are
     committed, the commit with the new columns remains. Raises ConcurrentCommitError, StorageError.
     """
@@ -362,7 +362,7 @@ def record_file(name: str, rows: int, size_bytes: int, modified_ms: int = 0) -> 
 def _is_committed(folder: Path, parts: Sequence[ParquetPart]) -> bool:
     """Return whether the commit succeeded although it raised an error.
 
-    This can happen if a checkpoint after the commit failed, or if a signal arrived.
+    A commit can succeed and raise an error if a checkpoint after the commit failed, or if a signal arrived.
     """
     names = {part.path.name for part in parts}
     return any(entry.path in names for entry in open_sink_table(folder).loaded)

@@ -113,7 +113,7 @@ class LoadContext:
     """The columns that were added to the table later. Source files may lack these columns."""
     expect_types: bool = False
     """Whether CSV is read with the types of its first rows (a value of another type raises
-    UnexpectedTypeError). If this is true, texts in Parquet files also stay dictionary-encoded."""
+    UnexpectedTypeError). If types are expected, texts in Parquet files also stay dictionary-encoded."""
     without_type: tuple[str, ...] = ()
     """The columns of the schema whose type is unknown: they have neither a value nor a declaration."""
     most_rows: int | None = None
@@ -231,7 +231,7 @@ class LoadContext:
 
     def _keep_certain(self, candidates: Mapping[str, FormCandidates], guesses: TypeGuesses) -> None:
         """Store the text forms of the declared columns if the first rows are sufficient to detect them.
-        Otherwise all rows are read later."""
+        If the first rows are not sufficient, all rows are read later."""
         for name, narrowing in candidates.items():
             type_ = guesses.declared[name]
             forms = forms_of(narrowing, type_)
@@ -244,9 +244,9 @@ class LoadContext:
         """Return the result of `schema`, provided that later values are like the first values of each file.
 
         Return None if the first values are not sufficient to find the types. The type of a column is the
-        first type with which all its values can be read. If the first values exclude a type, all values
-        together exclude it too. Therefore, if all other values can be read with the first type that remains,
-        all values together give the same type. Raises DataError.
+        first type with which all its values can be read. If the first values of a column exclude a type, all
+        values of the column together exclude it too. Therefore, if all other values can be read with the
+        first type that remains, all values together give the same type. Raises DataError.
         """
         guesses = self._new_guesses(files)
         if any(file.format != Format.CSV for file in files):
@@ -536,7 +536,7 @@ class LoadContext:
 
     def place_of_misfit(self, files: Sequence[SourceFile], item: pa.Field) -> str:
         """Return the place of the first value that does not have the type of its column, or an empty text
-        if there is no such value. This method reads the rows again."""
+        if there is no such value. To find the place, this method reads the rows again."""
         old = {self.layout.rename(name): name for name in self.spec.rename}
         column = old.get(item.name, item.name)
         for file in files:

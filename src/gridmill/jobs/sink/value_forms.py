@@ -33,7 +33,7 @@ UNITS = (Form.DIGITS, Form.SECONDS, Form.MILLISECONDS, Form.MICROSECONDS, Form.N
 
 Forms = frozenset[Form]
 ANY: Forms = frozenset(Form)
-"""All forms, which are possible if nothing is known about the column."""
+"""All forms of all families, which are possible if nothing is known about a column."""
 
 
 def only(forms: Forms, family: tuple[Form, ...]) -> Form | None:

@@ -34,8 +34,8 @@ STEPS = 8
 """The number of floating-point steps (ulp) of a double by which predictions may always differ, because sums
 are computed in another order."""
 ALIKE = 1e-3
-"""The allowed change of the prediction of a row when the same call contains other rows. It applies to code
-or files of the user.
+"""The allowed change of the prediction of a row when the same call contains other rows. The limit applies to
+code or files of the user.
 
 The unit is the standard deviation of the label, or probability.
 """

@@ -318,8 +318,8 @@ def _environment(spec: TrainingSpec, code: Path) -> str:
 
 
 def own_name(name: str) -> str:
-    """Return the name under which a metric of the user's code is stored. This name differs from all names of
-    the metrics of Gridmill."""
+    """Return the name under which a metric of the user's code is stored. The new name differs from all names
+    of the metrics of Gridmill."""
     return name if name.startswith(OWN) else OWN + name
 
 

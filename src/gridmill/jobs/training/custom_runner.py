@@ -1,4 +1,4 @@
-"""Runs a function of the user in the environment of the user. This program imports only the standard library
+"""Runs a function of the user in the environment of the user. The runner imports only the standard library
 and numpy.
 
 `custom_runner.py fit FILE:FUNCTION` calls the function once with the data of the training. `custom_runner.py

@@ -69,8 +69,8 @@ class SortedFrame:
     `Classes`. `infinite` contains for each feature the number of its infinite values, which are treated as
     missing. `left_out` and `grouped` have the same meaning as in the class `ChosenColumns`. `present` has
     the shape of `target` and contains the value of the label column at the time of the row, or NaN if there
-    is no such value. `weights` are the weights of the rows in training. It is None if all rows have the same
-    weight. The metrics of a model weight all rows equally.
+    is no such value. `weights` are the weights of the rows in training. `weights` is None if all rows have
+    the same weight. The metrics of a model weight all rows equally.
     """
 
     subject: DatasetColumns
@@ -102,7 +102,8 @@ class SortedFrame:
 
     @property
     def present_inputs(self) -> tuple[int | None, ...]:
-        """Return for each label the input that has its present value, if this value is a feature."""
+        """Return for each label the input that contains the present value of its column, if this value is a
+        feature."""
         place = {name: number for number, name in enumerate(self.names)}
         return tuple(place.get(name) if name else None for name in self.subject.label_columns)
 

@@ -25,10 +25,10 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankGroup:
-    """The ranks (processes) that train a model together. Each rank has such an object. Rank 0 makes the
-    decisions and writes the files.
+    """The ranks (processes) that train a model together. Each rank of the gang has an object of this class.
+    Rank 0 makes the decisions and writes the files.
 
-    In a gang of `size` 1 the rank sends nothing. All ranks must call the methods of this class in the same
+    In a gang of `size` 1 the rank sends nothing. All ranks must call the methods of RankGroup in the same
     order.
     """
 
@@ -90,8 +90,8 @@ class RankGroup:
 
 
 class _LossModule(nn.Module):
-    """A PyTorch module for DDP, because DDP wraps the method `forward` of a module. In this class, `forward`
-    computes the loss."""
+    """A PyTorch module for DDP, because DDP wraps the method `forward` of a module. In a loss module,
+    `forward` computes the loss."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()

@@ -86,8 +86,8 @@ def calibration_curve(frame: SortedFrame, answers: Answers) -> list[list[float]]
     """Return the calibration of a model, which shows how often an event with some predicted probability
     occurs.
 
-    The calibration is measured on the test split, or on the validation split if there is no test split. It
-    is empty for regression.
+    The calibration is measured on the test split, or on the validation split if there is no test split. The
+    calibration is empty for regression.
     """
     split = next((name for name in ("test", "validation") if name in answers), None)
     if frame.objective == Objective.REGRESSION or split is None:
@@ -113,7 +113,8 @@ def label_spreads(frame: SortedFrame) -> tuple[float, ...]:
     """Return for each label the number by which its errors are divided before the errors of several labels
     are combined.
 
-    This number is the standard deviation over the training rows, or 1 if all labels have the same unit.
+    The errors of a label are divided by its standard deviation over the training rows, or by 1 if all labels
+    have the same unit.
     """
     if frame.subject.has_one_unit:
         return (1.0,) * len(frame.subject.labels)

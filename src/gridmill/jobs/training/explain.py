@@ -136,8 +136,8 @@ def residuals(frame: SortedFrame, answers: Answers, seed: int) -> dict[str, Any]
     for the first labels. The result is empty for classes.
 
     Residuals are measured on the test split, or on the validation split if there is no test split. The
-    histogram covers the middle 99 % of the rows. Its first and last bin also include the rows outside of
-    this range.
+    histogram covers the middle 99 % of the rows. The first and the last bin of the histogram also include
+    the rows outside of this range.
     """
     split = next((name for name in ("test", "validation") if name in answers), None)
     if frame.objective != Objective.REGRESSION or split is None:

@@ -113,7 +113,8 @@ TOLERANCE = 1e-5
 the label, or in probability."""
 LARGEST, SMALLER = 1e290, 2.0**-100
 """Limits for inputs, because the bins of scikit-learn end at 1e300. For training, larger inputs are
-multiplied by a power of two. This multiplication is exact except for values below 1e-280."""
+multiplied by a power of two. The multiplication by a power of two is exact except for values below
+1e-280."""
 
 
 def fit(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> FittedModel:

@@ -228,8 +228,8 @@ class MlflowRun:
         self._server = MlflowServer(fill_in_environment(url, "training.track", in_url=True))
         self._experiment, self._run = "", ""
         self._steps: Mapping[str, int] = {}
-        """The last step of each metric that a killed attempt has already sent. These steps are needed
-        because the next attempt reports its curve again from the beginning."""
+        """The last step of each metric that a killed attempt has already sent. Steps that were already sent
+        must be known, because the next attempt reports its curve again from the beginning."""
         self._waiting: deque[Metric] = deque(maxlen=MOST_WAITING)
         self._begun, self._next, self._warned = _now(), 0.0, False
 

@@ -1,7 +1,7 @@
 """The naive baseline repeats a known value, or predicts the mean or the fractions of the classes.
 
 Every useful model must be better than this baseline. A model can also learn the change from the present
-value. In this case the model learns only the difference from the naive prediction.
+value. If a model learns the change, it learns only the difference from the naive prediction.
 """
 
 from difflib import get_close_matches
@@ -136,7 +136,7 @@ def _fitted(
 
 
 def naive_graph(presents: tuple[int | None, ...], constant: tuple[float, ...], width: int) -> bytes:
-    """Return the graph over inputs [rows, width]. It returns the repeated inputs, or the constant."""
+    """Return the graph over inputs [rows, width]. The graph returns the repeated inputs, or the constant."""
     graph, base = GraphBuilder(), BaselineInputs(presents=presents, fallback=constant)
     if base.used:
         base_values = base.values_in(graph, graph.finite_inputs())

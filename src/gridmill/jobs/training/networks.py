@@ -62,8 +62,8 @@ class Network(nn.Module):
         return error.mean()
 
     def _losses(self, answer: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of each row of the batch. In this method, class numbers have the shape [batch,
-        1]."""
+        """Return the loss of each row of the batch. In the method `_losses`, class numbers have the shape
+        [batch, 1]."""
         if self.shape.classes:
             return nn.functional.cross_entropy(answer, target[:, 0].long(), reduction="none")
         error: Tensor = (answer - target) ** 2 * self.weights

@@ -35,8 +35,8 @@ distinguish rows at this distance."""
 
 TOLERANCE = 1e-4
 """The allowed difference between the predictions of the file and of PyTorch, in standard deviations of the
-label, or in probability. This difference is multiplied by the distance of the inputs from their mean in
-standard deviations."""
+label, or in probability. The allowed difference is multiplied by the distance of the inputs from their mean
+in standard deviations."""
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 

@@ -104,8 +104,8 @@ class GraphBuilder:
         return self.add("Softmax", scores, axis=1)
 
     def finish(self, output: str, width: int, sequence: int | None = None, outputs: int = 0) -> bytes:
-        """Return the graph as bytes. It takes doubles [rows, width] or [rows, sequence, width], and returns
-        doubles [rows] or [rows, outputs]."""
+        """Return the graph as bytes. The graph takes doubles [rows, width] or [rows, sequence, width], and
+        returns doubles [rows] or [rows, outputs]."""
         shape: list[str | int | None] = ["rows", width] if sequence is None else ["rows", sequence, width]
         self.nodes.append(helper.make_node("Cast", [output], ["output"], to=TensorProto.DOUBLE))
         graph = helper.make_graph(

@@ -1,8 +1,8 @@
 """The training job reads the dataset, trains a model, measures the stored model, and reports the result.
 
 The card of a model records the signature of its predictions, the rows on which it was trained, and the rows
-on which it was measured. Several processes can train a network together. Each of these processes runs this
-module, and only rank 0 reports or writes.
+on which it was measured. Several processes can train a network together. Each process that trains the
+network runs this module, and only rank 0 reports or writes.
 """
 
 import hashlib
@@ -68,8 +68,8 @@ def identify(
     """Return the model card with its signature and the description of its training rows. The hashes of these
     rows are written into the same folder.
 
-    For each split in `measured`, the card also has a text. This text is equal for all models that were
-    measured on the same rows and labels.
+    For each split in `measured`, the card also has a text. The text of a split is equal for all models that
+    were measured on the same rows and labels.
     """
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))

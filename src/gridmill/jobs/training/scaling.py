@@ -18,8 +18,8 @@ SAFE_EXPONENT, MOST_EXPONENT = 100, 1000
 """If the largest value of a column is beyond 2 ** ±100, the column is first multiplied by a power of two,
 which causes no rounding error.
 
-After this multiplication the squares stay in the range of doubles, and the means stay in the range of 32-bit
-floats. ONNX Runtime would treat a smaller mean as 0 and remove its subtraction.
+After the multiplication by a power of two, the squares stay in the range of doubles, and the means stay in
+the range of 32-bit floats. ONNX Runtime would treat a smaller mean as 0 and remove its subtraction.
 """
 
 
@@ -27,7 +27,7 @@ floats. ONNX Runtime would treat a smaller mean as 0 and remove its subtraction.
 class ColumnScale:
     """For each column, the mean and the standard deviation of its values multiplied by `scale`.
 
-    `scale` is a power of two. It is 1 except for values near the limits of doubles.
+    `scale` is a power of two. `scale` is 1 except for values near the limits of doubles.
     """
 
     mean: Floats
@@ -51,8 +51,8 @@ def fit_spread(values: Floats, of_constant: float = 1.0) -> ColumnScale:
     """Return the scale of values [rows, columns], ignoring missing values.
 
     A column without any value gets the mean 0, and a constant column gets the deviation `of_constant`. The
-    function sums the differences of the values from the lowest value of the column. The reason is that sums
-    of the values themselves would lose small differences if the values have a large offset.
+    function sums the differences of the values from the lowest value of the column. Sums of the values
+    themselves would lose small differences if the values have a large offset.
     """
     pieces, columns = pieces_of(values), values.shape[1]
     low, high = np.full(columns, np.nan), np.full(columns, np.nan)
@@ -126,8 +126,8 @@ class Scaler:
         """Return for each row the distance of its farthest input from the mean in standard deviations, at
         least 1, in the shape [rows, 1].
 
-        The inputs have the shape [rows, inputs] or [rows, sequence, inputs]. This distance is needed because
-        rounding errors grow with it.
+        The inputs have the shape [rows, inputs] or [rows, sequence, inputs]. The distance of an input from
+        its mean is needed because rounding errors grow with this distance.
         """
         scaled = np.abs(self.apply(inputs.reshape(-1, self.inputs))).reshape(len(inputs), -1)
         values: Floats = np.maximum(1.0, scaled.max(axis=1, keepdims=True))

@@ -1,5 +1,5 @@
-"""Selects the rows for early stopping if the dataset has no validation split. These are the last training
-rows."""
+"""Selects the rows for early stopping if the dataset has no validation split. The rows for early stopping
+are the last training rows."""
 
 from dataclasses import replace
 
@@ -106,8 +106,8 @@ def last_rows(rows: Integers, moments: LabelTimes) -> tuple[Integers, Integers]:
 
 
 def drawn_rows(rows: Integers, seed: int) -> tuple[Integers, Integers]:
-    """Return the rows for training, and randomly drawn rows for early stopping. This function is used for
-    data without a time."""
+    """Return the rows for training, and randomly drawn rows for early stopping. For data without a time, the
+    rows for early stopping are drawn at random."""
     held = np.random.default_rng(seed).random(len(rows)) < HELD_SHARE
     return rows[~held], rows[held]
 

@@ -62,9 +62,9 @@ def ask(study: optuna.Study, spec: TrainingSpec, search: Search) -> tuple[Trial,
 def sampler_of(seed: int, trials: int) -> optuna.samplers.BaseSampler:
     """Return the sampler for the trial with this number.
 
-    Its random numbers depend on the seed and the number of the trial, not on earlier draws of this process.
-    Therefore an attempt that continues after a killed attempt tries new settings and does not repeat the
-    first settings.
+    The random numbers of the sampler depend on the seed and the number of the trial, not on earlier draws of
+    this process. Therefore an attempt that continues a search after a killed attempt tries new settings and
+    does not repeat the first settings.
     """
     drawn = np.random.SeedSequence((seed, trials)).generate_state(1)
     return optuna.samplers.TPESampler(seed=int(drawn[0]), constant_liar=True)

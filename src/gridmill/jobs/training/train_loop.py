@@ -46,8 +46,9 @@ class Checkpoint:
 def write_checkpoint(folder: Path, checkpoint: Checkpoint, number: int) -> None:
     """Write the newest checkpoint into `folder`, and delete all other checkpoints.
 
-    The function first writes the tensors under a unique name. Then it renames the JSON file that contains
-    this name to its final name. If the process is killed in between, the previous checkpoint is kept.
+    The function first writes the tensors under a unique name. After writing the tensors, the function
+    renames the JSON file that contains this name to its final name. If the process is killed in between, the
+    previous checkpoint is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = f"state-{number}.safetensors"
@@ -257,8 +258,8 @@ class Trainer:
     def _is_due(self, step: int) -> bool:
         """Return whether a checkpoint is to be written now.
 
-        In a gang, rank 0 makes this decision. The other ranks ask rank 0 about once a second. The number of
-        steps between two such questions is computed from the recent speed.
+        In a gang, rank 0 makes this decision. The other ranks ask rank 0 about once a second whether to
+        write a checkpoint. The number of steps between two such questions is computed from the recent speed.
         """
         if self._ranks.size == 1:
             return time.monotonic() >= self._next_checkpoint

@@ -1,8 +1,9 @@
 """Hyperparameter search runs trials in parallel processes. Optuna chooses the settings of the trials, and
 its journal survives a crash.
 
-This process only makes decisions, forks child processes and waits for them. This process imports no library
-that makes a fork unsafe. A child process reads the dataset once and runs one trial after another.
+The process of the search only makes decisions, forks child processes and waits for them. The process of the
+search imports no library that makes a fork unsafe. A child process reads the dataset once and runs one trial
+after another.
 """
 
 import json
