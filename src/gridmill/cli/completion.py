@@ -1,7 +1,7 @@
 """Shell completion of names, which are read from the running control node, or otherwise from the records of
 the home.
 
-Completion runs when a key is pressed. Therefore it stops after a fraction of a second, starts and creates
+Completion runs when a key is pressed. Completion stops after a fraction of a second, starts and creates
 nothing, and shows no error.
 """
 

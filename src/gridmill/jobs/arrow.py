@@ -19,8 +19,8 @@ class _PandasBlocker:
 def keep_pandas_out() -> None:
     """Make pyarrow check for pandas while pandas cannot be imported. pyarrow checks only once.
 
-    Other code in this process can still import pandas afterwards. If pandas is already imported, this
-    function does nothing.
+    Other code in this process can import pandas later. If pandas is already imported, this function does
+    nothing.
     """
     if "pandas" in sys.modules:
         return

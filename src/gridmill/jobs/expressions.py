@@ -32,7 +32,7 @@ _CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowScope:
-    """The rows to compute: those after the time `after`, or all rows if `after` is None.
+    """The selection of the rows to compute: all rows, or only the rows after the time `after` if it is set.
 
     Windows and lags read only the rows from the time `history`, or all rows if `history` is None.
     """

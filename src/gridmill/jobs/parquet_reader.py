@@ -74,8 +74,8 @@ def _drain(waiting: Queue[tuple[tuple[T, ...], BaseException | None]]) -> None:
 
 _AHEAD = 1
 _WIDE = 16
-"""If a table has at least this number of columns, a row group is large. Therefore its columns are read in
-parallel, and no row group is read ahead."""
+"""If a table has at least this number of columns, a row group is large. The columns of a large row group are
+read in parallel, and no row group is read ahead."""
 
 
 class RowGroupDataset(ds.FileSystemDataset):  # type: ignore[misc]

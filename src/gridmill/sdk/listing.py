@@ -20,10 +20,10 @@ class Listing(Sequence[T]):
     """A list of the control node, or its first `limit` items. The list equals any sequence of the same
     items.
 
-    The first page is read immediately, and each further page is read when one of its items is used.
-    Therefore the client must be open until all needed pages are read. `tuple(...)` reads all pages. An item
-    that exists the whole time is in the list exactly once. An item that is created or deleted while the list
-    is read may be in the list.
+    The first page is read immediately, and each further page is read when one of its items is used. The
+    client must be open until all needed pages are read. `tuple(...)` reads all pages. An item that exists
+    the whole time is in the list exactly once. An item that is created or deleted while the list is read may
+    be in the list.
     """
 
     def __init__(self, read: Lists[T], *, limit: int | None = None) -> None:

@@ -77,7 +77,7 @@ def is_name(source: Source) -> bool:
 
 def file_of(known: Pipeline) -> Path:
     """Return the path of the file that declares a known pipeline. Raises NotFoundError with the reason if
-    there is no such file."""
+    the pipeline has no such file."""
     path = known.path
     if path is None:
         raise NotFoundError("the pipeline was not read from a file")

@@ -286,8 +286,8 @@ class RunVerbs(Connected):
         """Yield the stored events of a run or of a single job, in order. With `follow`, continue until the
         run ends.
 
-        `after` is the id of an event. Only events after the event `after` are yielded. Therefore a program
-        that was interrupted can continue after its last event. Raises InputError for an invalid event id.
+        `after` is the id of an event. Only events after the event `after` are yielded. A program that was
+        interrupted can continue after its last event. Raises InputError for an invalid event id.
         """
         view = self.status(run)
         if job is not None:

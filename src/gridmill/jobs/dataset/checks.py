@@ -126,8 +126,8 @@ def seen_until(
     """Return the event coverage for a basis table whose rows have times from `first` to `last`, or None if
     the label is not made from events.
 
-    If a table has no events after some time, either nothing happened or the table is incomplete. Therefore
-    labels after the newest event are unknown, unless `known_until` declares that the events are complete.
+    If a table has no events after some time, either nothing happened or the table is incomplete. Labels
+    after the newest event are unknown, unless `known_until` declares that the events are complete.
     """
     if label is None or label.table is None:
         return None
@@ -205,7 +205,7 @@ def known_span(
     """Return the result of `time_span` from the statistics in the files of the table, with the times as
     numbers in `unit`.
 
-    Return None if the files have no such statistics.
+    Return None if the files of the table have no statistics of the time column.
     """
     if not isinstance(table, ds.FileSystemDataset) or time not in table.schema.names:
         return None

@@ -77,8 +77,8 @@ def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: CompiledQuery) -> tupl
 def _batches(columns: Sequence[str], most: int) -> Iterator[Sequence[str]]:
     """Yield groups of up to `most` different columns that are read together.
 
-    In a file with thousands of columns, finding a column takes longer than reading it. Therefore it would be
-    slow to read each column separately.
+    In a file with thousands of columns, finding a column takes longer than reading it. In a file with
+    thousands of columns, it would be slow to read each column separately.
     """
     batch: dict[str, None] = {}
     for column in columns:

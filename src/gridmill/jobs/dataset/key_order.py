@@ -1,7 +1,7 @@
 """Replaces keys by numbers in the order of the keys, and sorts rows by the number and a time.
 
 DuckDB sorts two numbers much faster than other values. Because only few rows have the same key and the same
-time, these rows are sorted by their values afterwards.
+time, these rows are sorted by their values in a second step.
 """
 
 from collections.abc import Iterable, Iterator

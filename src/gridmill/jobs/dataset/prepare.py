@@ -1,8 +1,8 @@
 """Prepares the query of a dataset from its declaration and its tables, and makes all checks.
 
-The declared `sql` may call functions that DuckDB does not have and Gridmill adds. The libraries of the added
-functions are imported only if `sql` calls these functions. If a column of the result of `sql` has arrays of
-a fixed length (`FLOAT[64]`), it is split into that number of columns.
+The declared `sql` may call functions that DuckDB does not have and Gridmill adds. The library of an added
+function is imported only if `sql` calls this function. If a column of the result of `sql` has arrays of a
+fixed length (`FLOAT[64]`), it is split into that number of columns.
 """
 
 import re

@@ -21,8 +21,8 @@ APART = "in one split by time, in another by chance or entity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitBounds:
-    """The times at which the validation and test splits begin and at which the last split ends (UTC). A time
-    is None if the split has no such limit.
+    """The times at which the validation and test splits begin and at which the last split ends (UTC). A
+    limit of a split is None if the split has no such limit.
 
     A row belongs to no split if its time is within `gap` before the beginning of validation or test. If rows
     are split at random or by entity, the split of a row depends on a hash of the columns `on`, and `shares`
@@ -137,8 +137,8 @@ def _reasons(
 def _outside(bounds: SplitBounds) -> Iterator[str]:
     """Yield the reasons why a row can belong to no split.
 
-    SQL checks these reasons before all other reasons for dropping a row. A row that is dropped for another
-    reason still belongs to a split, and encoders are fitted on its features too.
+    SQL checks the reasons to belong to no split before all other reasons to drop a row. A row that is
+    dropped for another reason still belongs to a split, and encoders are fitted on its features too.
     """
     if bounds.until is not None:
         yield f"WHEN \"{TIME}\" >= {moment(bounds.until)} THEN '{AFTER}'"

@@ -202,7 +202,7 @@ _Done = TypeVar("_Done")
 class EngineState:
     """The data that the computations of all chunks use.
 
-    `chunk_values` is the usual number of values in a chunk. `types` are the SQL types of those columns whose
+    `chunk_values` is the usual number of values in a chunk. `types` are the SQL types of the columns whose
     types Arrow cannot represent.
     """
 

@@ -5,10 +5,11 @@ The results are in the order of the rows that request values. Values of any type
 be compared as numbers: each value becomes its position among the sorted distinct values.
 
 Counts of distinct values in ranges are exact, and are computed for all ranges together. Within a range, a
-value is counted at its first occurrence. The previous occurrence of this value is before the range.
-Therefore the number of distinct values in a range is the number of its rows whose value has its previous
-occurrence before the beginning of the range. A wavelet matrix computes this number: it sorts the rows by the
-bits of the previous position, one bit after another, and updates the bounds of each range for each bit.
+value is counted at its first occurrence. The previous occurrence of this value is before the range. The
+number of distinct values in a range is therefore the number of rows in the range whose value has its
+previous occurrence before the beginning of the range. A wavelet matrix computes this number: it sorts the
+rows by the bits of the previous position, one bit after another, and updates the bounds of each range for
+each bit.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

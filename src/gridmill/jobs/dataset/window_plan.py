@@ -107,8 +107,8 @@ class OtherTable:
 
     The query `sql` returns the columns `on`, `__known` and the requested columns. `order` is SQL that sorts
     rows with the same key that become known at the same time. If `after` is a time, requests read no row
-    that a newer row replaced before `after`. Therefore, of the rows that were known before `after`, only the
-    newest row of each key is needed. If `after` is None, requests can read all rows.
+    that a newer row replaced before `after`. Of the rows that were known before `after`, only the newest row
+    of each key is needed. If `after` is None, requests can read all rows.
     """
 
     title: str
@@ -230,10 +230,10 @@ class SortedRows:
     `rows` is SQL for the rows of the dataset with the needed columns. The query `sql` runs on each chunk. A
     chunk has the columns of `rows` and the planned values, and `types` are the types of all these columns.
     `ties` is SQL that sorts the rows of an entity with the same time. `joins` means that the query joins
-    static tables, so its result is sorted afterwards. Two kinds of columns are not sorted with the rows: the
-    column `time`, and the columns `again` of the entity, which are equal in all rows of an entity. If
-    `again` or `time` is empty, these columns are sorted with the rows. Rows up to the time `after` are read
-    only as history. If `after` is None, there are no such rows.
+    static tables, so that its result must be sorted after the join. Two kinds of columns are not sorted with
+    the rows: the column `time`, and the columns `again` of the entity, which are equal in all rows of an
+    entity. If `again` or `time` is empty, these columns are sorted with the rows. Rows up to the time
+    `after` are read only as history. If `after` is None, no rows are read only as history.
     """
 
     sql: str

@@ -194,7 +194,7 @@ class QueryRows:
         """Return for each row the last row that is known before its time. With `back_seconds`, the last row
         must be known already `back_seconds` earlier.
 
-        The result is NOWHERE if no such row exists, or if it is older than `within_seconds`.
+        The result is NOWHERE if no row is known, or if the last known row is older than `within_seconds`.
         """
         if back_seconds is None:
             at = self._high - 1

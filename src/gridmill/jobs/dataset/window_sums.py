@@ -4,9 +4,9 @@ values of each range were added separately.
 The sum of a range is the difference of two running sums of whole numbers. To get whole numbers, the values
 of each key are multiplied by a power of two. The power of two is chosen so that the sum of the longest range
 fits into 63 bits. Running sums may overflow, but their differences are correct. The error of a sum is at
-most half a unit per value. If a range has tiny values beside a huge value, this error could be visible. For
-ranges with visible errors, and for ranges with NaN or infinity, blocks of values are added instead, as in a
-segment tree.
+most half a unit per value. If a range has tiny values beside a huge value, the error of half a unit could be
+visible. For ranges with visible errors, and for ranges with NaN or infinity, blocks of values are added
+instead, as in a segment tree.
 """
 
 from collections.abc import Callable

@@ -220,8 +220,8 @@ def _compared(
 def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Mask:
     """Return the rows on which no candidate was trained.
 
-    If fewer such rows remain than needed, the candidate with the most training rows among them is left out
-    and noted. Candidates are left out until enough rows remain.
+    If fewer rows remain than the comparison needs, the candidate with the most training rows among them is
+    left out and noted. Candidates are left out until enough rows remain.
     """
     while True:
         staying = [name for name in train if name not in left_out]

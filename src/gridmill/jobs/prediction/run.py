@@ -176,8 +176,8 @@ class LearnedRows:
 
         If the train split is predicted, no row is excluded, because the metrics of the train split are
         metrics on training rows by definition. Validation rows influence early stopping and the best
-        settings. Therefore validation rows are excluded in every split except the validation split. If the
-        model stores only a sample of its training rows, rows that may be training rows are excluded too.
+        settings. Validation rows are excluded in every split except the validation split. If the model
+        stores only a sample of its training rows, rows that may be training rows are excluded too.
         """
         if split == "train":
             return np.zeros(len(self.labelled), bool)

@@ -34,8 +34,8 @@ _UNIT_NAMES = {
 
 
 class AmbiguousTextError(DataError):
-    """The values that were read so far do not show how the texts are to be read. Values that are read later
-    may show how to read the texts."""
+    """The values that were read so far do not show how to read the texts. Values that are read later may
+    show how to read the texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

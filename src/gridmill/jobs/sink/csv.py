@@ -293,8 +293,8 @@ class CsvReader:
             raise
 
     def _explain(self, error: pa.ArrowInvalid, ragged: list[Any]) -> DataError:
-        """Return an error with the exact place in the file. To find this place, the file is read again by
-        slower code."""
+        """Return an error with the exact place in the file. To find the place of an error, the file is read
+        again by slower code."""
         self._check_closed()
         width = len(self.names())
         for line, row in self._records():

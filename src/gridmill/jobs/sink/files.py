@@ -251,8 +251,8 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
     """Return a stream of UTF-8 text. If the file begins with the byte order mark of UTF-16, the result is a
-    stream that converts its text to UTF-8. If the file has no such mark, the stream is returned
-    unchanged."""
+    stream that converts its text to UTF-8. If the file does not begin with the byte order mark of UTF-16,
+    the stream is returned unchanged."""
     mark = stream.read(2)
     if mark in UTF16:
         return cast(BinaryIO, _Utf16Stream(stream, mark, file.name))

@@ -1,8 +1,8 @@
 """Loads files as rows (images, texts, any files). Each file becomes a single row with its bytes, and is
 loaded only once.
 
-The position of the sink records which files are loaded, in 20 packed bytes per file. Therefore a load reads
-only new files, and a single Parquet file contains the rows of many files.
+The position of the sink records which files are loaded, in 20 packed bytes per file. A load reads only new
+files, and a single Parquet file contains the rows of many files.
 """
 
 import base64

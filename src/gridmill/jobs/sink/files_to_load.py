@@ -141,10 +141,10 @@ def find_renamed(files: Sequence[SourceFile], loaded: Sequence[LoadedFile]) -> f
 
     A loaded file was renamed if it does not exist any more, and if a new or changed file has the same
     content and the same modification time. Each new or changed file can match only one loaded file. If
-    another file now has the name of the loaded file, the loaded file was certainly renamed. Therefore such
-    loaded files are matched first. A file with the same content but another modification time is a different
-    file. Objects in object storage and files on HTTP servers are never treated as renamed, because a copy
-    does not keep the modification time.
+    another file now has the name of the loaded file, the loaded file was certainly renamed. Loaded files
+    whose name now belongs to another file are matched first. A file with the same content but another
+    modification time is a different file. Objects in object storage and files on HTTP servers are never
+    treated as renamed, because a copy does not keep the modification time.
     """
     held = {(entry.key, entry.content): entry.modified_ms for entry in loaded if entry.key}
     fresh = Counter(

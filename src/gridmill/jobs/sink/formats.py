@@ -77,7 +77,7 @@ def place_of(reader: Reader, row: int) -> str:
     """Return `FILE:LINE` for a row (from 0). If the format has no lines, the result contains the number of
     the row (from 1) instead of the line.
 
-    To find the line, this function reads the file again.
+    To find the line of a row, this function reads the file again.
     """
     line = next(reader.lines(iter([row])), None)
     return f"{reader.file.name}: row {row + 1}" if line is None else f"{reader.file.name}:{line}"

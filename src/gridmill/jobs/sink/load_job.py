@@ -251,7 +251,7 @@ class LoadState:
         """Return whether the reader may return typed values, because no row can be rejected.
 
         Rejected rows are stored as they were read in the file. If rows can be rejected, the reader must
-        therefore return the values as they are in the file.
+        return the values as they are in the file.
         """
         return not self.spec.constraints and self.spec.on_misfit == OnMisfit.FAIL
 

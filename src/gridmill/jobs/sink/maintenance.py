@@ -1,7 +1,7 @@
 """Maintenance of the table of a sink: combines small data files, and removes rows that are too old.
 
 If a data file contains rows of several source files, the metadata of the data file lists the source files in
-the order of the rows. Therefore the data files themselves record which source files are loaded. If all rows
+the order of the rows. The data files themselves therefore record which source files are loaded. If all rows
 of a source file are too old, the source file keeps an empty data file, so that it is not loaded again. Data
 files of earlier versions are not deleted. The function `check_times` checks the time columns that the
 outages and the retention of a sink use.
@@ -272,7 +272,7 @@ def spare(table: SinkTable, plan: LoadPlan, folder: Path) -> list[ParquetPart]:
 
 def find_inexact(table: SinkTable, plan: LoadPlan, name: str) -> int | None:
     """Return a whole number in the rows of the column that stay in the table, if a float cannot represent
-    the number exactly. Return None if there is no such number."""
+    the number exactly. Return None if there is no such whole number."""
     if table.schema.field(name).type != pa.int64():
         return None
     gone = set(plan.remove)

@@ -1,5 +1,5 @@
-"""Metrics and drift of a load. A query that runs beside the writer and a small sample of the rows measure
-them.
+"""Metrics and drift of a load. The rows of a load are measured by a query that runs at the same time as the
+writer, and by a small sample of the rows.
 
 Drift shows how much the distribution of the values in a column changed since the previous load. Drift is
 measured by the population stability index (PSI). PSI is the sum of (p - q) ln(p / q) over bins, where p and

@@ -27,7 +27,7 @@ _WILD = re.compile(r"[*?\[]")
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _SILENCE = {"timeout": timedelta(days=1), "read_timeout": timedelta(seconds=30)}
 """The timeouts for the time in which no byte is received. The download of a large object may take longer
-than these timeouts."""
+than this timeout."""
 _CHUNK_BYTES = 2**20
 
 

@@ -2,9 +2,9 @@
 them.
 
 The attempt that commits the load plans which files to load as if the job had no parts. The attempt uses the
-data files of a part only if the part read the same content, by the same rules, into the same columns. If any
-of these differs, the attempt reads the source file itself. Therefore the result is correct even if the
-source changes between the part and the attempt.
+data files of a part only if the part read the same content, by the same rules, into the same columns. If the
+content, the rules or the columns differ, the attempt reads the source file itself. The result is correct
+even if the source changes between the part and the attempt.
 """
 
 import json
@@ -151,8 +151,8 @@ class PartFileIndex:
 
         The attempt must detect the columns if a part has not read all of its files, or if parts have read
         the same column in different ways. The type of a column is the first type with which all values of
-        the column can be read. Therefore, if the parts agree on a type, all files together give the same
-        type.
+        the column can be read. If the parts of a job agree on the type of a column, all files together give
+        the same type.
         """
         offered = [self.of.get((file.key, file.content)) for file in files]
         column_texts = {
@@ -166,7 +166,7 @@ class PartFileIndex:
         self, file: SourceFile, columns: TableColumns, folder: Path
     ) -> tuple[PartFile, WrittenFile] | None:
         """Return the rows of the file in these columns, with their data files in `folder`. Return None if no
-        part wrote such rows.
+        part wrote rows of the file in these columns.
 
         Raises StorageError.
         """
@@ -178,7 +178,7 @@ class PartFileIndex:
 
 def open_part_files(context: JobContext, spec: SinkSpec, rules: int) -> PartFileIndex:
     """Open the results of the parts that used the same rules and referenced the same tables. The index is
-    empty if there are no such parts."""
+    empty if no part used the same rules and tables."""
     folders = [context.below_root(uri) for uri in context.order.parts]
     finished_folders = [folder for folder in folders if (folder / TOLD_FILE).exists()]
     results = [(folder, decode((folder / TOLD_FILE).read_bytes(), PartResult)) for folder in finished_folders]

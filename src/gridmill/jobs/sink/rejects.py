@@ -1,10 +1,10 @@
 """Stores the rejected rows of a sink in a second Delta table in the folder of the sink.
 
-Two Delta tables cannot be changed in the same commit. Therefore the rejected rows are committed first. The
-rejected rows are valid only after the commit of the table of the sink, which contains the version of the
-table of rejected rows. If an attempt is killed between the two commits, its rejected rows are not valid, and
-the next change of the table of rejected rows removes them. The function `misfit` builds the error message
-for a value that does not fit its column.
+Two Delta tables cannot be changed in the same commit. The rejected rows of a load are committed before its
+other rows. The rejected rows are valid only after the commit of the table of the sink, which contains the
+version of the table of rejected rows. If an attempt is killed between the two commits, its rejected rows are
+not valid, and the next change of the table of rejected rows removes them. The function `misfit` builds the
+error message for a value that does not fit its column.
 """
 
 import time

@@ -98,7 +98,7 @@ class QueryColumns:
         """Return the condition for rows that no load includes: rows without a cursor value and, if `edge` is
         set, rows with the cursor value `edge` or larger.
 
-        Return None if such rows cannot exist.
+        Return None if no row can be skipped in this way.
         """
         assert self.cursor is not None
         conditions = [] if edge is None else [~self.below(edge)]
@@ -407,8 +407,8 @@ def _reached(
     """Return the position with the largest cursor value that this load includes, up to `edge`. Return None
     if there is no value after the value of the last load.
 
-    The next load begins directly after this value. Therefore a row that arrives late is skipped only if its
-    cursor value is not larger than this value.
+    The next load begins directly after this value. A row that arrives late is skipped only if its cursor
+    value is not larger than the last loaded value.
     """
     value = _greatest(connection, shape, shape.between(low, edge))
     return None if value is None else CursorPosition(value=value, included=True)

@@ -118,8 +118,8 @@ def _is_meant(column: pa.Array, declared: pa.DataType) -> bool:
     """Return whether the declared type can be used for these values.
 
     The declared type cannot be used for numbers in a column of times, because such numbers can count
-    anything. Numbers other than 0 and 1 do not fit a boolean, and decimals do not fit a float. Floats keep
-    their digits as they are.
+    anything. Numbers other than 0 and 1 do not fit a boolean, and decimals do not fit a float. Floats are
+    stored with the digits that they have.
     """
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     if pa.types.is_temporal(declared):

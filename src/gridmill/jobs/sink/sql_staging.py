@@ -156,7 +156,7 @@ def edge_of(newest: Any, source: SqlSource, low: CursorPosition | None, place: s
     """Return the cursor value up to which this load may read. Raises InputError, DataError.
 
     Without a `lag`, the result is the newest cursor value. With a lag, the result is the newest cursor value
-    minus the lag (a lag of 0 means all values below the newest value). Therefore a later load can include
+    minus the lag (a lag of 0 means all values below the newest value). With a lag, a later load can include
     rows that arrive late. The database compares the values, because it may sort texts differently from
     Python.
     """

@@ -203,7 +203,8 @@ class LoadContext:
                 self.zoned.add(name)
 
     def _place_of_text(self, files: Sequence[SourceFile], name: str, text: str) -> str:
-        """Return the place at which a column first has this text. To find it, the files are read again."""
+        """Return the place at which a column first has this text. To find the place, this method reads the
+        files again."""
         for file in files:
             reader, row = open_reader(file, self.spec.source), 0
             for batch in reader.batches(None, lambda count: None):
@@ -245,8 +246,8 @@ class LoadContext:
 
         Return None if the first values are not sufficient to find the types. The type of a column is the
         first type with which all its values can be read. If the first values of a column exclude a type, all
-        values of the column together exclude it too. Therefore, if all other values can be read with the
-        first type that remains, all values together give the same type. Raises DataError.
+        values of the column together exclude it too. If all later values can be read with the first type
+        that remains, all values together give the same type. Raises DataError.
         """
         guesses = self._new_guesses(files)
         if any(file.format != Format.CSV for file in files):

@@ -154,8 +154,8 @@ class WriteContext:
             yield [(piece, spool, sum(batch.num_rows for batch in good))], good
 
     def drop_repeated(self, written: Sequence[WrittenFile], kept: ds.Dataset | None) -> bool:
-        """Remove rows whose key already exists from the new data files. Return whether there were any such
-        rows.
+        """Remove rows whose key already exists from the new data files. Return whether any rows were
+        removed.
 
         Raises InputError if too many rows are removed.
         """

@@ -42,8 +42,8 @@ The unit is the standard deviation of the label, or probability.
 SINGLE = 1e-6
 """The additional tolerance for 32-bit floats, relative to the prediction."""
 MOST_SECONDS = 1.0
-"""The time in seconds that may be spent on further calls of the user's code. The number of rows in these
-calls depends on this time."""
+"""The time in seconds that may be spent on further calls of the user's code. The number of rows that are
+predicted again depends on this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

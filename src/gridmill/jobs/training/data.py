@@ -337,7 +337,7 @@ def _check_rows(rows: Mapping[str, Integers], target: Floats, split: pa.ChunkedA
 
 def whole_windows(frame: SortedFrame, length: int) -> Integers:
     """Return the training rows whose entity has at least `length` rows up to and including this row. Raises
-    DataError if there is no such row."""
+    DataError if no training row has so many rows of its entity."""
     rows = frame.rows["train"]
     whole: Integers = rows[rows - frame.starts[rows] >= length - 1]
     if len(whole) == 0:

@@ -22,7 +22,7 @@ MOST_ROWS, FEWEST_ROWS = 2000, 200
 """The largest and the smallest number of rows on which permutation importance is measured."""
 MOST_NUMBERS = 1_000_000
 """The largest number of input values in the rows that are used to measure permutation importance (8 MB).
-Therefore fewer rows are used for wide datasets and long sequences."""
+Fewer rows are used for datasets with many columns and for long sequences."""
 SHARE_OF_TIME, LEAST_SECONDS, MOST_SECONDS = 0.02, 0.1, 10.0
 """The time limit for measuring permutation importance: a fraction of the time that the training has taken,
 within these limits (in seconds)."""

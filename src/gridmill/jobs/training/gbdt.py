@@ -2,8 +2,8 @@
 split.
 
 The trees are converted to an ONNX tree ensemble that makes the same predictions. The ONNX graph compares
-inputs with thresholds as doubles. ONNX Runtime returns the sum of the leaves of a row as a 32-bit float.
-Therefore the graph adds the base, and the mean and deviation of a label, outside of the trees.
+inputs with thresholds as doubles. ONNX Runtime returns the sum of the leaves of a row as a 32-bit float. The
+graph adds the base, and the mean and deviation of a label, outside of the trees.
 """
 
 from typing import TypeVar

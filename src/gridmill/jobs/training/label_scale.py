@@ -19,8 +19,8 @@ class LabelScale:
     """The scale of labels. A label is base + (mean + deviation * n) / scale, where n is the number that the
     model returns.
 
-    Mean, deviation and base are added as doubles, outside of the 32-bit computation of the model. Therefore
-    a label of 1.7e9 ± 1 does not lose its ± 1. Class labels have no scale.
+    Mean, deviation and base are added as doubles, outside of the 32-bit computation of the model. Because of
+    the additions as doubles, a label of 1.7e9 ± 1 does not lose its ± 1. Class labels have no scale.
     """
 
     base: BaselineInputs = field(default_factory=BaselineInputs)

@@ -145,8 +145,8 @@ def _shape(frame: SortedFrame, scaler: Scaler, units: LabelScale, plan: NetworkP
 def _weights(frame: SortedFrame, units: LabelScale) -> tuple[float, ...]:
     """Return the weights of several labels in the loss.
 
-    The error of a label is divided by the variance of this label. Therefore the network maximises the mean
-    of r2 over the labels, whatever their units and their distances in time are.
+    The error of a label is divided by the variance of this label. With these weights, the network maximises
+    the mean of r2 over the labels, whatever their units and their distances in time are.
     """
     if len(frame.subject.labels) == 1:
         return ()

@@ -2,8 +2,8 @@
 executes code.
 
 This module writes the graphs itself instead of using a converter. The reason is that the graphs need only
-four or five kinds of nodes, use doubles (as scikit-learn does), and include scaling and missing values.
-Therefore a server that uses the model passes raw inputs.
+four or five kinds of nodes, use doubles (as scikit-learn does), and include scaling and missing values. A
+server that uses the model can pass raw inputs to the graph.
 """
 
 from collections.abc import Mapping

@@ -63,8 +63,8 @@ def sampler_of(seed: int, trials: int) -> optuna.samplers.BaseSampler:
     """Return the sampler for the trial with this number.
 
     The random numbers of the sampler depend on the seed and the number of the trial, not on earlier draws of
-    this process. Therefore an attempt that continues a search after a killed attempt tries new settings and
-    does not repeat the first settings.
+    this process. An attempt that continues a search after a killed attempt tries new settings and does not
+    repeat the first settings.
     """
     drawn = np.random.SeedSequence((seed, trials)).generate_state(1)
     return optuna.samplers.TPESampler(seed=int(drawn[0]), constant_liar=True)
