@@ -70,11 +70,11 @@ class TickLoop:
         farm.wake = self._wakeup.set
 
     def start(self) -> None:
-        """Tick each second, and when woken."""
+        """Calls `tick` every second, and whenever the loop is woken."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop to tick; pods continue. Can be repeated."""
+        """Stops the loop. The pods continue to run. The call can be repeated."""
         self._stopped.set()
         self._wakeup.set()
         if self._thread.is_alive():
@@ -92,7 +92,8 @@ class TickLoop:
             self._wakeup.wait(LOOK_SECONDS)
 
     def tick(self) -> None:
-        """One tick. The process can be killed at any point: the next tick continues."""
+        """Executes one tick of the farm. The process can be killed at any point, because the next tick
+        continues the work."""
         self._save_last_contacts()
         self._hang_up_silent()
         tenants = self._farm.records.all(Tenant)
@@ -117,7 +118,8 @@ class TickLoop:
         ]
 
     def _delete_unknown_tenants(self) -> None:
-        """Delete records that a running request has written for a tenant that was removed meanwhile."""
+        """Deletes records that a running request has written for a tenant that was removed in the
+        meantime."""
         records = self._farm.records
         with records.change():
             names = {one.name for one in records.all(Tenant)}
@@ -146,7 +148,8 @@ class TickLoop:
             self._save_uses(now)
 
     def _save_uses(self, now: float) -> None:
-        """Store the disk uses of tenants for `gridmill farm tenants`, which reads the records."""
+        """Stores the disk use of tenants for the command `gridmill farm tenants`, which reads the
+        records."""
         uses = self._farm.disk.uses()
         self._farm.records.put(
             *(
@@ -162,9 +165,9 @@ class TickLoop:
                 quarters.relay.hang_up()
 
     def _bring_up(self) -> None:
-        """Start admitted deployments. The record is written before the pods start: after a crash, the next
-        tick starts what was admitted before. While the disk is short of space nothing starts, and a tenant
-        above its limit is skipped."""
+        """Starts admitted deployments. The record is written before the pods start. After a crash, the next
+        tick therefore starts what was admitted before. While the disk has too little space, nothing starts.
+        A tenant that exceeds its limit is skipped."""
         farm = self._farm
         if farm.disk.recover().is_short and self._evict_caches():
             self._log_short()
@@ -187,8 +190,8 @@ class TickLoop:
         )
 
     def _evict_caches(self) -> bool:
-        """Delete the caches of tenants without running jobs. Returns whether the disk is still short of
-        space."""
+        """Deletes the caches of tenants that have no running jobs. Returns whether the disk still has too
+        little space."""
         farm = self._farm
         busy = {one.tenant for one in self._of(*HAS_ROOM)}
         for tenant in farm.records.all(Tenant):
@@ -204,8 +207,9 @@ class TickLoop:
         self._is_short = True
 
     def _end_above_limit(self, tenant: Tenant) -> None:
-        """End the pods of a tenant that stays above its disk limit. Pods end single jobs that are too large
-        by themselves. This covers files that are written elsewhere or by several jobs together."""
+        """Ends the pods of a tenant that continues to exceed its disk limit. Pods themselves end single jobs
+        that use too much space. This function is for files that are written elsewhere, or by several jobs
+        together."""
         why = self._farm.disk.why_over(tenant.name, OVER_SECONDS)
         if not why:
             return
@@ -234,7 +238,7 @@ class TickLoop:
                 self._tear_down(lodging, "")  # the deployment was ended meanwhile
 
     def _mark_ended(self, tenant: Tenant) -> None:
-        """Free the room of deployments whose pods have ended by themselves."""
+        """Releases the capacity of deployments whose pods have ended by themselves."""
         mine = [one for one in self._of(TenantDeploymentState.UP) if one.tenant == tenant.name]
         if not mine:
             return
@@ -245,7 +249,7 @@ class TickLoop:
                 self._release(lodging)
 
     def _release(self, lodging: TenantDeployment) -> None:
-        """Release the inputs of pods that have ended."""
+        """Releases the inputs of pods that have ended."""
         tenant = self._tenant(lodging)
         if tenant is not None:
             for work in left_by(self._farm.records.all(AttemptRecord), lodging):
@@ -253,8 +257,8 @@ class TickLoop:
             self._farm.sandbox_of(tenant).clear(lodging.pods)
 
     def _end_strays(self, tenant: Tenant) -> None:
-        """End all processes of a tenant without a deployment that has room, whatever the files of its jobs
-        say, and delete its unpacked code and empty folders."""
+        """Ends all processes of a tenant that has no deployment with capacity, whatever the files of its
+        jobs contain, and deletes its unpacked code and empty folders."""
         has_room = any(one.tenant == tenant.name for one in self._of(*HAS_ROOM))
         if not has_room and tenant.name not in self._still:
             if not tenant.revoked:
@@ -297,8 +301,9 @@ class TickLoop:
         farm.records.remove(*obsolete_losses(farm.records.all(LostResults), now))
 
     def _record_loss(self, lodging: TenantDeployment, now: float) -> None:
-        """Delete results that were not downloaded in time, and record the loss if there were results. The
-        record is written before the deletion: after a crash in between, the loss is reported once more."""
+        """Deletes results that were not downloaded in time. If there were results, the loss is recorded. The
+        record of the loss is written before the deletion, so a crash in between can only report the loss
+        twice."""
         records = self._farm.records
         left = left_by(records.all(AttemptRecord), lodging)
         if any(work.uri for work in left):
@@ -327,7 +332,8 @@ class TickLoop:
             self._farm.sandbox_of(tenant).remove(lodging.pods)
 
     def _end_revoked(self, tenant: Tenant) -> None:
-        """End the pods of a revoked tenant and delete its files. Then its name is free again."""
+        """Ends the pods of a revoked tenant and deletes its files. After this, another tenant can use the
+        name."""
         farm = self._farm
         if not tenant.revoked:
             return
@@ -364,7 +370,8 @@ class TickLoop:
 
 
 def _isolated(tenant: str, act: Callable[[], None]) -> None:
-    """Log errors of one tenant and continue with the others; the next tick tries again."""
+    """Logs errors that concern one tenant, so that the other tenants are processed. The next tick tries
+    again."""
     try:
         act()
     except (GridmillError, OSError, RecursionError, SubprocessError) as error:
@@ -372,7 +379,7 @@ def _isolated(tenant: str, act: Callable[[], None]) -> None:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Whether an error was caused by a full disk."""
+    """Returns whether an error was caused by a full disk."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in FULL:
             return True
@@ -381,8 +388,8 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def orders(lodging: TenantDeployment) -> tuple[PodOrder, ...]:
-    """The orders of the pods as the site gets them: the node, the GPUs, and how long a pod runs without
-    contact to the farm. After that time, the tenant assumes that the pod has ended."""
+    """Returns the orders of the pods as the site gets them, with the node, the GPUs, and the time for which
+    a pod runs without contact to the farm. After that time, the tenant assumes that the pod has ended."""
     berths = {berth.pod_id: berth for berth in lodging.placements}
 
     def berthed(given: PodOrder) -> PodOrder:
@@ -398,14 +405,14 @@ def orders(lodging: TenantDeployment) -> tuple[PodOrder, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningFarm:
-    """A farm with its HTTP server and its loop."""
+    """A farm that is running, with its HTTP server and its loop."""
 
     farm: Farm
     server: Server
     tick_loop: TickLoop
 
     def stop(self) -> None:
-        """Disconnect tenants and stop the loop; pods continue. Can be repeated."""
+        """Disconnects the tenants and stops the loop. The pods continue to run. The call can be repeated."""
         for quarters in tuple(self.farm.sandboxes.values()):
             quarters.relay.end()
         self.server.stop()
@@ -422,8 +429,9 @@ def start(
     retain_seconds: float,
     limits: TenantLimits | None = None,
 ) -> RunningFarm:
-    """Start the farm; it serves when this returns. The caller holds the lock of the home. Raises
-    UnavailableError if it cannot listen, StorageError, InputError."""
+    """Starts the farm. When this function returns, the farm serves its tenants. The caller must have locked
+    the home. Raises UnavailableError if the farm cannot listen at the address, StorageError, and
+    InputError."""
     raise_open_files()
     share_memory_areas()
     records = open_records(settings)
@@ -468,7 +476,7 @@ def _why_one_user(settings: Settings, place: Site) -> str:
 
 
 def _take_up(farm: Farm) -> None:
-    """Open the sandboxes of tenants whose pods may be alive, so that these can connect."""
+    """Opens the sandboxes of all tenants, whose pods may be running, so that these pods can connect."""
     last_contacts = {one.tenant: one.time for one in farm.records.all(LastContact)}
     for tenant in (one for one in farm.records.all(Tenant) if not one.revoked):
         farm.last_contacts[tenant.name] = last_contacts.get(tenant.name, farm.now())

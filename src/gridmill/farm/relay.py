@@ -1,4 +1,5 @@
-"""Relays the messages of a tenant's pods between their links on the farm and one session with the tenant."""
+"""Relays messages of a tenant's pods. It connects the links of the pods on the farm with one session of the
+tenant."""
 
 import asyncio
 import secrets
@@ -12,12 +13,13 @@ from gridmill.errors import ConflictError, InputError, NotFoundError
 from gridmill.ports.link import LinkServer, ReceivedMessage
 
 HEARTBEAT_SECONDS = 2.0
-"""A reader of a session that receives nothing for this many heartbeats treats the session as dead."""
+"""A session without messages sends a heartbeat after this many seconds. A reader that receives nothing for
+several such intervals treats the session as dead."""
 _PIECE_BYTES = 2**20
 
 
 class Session:
-    """One connection of the tenant. `wake` can be called from any thread."""
+    """One connection of the tenant to the farm. The method `wake` can be called from any thread."""
 
     def __init__(self) -> None:
         self.name = secrets.token_hex(16)
@@ -28,18 +30,18 @@ class Session:
         self._event: asyncio.Event | None = None
 
     def begin(self) -> None:
-        """Let the lines be read from now on, by a task of the running loop."""
+        """Allows a task of the running event loop to read the lines after this call."""
         self.read = True
         self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
 
     def wake(self) -> None:
-        """Wake the reader: there may be a new message."""
+        """Wakes the reader, because there may be a new message."""
         if self._loop is not None and self._event is not None:
             with suppress(RuntimeError):  # the loop of its server has ended
                 self._loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self) -> None:
-        """Wait until woken, or until a heartbeat is due."""
+        """Waits until the session is woken, or until the next heartbeat must be sent."""
         assert self._event is not None
         with suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), HEARTBEAT_SECONDS)
@@ -47,12 +49,12 @@ class Session:
 
 
 class Relay:
-    """The relay of one tenant. While no session is read, pods stay connected and get no answers: they keep
-    their events in their journals. In a new session, the pods of the previous one connect again and send
-    Hello again."""
+    """The relay of one tenant on the farm. While no session is being read, pods stay connected and get no
+    answers. They store their events in their journals. When a new session starts, the pods of the previous
+    session connect again and send Hello again."""
 
     def __init__(self, links: LinkServer, started: Callable[[str, AttemptOrder], None]) -> None:
-        """`started` is called with an attempt and the id of its pod before the pod gets the attempt."""
+        """`started` is called with an attempt and the id of its pod before the pod receives the attempt."""
         self._links, self._started = links, started
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -62,21 +64,21 @@ class Relay:
         )  # channels of an earlier session: their remaining messages are dropped
 
     def wake(self) -> None:
-        """Wake the reader: a message has arrived."""
+        """Wakes the reader, because a message has arrived."""
         session = self._session
         if session is not None:
             session.wake()
 
     def open(self) -> str:
-        """Open a new session, which ends the previous one."""
+        """Opens a new session, which ends the previous session."""
         self.hang_up()
         with self._lock:
             self._session = Session()
             return self._session.name
 
     def hang_up(self) -> None:
-        """End the session, and close the links of pods, so that they know that they have no control node. Can
-        be repeated."""
+        """Ends the session and closes the links of the pods, so that the pods notice that they have no
+        control node. The call can be repeated."""
         self.end()
         with self._lock:
             for channel in self._passed:
@@ -93,8 +95,8 @@ class Relay:
             session.wake()
 
     def begin(self, name: str) -> Session:
-        """The session of this name, to be read by `lines` in this loop. Raises NotFoundError,
-        ConflictError."""
+        """Returns the session with this name. `lines` must read it in the present event loop. Raises
+        NotFoundError, ConflictError."""
         session = self._current(name)
         if session.read:
             raise ConflictError("this session already has a reader", hint="Open another session.")
@@ -102,8 +104,9 @@ class Relay:
         return session
 
     async def lines(self, session: Session, stopping: Callable[[], bool]) -> AsyncIterator[bytes]:
-        """The messages of pods as whole lines, as they arrive. An empty line is a heartbeat after a while
-        without messages. No further messages are taken from the pods until a line was read."""
+        """Yields the messages of pods as complete lines, when they arrive. If there is no message for a
+        while, an empty line is sent as a heartbeat. After each line, the relay takes no further messages
+        from the pods until the line was read."""
         try:
             while not (session.closed or stopping()):
                 pieces = _pieces(self._received_lines())
@@ -137,8 +140,9 @@ class Relay:
                 self._session = None
 
     def forward(self, name: str, sequence: int | None, body: bytes) -> None:
-        """Forward lines to pods. Lines with a sequence number that is not higher than an earlier one were
-        forwarded before and are skipped. Raises InputError, and then nothing is forwarded; NotFoundError."""
+        """Forwards lines to pods. If the sequence number is not higher than in an earlier call, the lines
+        were already forwarded, and are skipped. Raises InputError, after which nothing is forwarded, and
+        NotFoundError."""
         messages = [_to_pod(line) for line in body.splitlines() if line.strip()]
         session = self._current(name)
         with self._lock:
@@ -172,7 +176,7 @@ def _to_pod(line: bytes) -> tuple[int, ToPod | None]:
 
 
 def _pieces(lines: Sequence[bytes]) -> list[bytes]:
-    """Join lines into pieces that are small enough for the reader."""
+    """Joins lines into pieces that are small enough for the reader."""
     pieces, held, size = [], list[bytes](), 0
     for line in lines:
         held.append(line)

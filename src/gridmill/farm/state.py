@@ -1,4 +1,4 @@
-"""The state of the farm: its records, its certificate authority, and the sandboxes of its tenants."""
+"""The state of a farm: its records, its certificate authority, and the sandboxes of its tenants."""
 
 import threading
 import time
@@ -23,12 +23,13 @@ from gridmill.settings import Settings
 from gridmill.version import __version__
 
 FORECAST_SECONDS, CHANGED_TIMES = 5.0, 5.0
-"""How many seconds a forecast is reused. If deployments or nodes have changed, it is reused for this many
-times as long as making it took. All tenants ask each second."""
+"""The first value is the number of seconds for which a forecast is reused. If deployments or nodes have
+changed, the forecast is reused for a shorter time: the second value times the seconds that making the
+forecast took. All tenants ask for the forecast every second."""
 
 
 class KeptForecast:
-    """The latest forecast of the queue. Thread-safe."""
+    """Caches the latest forecast of the farm's queue. The class is thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock, self._clock = threading.Lock(), clock
@@ -42,7 +43,7 @@ class KeptForecast:
         now: float,
         make: Callable[[float], QueueForecast],
     ) -> QueueForecast:
-        """The stored forecast, or a new one."""
+        """Returns the cached forecast, or makes a new forecast."""
         with self._lock:
             if self._made is not None:
                 of, on, at, made = self._made
@@ -61,9 +62,10 @@ class KeptForecast:
 
 @dataclass(slots=True, kw_only=True)
 class Farm:
-    """The state of a farm. Thread-safe. `place` is the site on which pods start. `one_user`: why jobs have no
-    Unix users of their own (empty: they have). `isolation`: what else keeps tenants apart. `last_contacts`:
-    the time of the last request of each tenant (Unix time). `wake` starts the next tick at once."""
+    """The state of a farm. The class is thread-safe. `place` is the site at which pods start. `one_user` is
+    the reason why jobs have no separate Unix users, or empty if they have. `isolation` lists the other means
+    that isolate tenants from each other. `last_contacts` contains the Unix time of the last request of each
+    tenant. `wake` starts the next tick at once."""
 
     settings: Settings
     records: RecordStore
@@ -82,27 +84,27 @@ class Farm:
     forecasts: KeptForecast = field(default_factory=KeptForecast)
 
     def authorise(self, certificate: str, token: str) -> Tenant | None:
-        """The tenant with this certificate and token."""
+        """Returns the tenant with this certificate and token."""
         return authorised(self.records.all(Tenant), certificate, token)
 
     def record_contact(self, tenant: Tenant) -> None:
-        """Note a permitted request of the tenant: this renews its leases."""
+        """Records a permitted request of the tenant, which renews the tenant's leases."""
         self.last_contacts[tenant.name] = self.now()
 
     def sandbox_of(self, tenant: Tenant) -> TenantSandbox:
-        """The sandbox of a tenant, opened at the first call. Raises UnavailableError, StorageError,
-        InputError if the tenant no longer exists."""
+        """Returns the sandbox of a tenant, which is opened at the first call. Raises UnavailableError,
+        StorageError, and InputError if the tenant does not exist any more."""
         with self.opening:
             self.check(tenant)
             return self._opened(tenant)
 
     def left_by(self, tenant: Tenant) -> TenantSandbox:
-        """The sandbox of a revoked tenant. Raises UnavailableError, StorageError, InputError."""
+        """Returns the sandbox of a revoked tenant. Raises UnavailableError, StorageError, InputError."""
         with self.opening:
             return self._opened(tenant)
 
     def check(self, tenant: Tenant) -> None:
-        """Raises InputError if a request that was admitted earlier is no longer permitted."""
+        """Raises InputError if a request that was admitted earlier is not permitted any more."""
         known = self.records.find(Tenant, tenant.name)
         if known is None or known.revoked or known.certificate != tenant.certificate:
             raise unknown_tenant()
@@ -120,7 +122,8 @@ class Farm:
         return quarter
 
     def _limited_settings(self) -> Settings:
-        """The settings for jobs of a tenant: no job can write more than the tenant can."""
+        """Returns the settings for jobs of a tenant. With these settings, no job can write more than its
+        tenant is allowed to write."""
         limits, settings = self.disk.limits, self.settings
         sizes = [size for size in (limits.size_bytes, settings.job_disk_bytes) if size]
         files = [count for count in (limits.files, settings.job_files) if count]
@@ -140,11 +143,12 @@ class Farm:
         )
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes of the farm, from the first opened sandbox; empty while no tenant was here."""
+        """Returns the nodes of the farm, measured by the first opened sandbox. The result is empty if the
+        farm never had a tenant."""
         return next((one.site.nodes() for one in tuple(self.sandboxes.values())), ())
 
     def deployments_of(self, tenant: Tenant) -> Sequence[TenantDeployment]:
-        """The deployments of one tenant."""
+        """Returns the deployments of one tenant."""
         return [
             deployment
             for deployment in self.records.all(TenantDeployment)
@@ -153,16 +157,18 @@ class Farm:
 
     @property
     def one_tenant(self) -> str:
-        """Why this farm serves one tenant only. Empty: it serves several."""
+        """The reason why this farm serves only one tenant. The text is empty if the farm serves several
+        tenants."""
         return self.one_user or why_not_isolated(self.isolation)
 
     @property
     def shares_nodes(self) -> bool:
-        """Whether the farm assigns the GPUs of nodes. On a cluster, its own queue assigns them."""
+        """Returns whether the farm assigns the GPUs of nodes. If the farm is a cluster, the queue of the
+        cluster assigns the GPUs."""
         return self.place.kind == SiteKind.LOCAL
 
     def close(self) -> None:
-        """Close the sandboxes and the records; pods continue."""
+        """Closes the sandboxes and the records. The pods continue to run."""
         self.disk.close()
         for quarters in tuple(self.sandboxes.values()):
             quarters.close()

@@ -1,4 +1,5 @@
-"""The records of the farm (tenants, invitations, deployments) in one SQLite file, which commands read too."""
+"""Stores the records of the farm (tenants, invitations, deployments) in one SQLite file, which commands read
+too."""
 
 import sqlite3
 import sys
@@ -23,8 +24,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostResults:
-    """Results that were not downloaded in time and are deleted. `time`: when they were deleted (Unix
-    time)."""
+    """Results that were not downloaded in time and were deleted. `time` is the Unix time at which the
+    results were deleted."""
 
     deployment: str
     tenant: str
@@ -36,7 +37,7 @@ _TOLD_SECONDS, _TOLD_LOSSES = 30 * 86400.0, 100
 
 
 def obsolete_losses(losses: Sequence[LostResults], now: float) -> tuple[LostResults, ...]:
-    """The losses that were reported for a month, and all except the latest hundred."""
+    """Returns the losses that were reported for a month, and all losses except the latest hundred."""
     latest = sorted(losses, key=lambda one: one.time)[-_TOLD_LOSSES:]
     return tuple(loss for loss in losses if loss not in latest or loss.time + _TOLD_SECONDS <= now)
 
@@ -54,20 +55,20 @@ Noun: TypeAlias = (
 _BUSY_SECONDS = 10.0
 _COLUMNS = "kind, key, body, checksum"
 _FORMAT = 2
-"""The `user_version` of the file. Files from before the first release have none, and other names of
-records."""
+"""The `user_version` of the SQLite file. Files that were made before the first release have no
+`user_version`, and their records have other names."""
 
 
 class RecordStore:
-    """The records of the farm by their keys. Can be called from several threads and processes. Raises
-    StorageError."""
+    """Stores the records of the farm by their keys. This class can be used from several threads and
+    processes. Raises StorageError."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
         self._decoded: dict[type[Any], tuple[Any, ...]] = {}
         self._seen_version = -1
         self.damaged: list[str] = []
-        """The names of damaged records that were found (`Tenant lab`)."""
+        """The names of damaged records that were found, for example `Tenant lab`."""
         try:
             self._db = sqlite3.connect(
                 path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -106,8 +107,8 @@ class RecordStore:
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """A transaction: all changes are stored or none, and no other process writes meanwhile. Transactions
-        cannot be nested."""
+        """Opens a transaction: either all changes in the `with` block are stored, or none. No other process
+        writes during this time. Transactions cannot be nested."""
         with self._lock, _explained():
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -119,8 +120,8 @@ class RecordStore:
             self._db.execute("COMMIT")
 
     def all(self, kind: type[T]) -> tuple[T, ...]:
-        """All records of a type, by key. Returns the same tuple until a record changes. Damaged records are
-        skipped and reported once."""
+        """Returns all records of a type, sorted by key. The same tuple is returned until a record changes.
+        Damaged records are skipped, and each of them is reported once."""
         with self._lock, _explained():
             self._notice_others()
             decoded: tuple[T, ...] | None = self._decoded.get(kind)
@@ -133,21 +134,22 @@ class RecordStore:
             return decoded
 
     def check(self) -> Sequence[str]:
-        """Read all records, and return the damaged ones."""
+        """Reads all records and returns the damaged records."""
         for kind in get_args(Noun):
             self.all(kind)
         return self.damaged
 
     def _notice_others(self) -> None:
-        """Read again what another process has written, for example `gridmill farm invite`."""
+        """Reads records again that another process has written, for example `gridmill farm invite`."""
         [(version,)] = self._db.execute("PRAGMA data_version")
         if version != self._seen_version:
             self._decoded.clear()
             self._seen_version = version
 
     def find(self, kind: type[T], key: str) -> T | None:
-        """The record with this key, or None. Raises StorageError if it is damaged: it must not count as
-        missing, because records hold, for example, the numbers of Unix users."""
+        """Returns the record with this key, or None if there is no such record. Raises StorageError if the
+        record is damaged. A damaged record must not count as missing, because records contain, for example,
+        the ids of Unix users."""
         with self._lock, _explained():
             query = f"SELECT {_COLUMNS} FROM nouns WHERE kind=? AND key=?"
             row = self._db.execute(query, (kind.__name__, key)).fetchone()
@@ -161,7 +163,8 @@ class RecordStore:
         return noun
 
     def _read(self, row: Sequence[Any], kind: type[T]) -> T | None:
-        """The record in a row. None, with a warning the first time, if it does not match its checksum."""
+        """Returns the record in a row of the table. If the record does not match its checksum, the function
+        returns None, and warns about it the first time."""
         _, key, body, checksum = row
         try:
             if _checksum(kind.__name__, key, body) == checksum:
@@ -216,7 +219,7 @@ def _explained() -> Iterator[None]:
 
 
 def key_of(noun: Noun) -> str:
-    """The key of a record among those of its type."""
+    """Returns the key that identifies the record among all records of its type."""
     match noun:
         case Tenant():
             return noun.name

@@ -1,4 +1,5 @@
-"""The sandbox of a tenant on a farm: its own folders and Unix user, a site for its pods, and a relay."""
+"""The sandbox of a tenant on a farm: separate folders, a separate Unix user, a site for its pods, and a
+relay."""
 
 import logging
 import os
@@ -31,13 +32,15 @@ from gridmill.transport.server import PodLinkServer
 _LOG = logging.getLogger(__name__)
 _SHOWN = 20
 _MOST_PODS = 256
-"""Connections to the socket of a tenant at a time. Its jobs can open many, and the farm has one set of
-descriptors for all tenants."""
+"""The largest number of connections to the socket of a tenant at the same time. The limit is needed because
+the jobs of a tenant can open many connections, and the farm has one set of file descriptors for all
+tenants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantSandbox:
-    """The sandbox of one tenant. The farm accesses its files as the Unix user of the tenant."""
+    """The sandbox of one tenant on the farm. The farm accesses the files in the sandbox as the Unix user of
+    the tenant."""
 
     user: int | None
     settings: Settings
@@ -50,12 +53,12 @@ class TenantSandbox:
 
     @property
     def root(self) -> Path:
-        """The storage root of its jobs."""
+        """Returns the storage root of the tenant's jobs."""
         return self.settings.root
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Start pods; see SitePort. The sandbox sets the folders of pods and the address of the relay.
-        Missing folders and a missing socket are made again."""
+        """Starts pods; see SitePort. The sandbox sets the folders of the pods and the address of the relay.
+        If folders or the socket are missing, they are made again."""
         self.folders.make()
         _listen(self.links, self.folders)
         self.folders.make_pods(order.pod_id for order in orders)
@@ -65,12 +68,12 @@ class TenantSandbox:
             self.site.bring_up([replace(order, home=home, link=link) for order, home in homes])
 
     def observe(self, pods: Sequence[str]) -> Mapping[str, PodReport]:
-        """The states of pods; see SitePort."""
+        """Returns the states of pods; see SitePort."""
         with acting_as(self.user):
             return self.site.observe(pods)
 
     def last_words(self, pod: str) -> tuple[PodEvent, ...]:
-        """The last messages of pods; see SitePort."""
+        """Returns the last messages of a pod; see SitePort."""
         with acting_as(self.user):
             return tuple(self.site.undelivered_events(pod))
 
@@ -84,12 +87,14 @@ class TenantSandbox:
             self.clear(pods)
 
     def clear(self, pods: Iterable[str]) -> None:
-        """End remaining processes of pods that have ended, whatever their folders say."""
+        """Ends the remaining processes of pods that have ended, whatever the files in their folders
+        contain."""
         if self.confiner is not None:
             self.confiner.clear(pods)
 
     def clear_all(self) -> None:
-        """End remaining processes of all pods, and remove what the user left outside its folders."""
+        """Ends the remaining processes of all pods, and deletes what the Unix user left outside its
+        folders."""
         if self.confiner is not None:
             self.confiner.clear_all()
         removed = remove_left_by(self.user)
@@ -97,20 +102,21 @@ class TenantSandbox:
             _LOG.info("left_outside_removed user=%s what=%s", self.user, ", ".join(removed[:_SHOWN]))
 
     def remove(self, pods: Sequence[str]) -> None:
-        """Delete the files that ended pods have left."""
+        """Deletes the files that ended pods have left."""
         self.clear(pods)
         for pod in pods:
             remove_tree(self.settings.home / "pods" / pod)
 
     def remove_code(self) -> None:
-        """Delete the code that its jobs unpacked; only while none runs. It is unpacked again from the
-        transferred bundles."""
+        """Deletes the code that the tenant's jobs unpacked. It may be called only while no job of the tenant
+        is running. Later jobs unpack the code again from the transferred bundles."""
         with acting_as(self.user):
             shutil.rmtree(self.settings.home / "cache" / "bundles", ignore_errors=True)
 
     def remove_caches(self) -> int:
-        """Delete unpacked code and environments; only while no job of the tenant runs. They are made again
-        when needed. Returns the bytes that they used."""
+        """Deletes unpacked code and Python environments. It may be called only while no job of the tenant is
+        running. Later jobs make the code and the environments again. Returns the number of bytes that the
+        deleted files used."""
         cache = self.settings.home / "cache"
         with acting_as(self.user):
             size_bytes = measure([cache], entries=100_000).size_bytes
@@ -118,15 +124,16 @@ class TenantSandbox:
         return size_bytes
 
     def empty_home(self) -> None:
-        """Delete the files of jobs in their home folder; only while no job runs. A tenant above its disk
-        limit can run no job that deletes them."""
+        """Deletes the files that jobs wrote to their home folder. It may be called only while no job is
+        running. The farm deletes these files because a tenant above its disk limit cannot run a job that
+        deletes them."""
         if self.user is not None and any(self.folders.person.iterdir()):
             _LOG.warning("home_emptied folder=%s", self.folders.person)
             remove_tree(self.folders.person)
             self.folders.make()
 
     def close(self) -> None:
-        """Close the relay and the site; pods continue."""
+        """Closes the relay and the site. The pods continue to run."""
         self.files.close()
         self.relay.end()
         self.links.close()
@@ -141,9 +148,10 @@ def open_sandbox(
     carry: Callable[[Path, Path], TenantFiles],
     isolation: Isolation,
 ) -> TenantSandbox:
-    """Open the sandbox of the tenant of this name, in HOME/farm/tenants. On a cluster, its root is in the
-    root of the farm, which all nodes see. `carry` opens the transferred files, for its root and a folder for
-    chunks. Raises UnavailableError, StorageError, InputError."""
+    """Opens the sandbox of the tenant with this name, in HOME/farm/tenants. If the farm is a cluster, the
+    storage root of the sandbox is below the storage root of the farm, which all nodes can read. `carry`
+    opens the transferred files. Its arguments are the storage root of the sandbox and a folder for chunks.
+    Raises UnavailableError, StorageError, InputError."""
     folder = farm.home / "farm" / "tenants" / name
     root = folder / "root" if place.kind == SiteKind.LOCAL else farm.root / name
     folders = TenantFolders(folder=folder, root=root, user=user)
@@ -185,8 +193,9 @@ def _confiner(
 
 
 def _listen(links: PodLinkServer, folders: TenantFolders) -> None:
-    """Listen at the socket of the tenant, unless it exists. The folder belongs to the farm, so only the farm
-    can put a file there, except if jobs have no Unix user of their own."""
+    """Listens at the socket of the tenant, unless the sandbox already listens there. The folder of the
+    socket belongs to the farm, so only the farm can put a file there, except if jobs have no separate Unix
+    user."""
     path = folders.home / "links.sock"
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):

@@ -1,4 +1,5 @@
-"""The routes of the farm for transfers: chunks in both directions, and the trees that are made of them."""
+"""The routes of the farm for transfers: chunks in both directions, and the folders that are built from
+chunks."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
@@ -26,7 +27,7 @@ router = APIRouter(prefix="/v1/staging")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uri:
-    """A path below the root of the tenant."""
+    """A path below the storage root of the tenant."""
 
     uri: str
 
@@ -37,13 +38,13 @@ def _files_of(farm: TheFarm, tenant: Asking) -> TenantFiles:
 
 @router.post("/missing", response_model=MissingChunks)
 def missing(farm: TheFarm, tenant: Asking, wanted: ChunkHashes) -> Response:
-    """Which of these chunks are not on the farm."""
+    """Return which of these chunks are not on the farm."""
     return reply(MissingChunks(chunks=_files_of(farm, tenant).store.missing(wanted.chunks)))
 
 
 @router.post("/chunks", status_code=204, response_class=Response)
 async def take(request: Request, farm: TheFarm, tenant: Asking) -> Response:
-    """Store framed chunks. Each is checked before it is stored."""
+    """Store chunks that are sent as frames. Each chunk is checked before it is stored."""
     carried = await run_in_threadpool(_files_of, farm, tenant)
     async for chunks in _batches(request):
         await run_in_threadpool(carried.send, chunks)
@@ -51,7 +52,7 @@ async def take(request: Request, farm: TheFarm, tenant: Asking) -> Response:
 
 
 async def _batches(request: Request) -> AsyncIterator[Sequence[Chunk]]:
-    """Chunks in batches, as they arrive. At most a few batches are in memory."""
+    """Yields chunks in batches, as they arrive. At most a few batches are in memory at the same time."""
     decoder, held, held_bytes = Decoder(), list[Chunk](), 0
     async for piece in request.stream():
         whole = decoder.feed(piece)
@@ -74,25 +75,26 @@ def fetch(farm: TheFarm, tenant: Asking, wanted: ChunkHashes) -> Response:
 
 @router.post("/place", response_model=MissingChunks)
 def place(farm: TheFarm, tenant: Asking, wanted: PlaceTree) -> Response:
-    """Make a tree for an attempt. If chunks are missing, nothing is made and their hashes are returned."""
+    """Build a folder from chunks for an attempt. If chunks are missing, nothing is built and the hashes of
+    these chunks are returned."""
     return reply(MissingChunks(chunks=_files_of(farm, tenant).place(wanted)))
 
 
 @router.post("/scan", response_model=Manifest)
 def look(farm: TheFarm, tenant: Asking, wanted: Uri) -> Response:
-    """The manifest of a tree. Its chunks can then be downloaded."""
+    """Return the manifest of a folder. After this request, the chunks of the folder can be downloaded."""
     return reply(_files_of(farm, tenant).scan(wanted.uri))
 
 
 @router.post("/take", response_model=MissingChunks)
 def take_from_bucket(farm: TheFarm, tenant: Asking, wanted: BucketObjects) -> Response:
-    """Download chunks from a bucket. Returns those that are not in the bucket either."""
+    """Download chunks from a bucket to the farm. Return the objects that are not in the bucket either."""
     return reply(MissingChunks(chunks=_files_of(farm, tenant).take(wanted.parcels)))
 
 
 @router.post("/give", status_code=204, response_class=Response)
 def give_to_bucket(farm: TheFarm, tenant: Asking, wanted: BucketObject) -> Response:
-    """Upload chunks to a bucket, as one object."""
+    """Upload chunks from the farm to a bucket, as one object."""
     _files_of(farm, tenant).give(wanted)
     return done()
 
@@ -104,7 +106,7 @@ def delete_attempt(
     attempt_id: Annotated[str, Path(min_length=1, max_length=200)],
     keep: Annotated[bool, Query()] = False,
 ) -> Response:
-    """Delete the files that were transferred for the attempt, and its results. With `keep`, the chunks of the
-    results stay."""
+    """Delete the files that were transferred for the attempt, and the results of the attempt. With `keep`,
+    the chunks of the results stay on the farm."""
     _files_of(farm, tenant).delete_attempt(attempt_id, keep=keep)
     return done()

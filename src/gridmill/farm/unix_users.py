@@ -1,7 +1,7 @@
-"""The Unix users of tenants: unique user ids that are never reused, and the end of their processes.
+"""The Unix users of tenants: it assigns user ids that are never reused, and ends the processes of users.
 
-The farm works for a tenant as the Unix user of that tenant: it cannot read or write what the jobs of the
-tenant cannot read or write.
+The farm works for a tenant as the Unix user of that tenant. Therefore it can read and write only what the
+jobs of the tenant can read and write.
 """
 
 import ctypes
@@ -22,14 +22,15 @@ from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.tenant import Tenant
 
 FIRST_USER = 1_879_100_000
-"""The first user id of tenants, in a range that nothing else assigns (UIDS-GIDS of systemd)."""
+"""The first user id of tenants. It is in a range that no other program assigns (see UIDS-GIDS of
+systemd)."""
 _FARMS, _USERS = 200_000, 1000
-"""Each farm of a machine starts its range of user ids at a random place, because it can end every process of
-its users."""
+"""Each farm of a machine starts its range of user ids at a random place, because a farm can end every
+process of its users, and the ranges must not overlap."""
 _NOBODIES = 50_000
-"""This many user ids before the first are not assigned to tenants either."""
+"""This many user ids before the first user id are not assigned to tenants either."""
 PATIENCE_SECONDS = 30.0
-"""How long killed processes can take to disappear."""
+"""The number of seconds that killed processes may take to disappear."""
 _POLL_SECONDS = 0.01
 _END_ALL = """
 import os, signal, sys
@@ -39,36 +40,37 @@ os.setresgid(nobody, nobody, nobody)
 os.setresuid(nobody, user, nobody)
 os.kill(-1, signal.SIGKILL)
 """
-"""The process can signal processes of that user because of its effective user id. They cannot signal it,
-because that depends on its real and saved ids. It also starts if the user has reached its process limit,
-because the user of the farm starts it."""
+"""The process that runs this program can signal processes of the user because of its effective user id. The
+processes of the user cannot signal this process, because that depends on its real and saved user ids. The
+process also starts if the user has reached its process limit, because the user of the farm starts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCounter:
-    """`next`: the Unix user of the next tenant. It only grows: files and processes that a removed tenant has
-    left never belong to another tenant."""
+    """`next` is the id of the Unix user for the next tenant. The number only grows, so that files and
+    processes that a removed tenant has left never belong to another tenant."""
 
     next: int
 
 
 def first_number() -> UserCounter:
-    """The first user id of a new farm."""
+    """Returns the counter of a new farm, with the first user id."""
     return UserCounter(next=FIRST_USER + secrets.randbelow(_FARMS) * _USERS)
 
 
 def next_number(kept: UserCounter | None, tenants: Sequence[Tenant]) -> UserCounter:
-    """The user of a new tenant. The caller stores the counter together with that tenant."""
+    """Returns the counter after the Unix user of a new tenant was assigned. The caller must store the
+    counter together with the new tenant."""
     given = [tenant.user for tenant in tenants if tenant.user is not None]
     counter = kept or (UserCounter(next=FIRST_USER) if given else first_number())
     return UserCounter(next=max([counter.next, *(user + 1 for user in given)]))
 
 
 def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenant: str = "") -> None:
-    """Raises InputError if a further tenant could not be isolated from the present ones, and ConflictError
-    while a tenant is being removed. `one_user`: why tenants have no Unix users of their own (empty: they
-    have). `one_tenant`: why jobs of one tenant could exhaust the machine for others or end their
-    processes."""
+    """Raises InputError if a further tenant could not be isolated from the present tenants, and
+    ConflictError while a tenant is being removed. `one_user` is the reason why tenants have no separate Unix
+    users, or empty if they have. `one_tenant` is the reason why jobs of one tenant could exhaust the machine
+    for other tenants or end their processes."""
     alone = one_user or one_tenant
     others = [one for one in tenants if one.name != name and (alone or one.user is None)]
     other = min(others, key=lambda one: one.revoked, default=None)
@@ -85,7 +87,8 @@ def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenan
 
 
 def leaving(name: str) -> ConflictError:
-    """The error for a tenant that joins while a revoked tenant of its name is being removed."""
+    """Returns the error for a tenant that joins while a revoked tenant with the same name is being
+    removed."""
     return ConflictError(
         f"the files of the revoked tenant {name} are being deleted",
         hint="Join again in a minute.",
@@ -94,8 +97,8 @@ def leaving(name: str) -> ConflictError:
 
 
 def refuse_together(one_user: str, tenants: Sequence[Tenant], one_tenant: str = "") -> None:
-    """Raises InputError if the present tenants can no longer be isolated from each other because the machine
-    has changed. `one_user` and `one_tenant` as in `refuse_second`."""
+    """Raises InputError if the present tenants cannot be isolated from each other any more because the
+    machine has changed. `one_user` and `one_tenant` have the same meaning as in `refuse_second`."""
     if one_tenant and not one_user and len(tenants) > 1:
         raise InputError(
             f"{len(tenants)} tenants have joined, but their jobs can no longer be isolated: {one_tenant}",
@@ -127,11 +130,11 @@ def _joins_anew(name: str) -> str:
 
 
 def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """End all processes of the user of a tenant, whatever their files claim. Does nothing for the user of
-    this process.
+    """Ends all processes of the user of a tenant, whatever the files of the tenant contain. The function
+    does nothing for the user of this process.
 
-    Raises UnavailableError if processes have not ended in this time: a process that waits for a disk cannot
-    end.
+    Raises UnavailableError if processes have not ended in this time. For example, a process that waits for a
+    disk cannot end.
     """
     if user is None:
         return
@@ -150,7 +153,8 @@ def end_processes(user: int | None, patience_seconds: float = PATIENCE_SECONDS) 
 
 
 def _end(pid: int, user: int) -> None:
-    """End one process, also a stopped one, but not another process that has got its id meanwhile."""
+    """Ends one process, even if it is stopped. If another process has got the same id in the meantime, it is
+    not ended."""
     try:
         held = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -167,8 +171,8 @@ def _end(pid: int, user: int) -> None:
 
 
 def _end_all(user: int) -> None:
-    """Signal all processes at once, so that processes that fork faster than they can be listed cannot
-    escape."""
+    """Signals all processes of the user at the same time. Otherwise, processes that fork faster than they
+    can be listed could escape."""
     nobody = FIRST_USER - 1 - secrets.randbelow(_NOBODIES)
     words = [sys.executable, "-I", "-S", "-c", _END_ALL, str(user), str(nobody)]
     try:
@@ -178,7 +182,8 @@ def _end_all(user: int) -> None:
 
 
 def living(user: int) -> list[int]:
-    """The ids of processes whose real user is this one; their effective user can be another."""
+    """Returns the ids of processes whose real user is this user. Their effective user can be another
+    user."""
     return [pid for pid in _processes() if _runs_as(pid, user)]
 
 
@@ -203,10 +208,11 @@ _thread = threading.local()
 
 @contextmanager
 def acting_as(user: int | None) -> Iterator[None]:
-    """Open and make files in this thread as this user (setfsuid(2)). None: as the user of this process.
+    """Opens and makes files in this thread as the given user (setfsuid(2)). None means the user of this
+    process.
 
-    The farm then follows links of a job only to places where the job itself can go. Not for coroutines.
-    Raises UnavailableError if it is not possible.
+    With this user, the farm follows links of a job only to places that the job itself can reach. It must not
+    be used in coroutines. Raises UnavailableError if the user cannot be changed.
     """
     if user is None:
         yield
@@ -234,8 +240,8 @@ def _libc() -> ctypes.CDLL:
 
 
 def why_one_user(folder: Path) -> str:
-    """Why jobs cannot have Unix users of their own on this machine, with homes below `folder`. Empty: they
-    can."""
+    """Returns the reason why jobs cannot have separate Unix users on this machine, with their homes below
+    `folder`. The text is empty if they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "Gridmill does not run as root"
     existing = (path for path in (folder, *folder.parents) if path.exists())

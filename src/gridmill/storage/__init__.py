@@ -1,1 +1,1 @@
-"""Storage roots, manifests and code bundles."""
+"""Storage roots, manifests of versions, and code bundles."""

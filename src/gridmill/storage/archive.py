@@ -1,7 +1,8 @@
-"""Archives of projects: one zip file with a manifest of the hash and the size of every member.
+"""Archives of projects. An archive is one zip file, and its manifest lists the hash and the size of every
+file in it.
 
-No file of an archive is visible before the whole archive was verified, and no file is written outside the
-folder into which the archive is unpacked. That folder is locked while it is in use.
+No file of an archive is visible before the complete archive was verified, and no file is written outside the
+folder into which the archive is unpacked. The folder is locked while the archive is being unpacked.
 """
 
 import fcntl
@@ -30,12 +31,13 @@ from gridmill.storage.manifests import homes as manifest_homes
 from gridmill.transfer.durable import sync
 
 STAGING = ".import-"
-"""Prefix of the names of unpacking folders, directly below the storage root."""
+"""The prefix of the names of folders for unpacking, which are directly below the storage root."""
 
 
 @contextmanager
 def staging(root: Path) -> Iterator[Path]:
-    """A temporary folder below the root, removed afterwards. Raises OSError."""
+    """Makes a temporary folder below the root, which is deleted at the end of the `with` block. Raises
+    OSError."""
     folder = root / f"{STAGING}{uuid4().hex}"
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY)
@@ -51,7 +53,7 @@ def staging(root: Path) -> Iterator[Path]:
 
 
 def is_left(folder: Path) -> bool:
-    """Whether nobody uses the folder, because the process that made it was killed."""
+    """Returns whether no process uses the folder, because the process that made it was killed."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,14 +68,15 @@ _MANIFEST = "manifest.json"
 _FILES, _BUNDLES = FILES, "bundles"
 _CHUNK_BYTES = MIB
 _MANIFEST_BYTES = 256 * MIB
-"""Largest manifest, because it is read into memory as a whole. 100,000 files take about 20 MiB."""
+"""The largest size of a manifest, which is read into memory completely. The manifest of 100,000 files takes
+about 20 MiB."""
 _ENCRYPTED = 0x1  # a bit in the flags of an entry of a zip file
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same project gives the same archive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveEntry:
-    """The hash and the size of a file of the archive."""
+    """The hash and the size of one file in the archive."""
 
     sha256: str
     size_bytes: int
@@ -81,7 +84,7 @@ class ArchiveEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveManifest:
-    """The manifest of an archive: its records and its files."""
+    """The manifest of an archive: the records of the project, and the list of its files."""
 
     project: ArchiveContents
     files: Mapping[str, ArchiveEntry]
@@ -89,7 +92,7 @@ class ArchiveManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedArchive:
-    """A verified archive, unpacked in a folder below the root in which its files will be placed."""
+    """A verified archive, unpacked in a folder below the root under which its files will be placed."""
 
     manifest: ArchiveManifest
     folder: Path
@@ -97,31 +100,32 @@ class UnpackedArchive:
 
     @property
     def project(self) -> ArchiveContents:
-        """The records of the project."""
+        """Returns the records of the project."""
         return self.manifest.project
 
     def check_versions(self) -> None:
-        """Compare the files of the versions with their manifests, and give the manifests the file times of
-        the unpacked files.
+        """Compares the files of the versions with their manifests, and sets the file times in the manifests
+        to those of the unpacked files.
 
-        Raises ConflictError for a version that was changed, UnsafePathError.
+        Raises ConflictError if a version was changed, and UnsafePathError.
         """
         hashes = {name: one.sha256 for name, one in self.manifest.files.items()}
         check_archived(self.project.artifacts, self.folder, hashes)
         renew_manifests(self.project.artifacts, self.folder, hashes)
 
     def check(self, uris: Iterable[str]) -> frozenset[str]:
-        """The folders among these that already exist. Each is read and must have the same files as the
-        archive, which can take minutes. Raises ConflictError."""
+        """Returns which of these folders already exist. Each existing folder is read, and must have the same
+        files as the archive. This can take minutes. Raises ConflictError."""
         existing = [uri for uri in uris if below(self.root, uri).exists()]
         for uri in existing:
             self._check_same(uri, below(self.root, uri))
         return frozenset(existing)
 
     def place(self, uri: str, checked: frozenset[str]) -> None:
-        """Move the folder of a version to its place, unless it is in `checked`. Only renames.
+        """Moves the folder of a version to its final place, unless it is in `checked`. The function only
+        renames folders.
 
-        Raises ConflictError for a folder that was made after the check.
+        Raises ConflictError if the folder was made after the check.
         """
         target, staged = below(self.root, uri), below(self.folder / _FILES, uri)
         if target.exists():
@@ -134,7 +138,7 @@ class UnpackedArchive:
             staged.rename(target)
 
     def place_manifest(self, version: Artifact) -> None:
-        """Move the manifest of a version to its place. Only renames."""
+        """Moves the manifest of a version to its final place. The function only renames files."""
         uri = manifest_uri(version.name, version.number)
         target, staged = below(self.root, uri), below(self.folder, uri)
         if staged.exists():
@@ -143,7 +147,7 @@ class UnpackedArchive:
             staged.replace(target)
 
     def _check_manifest(self, target: Path, version: Artifact) -> None:
-        """Raise ConflictError if another version, whose record was lost, has this manifest."""
+        """Raises ConflictError if the manifest belongs to another version whose record was lost."""
         try:
             there = decode(target.read_bytes(), VersionManifest).version
         except (OSError, InputError):
@@ -166,17 +170,18 @@ class UnpackedArchive:
             )
 
     def bundle(self, digest: str) -> bytes:
-        """The content of a code bundle."""
+        """Returns the content of a code bundle."""
         return (self.folder / _BUNDLES / f"{digest}.tar.gz").read_bytes()
 
 
 def write_archive(
     target: Path, project: ArchiveContents, root: Path, bundles: Path, check: Callable[[], None]
 ) -> int:
-    """Write the project with its files and return the size in bytes. The archive becomes visible when it is
-    complete and `check` has raised no error.
+    """Writes the project with its files to an archive, and returns the size of the archive in bytes. The
+    archive becomes visible when it is complete and `check` has raised no error.
 
-    Raises StorageError, ConflictError for a file that is deleted meanwhile, InputError for links.
+    Raises StorageError, ConflictError if a file is deleted during the call, and InputError if there are
+    links.
     """
     draft = target.with_name(f".{target.name}.{uuid4().hex}.draft")
     try:
@@ -205,7 +210,8 @@ def write_archive(
 
 
 def _check_whole(project: ArchiveContents, root: Path) -> None:
-    """Raise StorageError for a version with missing files: the archive would present it as complete."""
+    """Raises StorageError if a version has missing files, because the archive would present the version as
+    complete."""
     for artifact in project.artifacts:
         if artifact.removed or artifact.kind == ArtifactKind.SINK or not artifact.output.uri:
             continue  # the log of a table, not its folder, defines which files belong to a version
@@ -229,7 +235,8 @@ def _sources(project: ArchiveContents, root: Path, bundles: Path) -> Iterator[tu
 
 
 def _files(folder: Path) -> list[Path]:
-    """All files below the folder, sorted. Raises InputError for a link, FileNotFoundError."""
+    """Returns all files below the folder, sorted. Raises InputError if there is a link, and
+    FileNotFoundError."""
     if not folder.is_dir():
         raise FileNotFoundError(2, "the folder does not exist", str(folder))
     result = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
@@ -266,9 +273,10 @@ def _hash(path: Path) -> str:
 
 @contextmanager
 def unpacked(source: Path, root: Path) -> Iterator[UnpackedArchive]:
-    """The archive, verified and unpacked into a temporary folder below the root, which is removed afterwards.
+    """Verifies the archive and unpacks it into a temporary folder below the root, which is deleted at the
+    end of the `with` block.
 
-    Raises InputError for a damaged archive, UnsafePathError, StorageError.
+    Raises InputError if the archive is damaged, UnsafePathError, and StorageError.
     """
     try:
         _check_file(source)
@@ -288,7 +296,7 @@ def unpacked(source: Path, root: Path) -> Iterator[UnpackedArchive]:
 
 
 def _check_file(source: Path) -> None:
-    """Refuse devices and pipes: reading them may never end."""
+    """Refuses devices and pipes, because reading them may never end."""
     if not stat.S_ISREG(source.stat().st_mode):
         raise InputError("this is not a file", place=str(source))
 

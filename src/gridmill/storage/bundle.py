@@ -1,6 +1,7 @@
-"""Code bundles: a project folder as a content-addressed, deterministic tar.gz.
+"""Code bundles: a project folder is packed as a tar.gz file. The file is named by its content and is the
+same each time.
 
-The files of a project are selected by .gitignore and .gridmillignore, with the rules of Git.
+The files .gitignore and .gridmillignore select the files of a project, with the rules of Git.
 """
 
 import gzip
@@ -41,7 +42,8 @@ ALWAYS = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", ".gridmill", 
 BY_DEFAULT = frozenset(
     {"node_modules", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox", ".ipynb_checkpoints"}
 )
-"""Excluded unless a rule (`!node_modules`) includes them. The same holds for files with secrets (`.env`)."""
+"""Folders that are excluded unless a rule (such as `!node_modules`) includes them. Files with secrets
+(`.env`) are also excluded unless a rule includes them."""
 _NO_SECRETS = (".example", ".sample", ".template", ".dist")
 COMPILED = ".pyc"
 RULE_FILES = (".gitignore", ".gridmillignore")
@@ -49,13 +51,14 @@ RULE_FILES = (".gitignore", ".gridmillignore")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _IgnoreRules:
-    """The ignore rules of one folder, which apply to the files below it."""
+    """The ignore rules of one folder, which apply to the files below the folder."""
 
     folder: Path
     spec: "GitIgnoreSpec"
 
     def ignores(self, path: Path, is_folder: bool) -> bool | None:
-        """Whether the rules exclude (True) or include (False) the path. None if no rule matches."""
+        """Returns True if the rules exclude the path, and False if they include it. Returns None if no rule
+        matches the path."""
         relative = path.relative_to(self.folder).as_posix()
         return self.spec.check_file(relative + "/" * is_folder).include
 
@@ -63,14 +66,14 @@ class _IgnoreRules:
 def project_files(
     folder: Path, leave_out: Sequence[Path] = (), *, secrets: list[Path] | None = None
 ) -> Iterator[Path]:
-    """All files and symbolic links of the project, and all folders that contain none of them. Sorted; links
-    are not followed.
+    """Yields all files and symbolic links of the project, and all folders that contain no files or links.
+    The result is sorted, and links are not followed.
 
-    Rules of a deeper folder take precedence, and .gridmillignore takes precedence over .gitignore in the same
-    folder. An ignored folder is not entered. Rules of parent folders apply, up to the folder that contains
-    `.git`. Virtual environments and `leave_out` are never entered. Sockets, pipes and devices are excluded.
-    `secrets` receives files with secrets (`.env`) that are excluded without a rule. Raises InputError for a
-    folder or a rule file that cannot be read.
+    The rules of a deeper folder take precedence. In the same folder, .gridmillignore takes precedence over
+    .gitignore. An ignored folder is not searched. The rules of parent folders apply too, up to the folder
+    that contains `.git`. Virtual environments and the paths in `leave_out` are never searched. Sockets,
+    pipes and devices are excluded. Files with secrets (`.env`) that are excluded without a rule are added to
+    the list `secrets`. Raises InputError if a folder or a file with rules cannot be read.
     """
     left_out = frozenset(path.absolute() for path in leave_out)
     yield from _walk(folder, _rules_above(folder), left_out, [] if secrets is None else secrets)
@@ -95,7 +98,8 @@ def _walk(
 
 
 NOT_CODE = ("pyvenv.cfg", "control.lock")
-"""Files that identify a virtual environment or the home of a grid. Neither is part of a project."""
+"""The files that identify a virtual environment or the home of a grid. Neither a virtual environment nor a
+home is part of a project."""
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -119,13 +123,14 @@ def _ignored(path: Path, is_folder: bool, rules: Sequence[_IgnoreRules], secrets
 
 
 def holds_secrets(name: str) -> bool:
-    """Whether a file of this name usually holds secrets, by the convention of web tools: `.env`,
-    `.env.production`."""
+    """Returns whether a file with this name usually contains secrets. By the convention of web tools, such
+    names are `.env` and `.env.production`."""
     return name == ".env" or (name.startswith(".env.") and not name.endswith(_NO_SECRETS))
 
 
 def _rules_above(folder: Path) -> tuple[_IgnoreRules, ...]:
-    """The rules of the parent folders, from the top of the Git work tree down. Empty outside a work tree."""
+    """Returns the rules of the parent folders, starting at the top of the Git work tree. The result is empty
+    if the folder is not in a work tree."""
     chain = [folder, *folder.parents]
     top = next((number for number, place in enumerate(chain) if (place / ".git").exists()), 0)
     return tuple(rules for place in reversed(chain[1 : top + 1]) for rules in _rules_of(place))
@@ -137,8 +142,8 @@ def _rules_of(folder: Path) -> tuple[_IgnoreRules, ...]:
 
 
 def _spec(lines: Sequence[str], folder: Path) -> "GitIgnoreSpec":
-    """The compiled rules. The library loads only if there are rules, because most project folders have
-    none."""
+    """Returns the compiled rules. The library is loaded only if there are rules, because most project
+    folders have none."""
     spec: type[GitIgnoreSpec] = import_module("pathspec").GitIgnoreSpec
     try:
         return spec.from_lines(lines)
@@ -158,7 +163,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def unreadable(path: Path, error: OSError) -> InputError:
-    """The error for a file of the project that cannot be read."""
+    """Returns the error for a file of the project that cannot be read."""
     reason = error.strerror or str(error)
     return InputError(
         f"cannot read this file for the code bundle: {reason}",
@@ -174,9 +179,9 @@ _LEAVE_OUT = "Exclude files that jobs do not need with lines in .gridmillignore.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A code bundle. `hash` depends on the content only, `size_bytes` is the unpacked size, `path` is the
-    tar.gz, which is named by the hash. `secrets` are files that were excluded because of their names
-    (`.env`), without a rule."""
+    """A bundle with the code of a project. `hash` depends only on the content of the bundle, `size_bytes` is
+    its unpacked size, and `path` is the path of the tar.gz file, which is named by the hash. `secrets` are
+    files that no rule excludes, but that were excluded because of their names (`.env`)."""
 
     hash: str
     files: int
@@ -187,8 +192,8 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BundleEntry:
-    """A file, an empty folder or a symbolic link (`link` is its target), under its name in the bundle. `kind`
-    is the letter that `storage.unpack.line` uses."""
+    """A file, an empty folder or a symbolic link (whose target is `link`), with its name in the bundle.
+    `kind` is the letter for the type of the file that `storage.unpack.line` uses."""
 
     name: str
     path: Path
@@ -207,13 +212,14 @@ def make_bundle(
     max_files: int = MAX_FILES,
     hashes: Path | None = None,
 ) -> Bundle:
-    """Bundle the project in `folder` as `cache/<hash>.tar.gz`, unless that file exists.
+    """Packs the project in `folder` as `cache/<hash>.tar.gz`, unless that file exists.
 
-    Ignored files and `leave_out` are not included. The hash covers the relative path and the content of each
-    file, whether it is executable and whether only its owner can read it. The list of the files is stored
-    beside the archive (`storage.file_hashes`). `hashes` is a file that caches the hashes of files, so that
-    files that look unchanged are not read again. Raises InputError (unreadable, too large, too many files),
-    UnsafePathError (a link that points outside), StorageError (the cache cannot be written).
+    Ignored files and the paths in `leave_out` are not included. The hash covers for each file its relative
+    path, its content, whether it is executable, and whether only its owner can read it. A list of the files
+    is stored beside the archive (`storage.file_hashes`). `hashes` is a file that caches the hashes of files,
+    so that files whose size and times are unchanged are not read again. Raises InputError if a file cannot
+    be read, is too large, or if there are too many files. Raises UnsafePathError if a link points outside
+    the project, and StorageError if the cache cannot be written.
     """
     folder = folder.resolve()
     secrets: list[Path] = []
@@ -277,7 +283,8 @@ def _check_name(name: str, path: Path) -> None:
 
 
 def _link_inside(folder: Path, path: Path) -> str:
-    """The target of a link, relative to the link. Raises UnsafePathError if it is outside the folder."""
+    """Returns the target of a link, relative to the link. Raises UnsafePathError if the target is outside
+    the folder."""
     try:
         target = path.resolve()
         if target.is_symlink():  # Python 3.13 and later raise no error for a loop
@@ -306,7 +313,7 @@ def _check_size(entries: Sequence[_BundleEntry], max_bytes: int) -> None:
 
 
 def _contents(entries: Sequence[_BundleEntry], hashes: Path | None) -> dict[str, tuple[str, bool]]:
-    """By file name: the hash of the content, and whether the file declares a pipeline."""
+    """Returns for each file name the hash of the content, and whether the file declares a pipeline."""
     cache = HashCache(hashes)
     cache.open(WHOLE)
     result = {entry.name: _content_of(entry, cache) for entry in entries}
@@ -336,7 +343,8 @@ def _digest(contents: Iterable[tuple[_BundleEntry, str]]) -> str:
 
 
 def _write_tar(entries: Sequence[_BundleEntry], path: Path, expected: str) -> None:
-    """Write the archive by rename. Raises ConflictError if files have changed, so that the hash differs."""
+    """Writes the archive under a temporary name and renames it at the end. Raises ConflictError if files
+    have changed in the meantime, so that the hash differs."""
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

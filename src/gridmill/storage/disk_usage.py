@@ -1,4 +1,5 @@
-"""Lists the folders of a home and its storage root with their sizes, for housekeeping."""
+"""Lists the folders of a home and of its storage root with their sizes, so that unneeded folders can be
+deleted."""
 
 import os
 import shutil
@@ -39,7 +40,7 @@ class LocalHomeFolders:
         self._reserve_bytes = reserve_bytes
 
     def items(self) -> tuple[DiskItem, ...]:
-        """The folders with their sizes; see HomeFolders."""
+        """Returns the folders with their sizes; see HomeFolders."""
         return tuple(self._things())
 
     def _things(self) -> Iterator[DiskItem]:
@@ -67,14 +68,14 @@ class LocalHomeFolders:
         return tuple(spaces.values())
 
     def move_to_trash(self, thing: DiskItem) -> None:
-        """Move a folder to the trash; see HomeFolders."""
+        """Moves a folder to the trash; see HomeFolders."""
         path = self._path(thing)
         with suppress(OSError):
             if path.lstat().st_mtime == thing.changed:
                 path.rename(_trash_path(path))
 
     def delete(self, thing: DiskItem) -> None:
-        """Delete a folder; see HomeFolders."""
+        """Deletes a folder; see HomeFolders."""
         path = _trash_path(self._path(thing))
         try:
             if path.is_dir() and not path.is_symlink():
@@ -122,7 +123,8 @@ def _thing(place: DiskArea, name: str, path: Path) -> Iterator[DiskItem]:
 
 
 def _size(path: Path) -> int:
-    """The bytes of all files below a folder, by their lengths. A file that is deleted meanwhile counts 0."""
+    """Returns the sum of the lengths in bytes of all files below a folder. If a file is deleted during the
+    call, its length counts as 0."""
     if path.is_symlink() or not path.is_dir():
         return path.lstat().st_size
     total = 0

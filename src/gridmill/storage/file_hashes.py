@@ -1,7 +1,8 @@
-"""Hashes of source files, cached while the files look the same, and lists of the files of code bundles.
+"""Caches the hashes of source files while their size and times are unchanged, and stores lists of the files
+in code bundles.
 
-A file whose time alone has changed counts as unchanged. The list of a bundle has the hashes of its files and
-is stored beside the bundle, so that two bundles can be compared.
+If only the time of a file has changed and its content is equal, the file counts as unchanged. The list of a
+bundle contains the hashes of its files. It is stored beside the bundle, so that two bundles can be compared.
 """
 
 import hashlib
@@ -23,16 +24,16 @@ from gridmill.storage.unpack import FOLDER, LINK, bundle_members
 from gridmill.transfer.chunk_manifest import HashCache
 
 WHOLE = 0
-"""Used instead of a chunk size: a file has one hash of its whole content."""
+"""The value that is used instead of a chunk size if a file has one hash of its complete content."""
 
 
 SOURCES_KEPT = 64
-"""Number of sources whose file hashes stay in memory."""
+"""The number of sources whose file hashes stay in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileState:
-    """The state of a source file, as `os.stat` gave it when the source was listed."""
+    """The state of a source file, as `os.stat` reported it when the source was listed."""
 
     st_size: int
     st_mtime_ns: int
@@ -41,10 +42,11 @@ class _FileState:
 
 
 class SourceHashes:
-    """The hashes of source files, cached in files below `folder`: one file for each source.
+    """Caches the hashes of source files in files below `folder`, with one cache file for each source.
 
-    A file is read again if its size, one of its times or its inode has changed. A program that changes a file
-    cannot keep all of these, because the kernel sets the change time of the inode. Thread-safe.
+    A source file is read again if its size, one of its times or its inode number has changed. A program that
+    changes a file cannot preserve all these values, because the kernel sets the change time of the inode.
+    The class is thread-safe.
     """
 
     def __init__(self, folder: Path, *, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -54,8 +56,8 @@ class SourceHashes:
         self._caches: dict[str, tuple[threading.Lock, HashCache]] = {}
 
     def hash_all(self, files: Iterable[FileStat], key: str) -> tuple[FileStat, ...]:
-        """The files of the source `key` with their `content`. Raises InputError for a file that cannot be
-        read."""
+        """Returns the files of the source `key` with the hashes of their content in the field `content`.
+        Raises InputError if a file cannot be read."""
         files = tuple(files)
         if not files:
             return ()
@@ -83,7 +85,7 @@ class SourceHashes:
 
 
 def _content(cache: HashCache, file: FileStat) -> str:
-    """The hash of the content, computed as a sink job does it (`jobs.sink.files`)."""
+    """Returns the hash of the content, computed in the same way as in a sink job (`jobs.sink.files`)."""
     look = _FileState(
         st_size=file.size_bytes, st_mtime_ns=file.mtime_ns, st_ctime_ns=file.ctime_ns, st_ino=file.inode
     )
@@ -106,26 +108,29 @@ _JOBS = re.compile(rb"^jobs\s*:", re.MULTILINE)
 
 
 def listing_path(bundle: Path) -> Path:
-    """The path of the file list of a bundle `<hash>.tar.gz`."""
+    """Returns the path of the file list that belongs to a bundle `<hash>.tar.gz`."""
     return bundle.with_name(f"{bundle.name.partition('.')[0]}.json")
 
 
 def is_pipeline_file(name: str, content: bytes) -> bool:
-    """Whether the file declares a pipeline: it is YAML with the fields `pipeline` and `jobs`."""
+    """Returns whether the file declares a pipeline, that is, whether it is YAML with the fields `pipeline`
+    and `jobs`."""
     if not name.endswith(_YAML) or len(content) > _LARGEST_PIPELINE:
         return False
     return bool(_PIPELINE.search(content) and _JOBS.search(content))
 
 
 def code_file(name: str, kind: str, content: str, *, pipeline: bool) -> CodeFile:
-    """An entry of the file list. `content` is the hash (hex) of the content, `kind` the letter of the file in
-    the bundle. Of the permissions only the executable bit counts, because Git stores no others."""
+    """Returns an entry of the file list of a bundle. `content` is the hash (hex) of the file's content, and
+    `kind` is the letter for the type of the file in the bundle. Of the file permissions, only the executable
+    bit is included, because Git stores no other permissions."""
     kept = {LINK: LINK_MARK, FOLDER: FOLDER_MARK, "x": EXECUTABLE_MARK, "q": EXECUTABLE_MARK}.get(kind, "")
     return CodeFile(name=name, digest=f"{content}{kept}", pipeline=pipeline)
 
 
 def write_listing(bundle: Path, files: Iterable[CodeFile]) -> None:
-    """Write the file list; it becomes visible when it is complete. Raises StorageError."""
+    """Writes the file list of a bundle. The list becomes visible when it is complete. Raises
+    StorageError."""
     path = listing_path(bundle)
     draft = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
@@ -141,8 +146,8 @@ def write_listing(bundle: Path, files: Iterable[CodeFile]) -> None:
 
 
 def read_listing(bundle: Path) -> tuple[CodeFile, ...]:
-    """The files of a bundle, by name. Read from the bundle if it has no file list. Raises StorageError if the
-    bundle does not exist, InputError if it is damaged."""
+    """Returns the files of a bundle, sorted by name. If the bundle has no file list, the files are read from
+    the bundle itself. Raises StorageError if the bundle does not exist, and InputError if it is damaged."""
     with suppress(OSError, InputError):
         return codec.decode(listing_path(bundle).read_bytes(), tuple[CodeFile, ...])
     if not bundle.exists():

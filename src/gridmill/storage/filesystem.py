@@ -1,5 +1,5 @@
-"""Finds the type of the file system of a folder, and checks that it gives the guarantees that Gridmill
-needs."""
+"""Finds the type of a folder's file system, and checks that this file system gives the guarantees that
+Gridmill needs."""
 
 import fcntl
 import os
@@ -18,11 +18,11 @@ SHARED = frozenset(
         "fuse.blobfuse2", "fuse.rclone",
     }
 )  # fmt: skip
-"""File systems that other machines may write to at the same time."""
+"""The types of file systems to which other machines may write at the same time."""
 
 ALONE = frozenset({"nolock", "local_lock=all", "local_lock=flock", "nobrl"})
-"""Mount options with which locks are not visible to other machines: such a lock is always granted and
-protects nothing."""
+"""Mount options with which locks are not visible to other machines. With such an option, a lock is always
+granted and does not protect against other machines."""
 
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -30,7 +30,8 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A mounted file system: its mount point, its type (`ext4`, `nfs4`, `fuse.sshfs`) and its options."""
+    """A mounted file system: its mount point, its type (such as `ext4`, `nfs4` or `fuse.sshfs`) and its
+    options."""
 
     point: str
     type: str
@@ -38,15 +39,15 @@ class Mount:
 
     @property
     def shared(self) -> bool:
-        """Whether other machines can write to it."""
+        """Returns whether other machines can write to this file system."""
         return self.type in SHARED
 
 
 def mount_of(path: Path, mountinfo: str) -> Mount | None:
-    """The mount of an absolute path without links, read from the text of /proc/self/mountinfo.
+    """Returns the mount of an absolute path without links, from the text of /proc/self/mountinfo.
 
-    If several file systems are mounted at one point, the last one hides the others. None if the text lists no
-    mount of the path.
+    If several file systems are mounted at the same point, the last one hides the others, and is returned.
+    Returns None if the text lists no mount of the path.
     """
     best: Mount | None = None
     for line in mountinfo.splitlines():
@@ -58,7 +59,7 @@ def mount_of(path: Path, mountinfo: str) -> Mount | None:
 
 
 def _mount(line: str) -> Mount | None:
-    """`36 35 98:0 /root /mount/point options [tags] - type source options`"""
+    """Parses a line of the form `36 35 98:0 /root /mount/point options [tags] - type source options`."""
     before, dash, after = line.partition(" - ")
     fields, kinds = before.split(" "), after.split(" ")
     if not dash or len(fields) < 5 or not kinds[0]:
@@ -69,7 +70,7 @@ def _mount(line: str) -> Mount | None:
 
 
 def find_mount(path: Path) -> Mount | None:
-    """The current mount of a path; None if the system does not list mounts (macOS)."""
+    """Returns the current mount of a path, or None if the system does not list mounts (macOS)."""
     try:
         return mount_of(Path(os.path.realpath(path)), _MOUNTS.read_text())
     except OSError:
@@ -77,8 +78,8 @@ def find_mount(path: Path) -> Mount | None:
 
 
 def check_home(home: Path) -> None:
-    """Raise StorageError for a home on a shared file system: SQLite and the lock of the control node need a
-    local one."""
+    """Raises StorageError if the home is on a shared file system. SQLite and the lock of the control node
+    need a local file system."""
     mount = find_mount(home)
     if mount is not None and mount.shared:
         raise StorageError(
@@ -90,10 +91,11 @@ def check_home(home: Path) -> None:
 
 
 def check_root(root: Path) -> None:
-    """Test the operations that the storage root needs: an exclusive lock, exclusive creation, a rename that
-    replaces. Whether other machines see the lock cannot be tested; the mount options tell it.
+    """Tests the operations that the storage root needs: an exclusive lock, exclusive creation of a file, and
+    a rename that replaces a file. Whether other machines respect the lock cannot be tested, so the mount
+    options are checked instead.
 
-    Raises StorageError that names the operation that does not work.
+    Raises StorageError, which names the operation that does not work.
     """
     mount = find_mount(root)
     if mount is None or not mount.shared:

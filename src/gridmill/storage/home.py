@@ -1,4 +1,4 @@
-"""The home: the folder of a grid, which only its user can read."""
+"""The home: the folder with the records of a grid, which only its user can read."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from gridmill.errors import StorageError
 
 
 def make_home(home: Path) -> None:
-    """Make the home, readable for this user only. Raises StorageError."""
+    """Makes the home, so that only this user can read it. Raises StorageError."""
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         if home.stat().st_uid == os.geteuid():

@@ -1,5 +1,5 @@
 """Reads versions in a separate process, because the libraries that read tables are never loaded in this
-one."""
+process."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ _LONGEST_SECONDS = 300.0
 
 
 def ask(question: ArtifactQuery) -> ArtifactAnswer:
-    """The answer to the question. Raises the error of the answer, and UnavailableError after the time
-    limit."""
+    """Returns the answer to the question. Raises the error that the answer contains, and UnavailableError
+    after the time limit."""
     argv = [sys.executable, "-m", "gridmill.jobs.inspect_versions"]
     try:
         done = subprocess.run(

@@ -1,11 +1,12 @@
-"""The format of log files: frames of text, and blocks of compressed frames with a summary of their contents.
+"""The format of log files: frames that contain text, and blocks of compressed frames with a summary of their
+contents.
 
-A chunk (`RUN.NUMBER.raw`) is a sequence of frames, in the order of their arrival. A segment
-(`RUN.NUMBER.log`) is a sequence of blocks, each made of one chunk. The header of a block summarises its
-contents, so that a reader reads the headers and only the blocks that it needs. If a pod sends a text
-compressed, its frame stores it compressed, and the block is not compressed again. All have checksums: an
-incomplete frame at the end of a file was never acknowledged, and damage elsewhere loses only the frame or the
-block that has it.
+A chunk (`RUN.NUMBER.raw`) is a sequence of frames in the order of their arrival. A segment
+(`RUN.NUMBER.log`) is a sequence of blocks. Each block is made of one chunk. The header of a block summarises
+its contents, so that a reader reads the headers and then only the blocks that it needs. If a pod sends a
+compressed text, its frame stores the compressed text, and the block is not compressed again. Frames and
+blocks have checksums. An incomplete frame at the end of a file was never acknowledged. Damage at another
+place loses only the damaged frame or block.
 """
 
 import json
@@ -22,12 +23,14 @@ from gridmill.domain.job_log import LogRecord
 
 STREAMS = ("out", "err", "pod")
 LEVEL = 1
-"""zlib's quickest: a third more bytes than its default for log lines, at twice the speed."""
+"""The fastest compression level of zlib. For log lines, its result is a third larger than with the default
+level, but it is twice as fast."""
 
 _FRAME = Struct("<4sIIBdQQHHH")
 _FRAME_MAGIC = b"GLf1"
 _PACKED_MAGIC = b"GLf2"
-"""The magic of a frame with a compressed text. The uncompressed size precedes the text."""
+"""The bytes with which a frame with a compressed text starts. In such a frame, the uncompressed size comes
+before the text."""
 _MAGICS = (_FRAME_MAGIC, _PACKED_MAGIC)
 _ANY_MAGIC = b"GLf"
 _TEXT_SIZE = Struct("<I")
@@ -39,8 +42,8 @@ _LONGEST_META = 64 * MIB
 
 
 class Frame(NamedTuple):
-    """The place of a frame's text: `stored` bytes at `position` in its chunk, compressed if `packed`, and
-    `size` bytes at `offset` in the log of the run."""
+    """The position of a frame's text. The text has `stored` bytes at `position` in its chunk, and is
+    compressed if `packed` is true. Uncompressed, it has `size` bytes at `offset` in the log of the run."""
 
     position: int
     size: int
@@ -56,12 +59,13 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after the text."""
+        """Returns the offset after the text."""
         return self.offset + self.size
 
 
 def pack_frame(record: LogRecord, text: bytes, offset: int) -> bytes:
-    """The frame of a text at this offset of the log of its run. A compressed text stays compressed."""
+    """Returns the frame for a text that starts at this offset in the log of its run. A compressed text stays
+    compressed in the frame."""
     magic = _FRAME_MAGIC
     if record.packed:
         magic, text = _PACKED_MAGIC, _TEXT_SIZE.pack(record.packed_size) + record.packed
@@ -75,8 +79,8 @@ def pack_frame(record: LogRecord, text: bytes, offset: int) -> bytes:
 
 
 def frames_of(data: bytes | bytearray, position: int = 0) -> Iterator[tuple[Frame, int]]:
-    """The frames of a chunk from a position on, each with the position after it. Damaged frames are skipped.
-    An incomplete frame ends the sequence."""
+    """Yields the frames of a chunk that start at `position` or later. Each frame is returned with the
+    position after it. Damaged frames are skipped. The iteration ends at an incomplete frame."""
     while position + _FRAME.size <= len(data):
         found = _frame_at(data, position)
         if found is None:
@@ -113,8 +117,8 @@ def _frame_at(data: bytes | bytearray, position: int) -> tuple[Frame, int] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockContents:
-    """The summary in the header of a block: the bytes of text of each job, how many of them were dropped
-    since, and the highest number of each attempt."""
+    """The summary in the header of a block: for each job the bytes of its text, how many of them were
+    dropped later, and the highest number of each attempt."""
 
     kept: Mapping[str, int]
     dropped: Mapping[str, int]
@@ -122,8 +126,8 @@ class BlockContents:
 
 
 class Block(NamedTuple):
-    """A block in its segment: its position, its metadata and its payload. `start` and `end` are offsets in
-    the log of the run."""
+    """A block in its segment, with its position, its metadata and its payload. `start` and `end` are offsets
+    in the log of the run."""
 
     at: int
     meta: bytes
@@ -137,11 +141,11 @@ class Block(NamedTuple):
 
     @property
     def behind(self) -> int:
-        """The position of the next block in the segment."""
+        """Returns the position of the next block in the segment."""
         return self.payload_at + self.payload_size
 
     def contents(self) -> BlockContents:
-        """The summary of its contents."""
+        """Returns the summary of the block's contents."""
         return _read_meta(self.meta)
 
 
@@ -152,7 +156,7 @@ def _read_meta(meta: bytes) -> BlockContents:
 
 
 def contents_of(frames: Sequence[Frame]) -> BlockContents:
-    """The summary of a block with these frames."""
+    """Returns the summary of a block that contains these frames."""
     kept: dict[str, int] = {}
     last: dict[str, int] = {}
     for frame in frames:
@@ -162,7 +166,7 @@ def contents_of(frames: Sequence[Frame]) -> BlockContents:
 
 
 def pack_block(chunk: int, start: int, end: int, contents: BlockContents, frames: bytes) -> bytes:
-    """A block of frames as they are in a chunk (b"": all were dropped)."""
+    """Returns a block with these frames of a chunk. `frames` is b"" if all frames were dropped."""
     told = {"kept": contents.kept, "dropped": contents.dropped, "last": contents.last}
     meta = zlib.compress(json.dumps(told, separators=(",", ":")).encode(), LEVEL)
     level = LEVEL if _has_more_to_gain(contents, frames) else 0
@@ -175,12 +179,13 @@ def pack_block(chunk: int, start: int, end: int, contents: BlockContents, frames
 
 
 def _has_more_to_gain(contents: BlockContents, frames: bytes) -> bool:
-    """Whether less than half of the texts came compressed."""
+    """Returns whether less than half of the texts were already compressed when they arrived."""
     return len(frames) > sum(contents.kept.values()) // 2
 
 
 def blocks_of(descriptor: int, position: int, size: int) -> Iterator[Block]:
-    """The blocks of a segment of this size from a position on. Damaged blocks are skipped."""
+    """Yields the blocks of a segment of this size that start at `position` or later. Damaged blocks are
+    skipped."""
     while position + _BLOCK.size <= size:
         found = _block_at(descriptor, position, size)
         if found is None:
@@ -208,7 +213,7 @@ def _block_at(descriptor: int, position: int, size: int) -> Block | None:
 
 
 def _next_block(descriptor: int, position: int, size: int) -> int:
-    """The position at which the next block may start; `size` if there is none."""
+    """Returns the position at which the next block may start, or `size` if there is no next block."""
     while position < size:
         data = os.pread(descriptor, MIB, position)
         found = data.find(_BLOCK_MAGIC)
@@ -219,7 +224,7 @@ def _next_block(descriptor: int, position: int, size: int) -> int:
 
 
 def read_block(descriptor: int, block: Block) -> bytes | None:
-    """The frames of a block; None if they are damaged."""
+    """Returns the frames of a block, or None if they are damaged."""
     if not block.payload_size:
         return b""
     payload = os.pread(descriptor, block.payload_size, block.payload_at)

@@ -1,8 +1,9 @@
-"""Where the texts of a run's log are stored: the blocks of its segments and its chunks. Files are read again
-only where they grew.
+"""Finds where the texts of a run's log are stored: in the blocks of its segments, and in its chunks. When
+files have grown, only their new bytes are read.
 
-A writer can run at the same time, in this process or another: it seals chunks (appends a block, then deletes
-the chunk) and rewrites segments (by a rename). Each answer is a state that existed at some time.
+A writer can run at the same time in this process or in another process. The writer seals chunks (it appends
+a block and then deletes the chunk), and replaces segments by renaming new files. Each answer shows a state
+of the log that existed at some time.
 """
 
 import os
@@ -20,46 +21,48 @@ from gridmill.storage.log_format import Block, Frame, blocks_of, frames_of, read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
-    """The names of a run's files."""
+    """The names of the log files of a run."""
 
     folder: Path
     run_id: str
 
     def segment(self, number: int) -> Path:
-        """The name of a segment, which has compressed blocks."""
+        """Returns the name of a segment, which contains compressed blocks."""
         return self.folder / f"{self.run_id}.{number}.log"
 
     def chunk(self, number: int) -> Path:
-        """The name of a chunk, which has frames in the order of their arrival."""
+        """Returns the name of a chunk, which contains frames in the order of their arrival."""
         return self.folder / f"{self.run_id}.{number}.raw"
 
 
 def files_of_run(folder: Path, run_id: str) -> RunFiles:
-    """The names of the files of a run. Raises InputError for a text that cannot be the id of a run."""
+    """Returns the names of the log files of a run. Raises InputError if the text cannot be the id of a
+    run."""
     if not run_id or "/" in run_id or "\0" in run_id or run_id.startswith("."):
         raise InputError(f"{run_id!r} is not the id of a run")
     return RunFiles(folder=folder, run_id=run_id)
 
 
 def run_of_file(name: str) -> str:
-    """The run to whose log the file belongs."""
+    """Returns the id of the run to whose log the file belongs."""
     return name.rsplit(".", 2)[0]
 
 
 class PartData(NamedTuple):
-    """The frames of a block or a chunk, and the bytes that contain their texts."""
+    """The frames of a block or of a chunk, and the bytes that contain the texts of the frames."""
 
     frames: Sequence[Frame]
     data: bytes | bytearray
 
     def text(self, frame: Frame) -> bytes:
-        """The text of a frame."""
+        """Returns the text of a frame."""
         stored = bytes(self.data[frame.position : frame.position + frame.stored])
         return unpacked(stored, frame.size) if frame.packed else stored
 
 
 class LogPart(NamedTuple):
-    """A block of a segment (`inode` of its file), or a chunk: then `block` is None."""
+    """A part of a log: a block of a segment (`inode` is the inode of its file), or a chunk if `block` is
+    None."""
 
     start: int
     end: int
@@ -71,7 +74,7 @@ class LogPart(NamedTuple):
 
 @dataclass(slots=True)
 class _Segment:
-    """The blocks of a segment's file up to `size`."""
+    """The blocks in the file of a segment that end before `size`."""
 
     path: Path
     inode: int = 0
@@ -79,7 +82,7 @@ class _Segment:
     blocks: list[Block] = field(default_factory=list)
 
     def refresh(self) -> bool:
-        """Read new blocks. Returns False if the file does not exist."""
+        """Reads the new blocks of the segment. Returns False if the file of the segment does not exist."""
         try:
             state = self.path.stat()
             if (state.st_ino, state.st_size) == (self.inode, self.size):
@@ -101,7 +104,7 @@ class _Segment:
 
 @dataclass(slots=True)
 class _Growing:
-    """The newest chunk, as far as it was read."""
+    """The newest chunk of a log, with the frames that were read so far."""
 
     number: int = -1
     behind: int = 0
@@ -109,7 +112,7 @@ class _Growing:
     frames: list[Frame] = field(default_factory=list)
 
     def refresh(self, path: Path, number: int) -> bool:
-        """Read new frames. Returns False if the file does not exist."""
+        """Reads the new frames of the chunk. Returns False if the file of the chunk does not exist."""
         try:
             with path.open("rb") as file:
                 if number != self.number:
@@ -125,7 +128,7 @@ class _Growing:
 
 
 class RunIndex:
-    """The parts of one run's log."""
+    """An index of all parts of one run's log."""
 
     def __init__(self, files: RunFiles) -> None:
         self.files = files
@@ -138,7 +141,8 @@ class RunIndex:
         self._lock = Lock()
 
     def parts(self) -> list[LogPart]:
-        """All parts in their present state, in order. Parts without text are left out."""
+        """Returns all parts of the log in their present state, in order. Parts that contain no text are left
+        out."""
         with self._lock:
             self._refresh_segments()
             while True:
@@ -148,7 +152,7 @@ class RunIndex:
                     return _with_gaps(self._blocks + chunks)
 
     def _refresh_segments(self) -> bool:
-        """Read new blocks of the segments. Returns whether there were any."""
+        """Reads the new blocks of the segments. Returns whether there were new blocks."""
         before = [(one.inode, one.size) for one in self._segments]
         number = 0
         while True:
@@ -168,8 +172,8 @@ class RunIndex:
         return True
 
     def _chunks(self, number: int) -> list[LogPart] | None:
-        """The chunks from this number on. None if one was sealed meanwhile. Only the newest is read: the
-        others end where the next one starts."""
+        """Returns the chunks with this number or a higher number. Returns None if a chunk was sealed in the
+        meantime. Only the newest chunk is read, because each older chunk ends where the next one starts."""
         result: list[LogPart] = []
         first = number
         while (path := self.files.chunk(number)).exists():
@@ -191,7 +195,8 @@ class RunIndex:
         return [part._replace(end=end) for part, end in zip(result, ends, strict=False)]
 
     def read(self, part: LogPart) -> PartData | None:
-        """The frames of a part. None if the part is damaged or no longer exists."""
+        """Returns the frames of a part of the log. Returns None if the part is damaged or does not exist any
+        more."""
         if part.number < 0:
             return None
         with self._lock:
@@ -210,7 +215,8 @@ class RunIndex:
 
 
 def _with_gaps(parts: list[LogPart]) -> list[LogPart]:
-    """The parts, with a part that cannot be read in each place where damage has hidden all data."""
+    """Returns the parts of the log. Where damage has hidden all data, the result contains a part that cannot
+    be read."""
     end, result = 0, list[LogPart]()
     for part in parts:
         if part.start > end:

@@ -1,7 +1,7 @@
-"""Reads the log of a run: pages of entries from an offset, the offset of its last lines, and lines that
-contain a text.
+"""Reads the log of a run: pages of entries that start at an offset, the offset of the last lines, and lines
+that contain a text.
 
-Parts without text of the requested job are not read.
+Parts of the log that contain no text of the requested job are not read.
 """
 
 from bisect import bisect_right
@@ -17,17 +17,18 @@ from gridmill.storage.log_format import Frame
 from gridmill.storage.log_index import LogPart, PartData, RunIndex
 
 PAGE_BYTES = MIB
-"""Maximum of text in a page, in bytes."""
+"""The largest size of the text in a page, in bytes."""
 ENOUGH_BYTES = 256 * KIB
-"""A page with this much text ends at the end of a part, so that the next page starts with a part."""
+"""If a page has at least this much text, it ends at the end of a part of the log, so that the next page
+starts with a new part."""
 SEARCH_BYTES = 64 * MIB
-"""Bytes of text that one request searches."""
+"""The number of bytes of text that one request searches."""
 _ENTRY_COST = 200
-"""Approximate bytes of an entry besides its text."""
+"""The approximate size of an entry without its text, in bytes."""
 
 
 def read_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
-    """The next entries of the log; empty at its end."""
+    """Returns the next entries of the log, or an empty list at its end."""
     page = _Page(query=query, position=query.after)
     for part, data in _parts_from(index, query.after, query):
         if part.start >= page.until or page.full:
@@ -45,8 +46,8 @@ def read_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
 
 
 def _parts_from(index: RunIndex, after: int, query: LogQuery) -> Iterator[tuple[LogPart, PartData | None]]:
-    """Parts after an offset that may have requested text, with their frames. A part that has moved meanwhile
-    is searched again. A damaged part has no frames."""
+    """Yields the parts after an offset that may contain requested text, with their frames. If a part was
+    moved in the meantime, it is located again. A damaged part has no frames."""
     failed = -1
     while True:
         parts = index.parts()
@@ -73,7 +74,7 @@ def _may_have(part: LogPart, query: LogQuery) -> bool:
 
 
 def _is_of(attempt: str, wanted: str) -> bool:
-    """Whether the attempt is this one or another rank of its gang."""
+    """Returns whether the attempt is the wanted attempt or another rank of its gang."""
     return attempt == wanted or attempt.startswith(f"{wanted}.")
 
 
@@ -84,7 +85,7 @@ def _wants(frame: Frame, query: LogQuery) -> bool:
 
 
 def _kept(part: LogPart, query: LogQuery) -> dict[str, int]:
-    """The bytes of each job in a part that cannot be read."""
+    """Returns the number of bytes of each job in a part that cannot be read."""
     if part.block is None:
         return {"": part.end - part.start}
     kept = part.block.contents().kept
@@ -92,7 +93,7 @@ def _kept(part: LogPart, query: LogQuery) -> dict[str, int]:
 
 
 def _dropped(part: LogPart, query: LogQuery) -> dict[str, int]:
-    """The bytes of each job that were dropped from a part."""
+    """Returns the number of bytes of each job that were dropped from a part."""
     if part.block is None or not part.block.dropped:
         return {}
     dropped = part.block.contents().dropped
@@ -100,7 +101,7 @@ def _dropped(part: LogPart, query: LogQuery) -> dict[str, int]:
 
 
 class _Page:
-    """The entries of a page as they are collected, up to the limits of a page."""
+    """Collects the entries of a page, up to the limits for a page."""
 
     def __init__(self, query: LogQuery, position: int) -> None:
         self.query = query
@@ -110,11 +111,12 @@ class _Page:
 
     @property
     def full(self) -> bool:
-        """Whether the page has reached a limit."""
+        """Returns whether the page has reached a limit."""
         return self.size >= PAGE_BYTES
 
     def add(self, frame: Frame, data: PartData) -> bool:
-        """Add the text of a frame if it is requested. Returns False if the page is full."""
+        """Adds the text of a frame to the page if the text is requested. Returns False if the page is
+        full."""
         if frame.offset >= self.until or self.full:
             return False
         if _wants(frame, self.query):
@@ -141,7 +143,7 @@ class _Page:
             self.size += _ENTRY_COST
 
     def add_gap(self, part: LogPart, sizes: dict[str, int], why: str) -> None:
-        """Add an entry that says how much of a part is missing, after the text that is available."""
+        """Adds an entry after the available text which shows how much of a part is missing, and why."""
         for job, size in sizes.items():
             self.entries.append(
                 LogEntry(id=str(part.end), offset=part.start, job=job, dropped_bytes=size, dropped=why)
@@ -150,7 +152,8 @@ class _Page:
 
 
 def _cut(text: bytes, offset: int, after: int, until: int) -> tuple[bytes, int]:
-    """The text between two offsets, from the start of a character to the end of one."""
+    """Returns the text between two offsets. The result starts at the start of a character and ends at the
+    end of a character."""
     first, last = max(0, after - offset), min(len(text), until - offset)
     while first < len(text) and text[first] & 0xC0 == 0x80:
         first += 1
@@ -173,11 +176,11 @@ def _entry(frame: Frame, text: bytes, offset: int) -> LogEntry:
 
 
 def search_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
-    """The next lines that contain the text. If the searched part has none, an empty entry says where to
-    continue.
+    """Returns the next lines that contain the searched text. If the searched part of the log has no such
+    line, an empty entry shows where the next request must continue.
 
-    A line of more than 128 KiB is stored in several texts. Only those of its texts that contain the search
-    text are returned.
+    A line of more than 128 KiB is stored as several texts. Of a long line, only the stored texts that
+    contain the searched text are returned.
     """
     search, end = _Search(needle=query.search.encode(), query=query), query.after
     for part, data in _parts_from(index, max(-1, query.after - 1), query):
@@ -203,7 +206,7 @@ def search_page(index: RunIndex, query: LogQuery) -> list[LogEntry]:
 
 
 class _Search:
-    """Searches for a text, also where it is split between two stored texts of one line."""
+    """Searches for a text in a log, also if it is split between two stored texts of one line."""
 
     def __init__(self, needle: bytes, query: LogQuery) -> None:
         self.needle = needle
@@ -212,7 +215,7 @@ class _Search:
         self._ends: dict[tuple[str, str], bytes] = {}
 
     def look(self, frame: Frame, data: PartData) -> bool:
-        """Add the lines of a frame that contain the text. Returns False if the page is full."""
+        """Adds the lines of a frame that contain the searched text. Returns False if the page is full."""
         if frame.offset >= self.page.until or self.page.full:
             return False
         if not _wants(frame, self.page.query):
@@ -234,25 +237,27 @@ class _Search:
         return True
 
     def remember(self, frame: Frame, data: PartData) -> None:
-        """Take a text that an earlier page has searched, because the first line may have started in it."""
+        """Reads a text that an earlier page has already searched, because the first line of this page may
+        have started in it."""
         if _wants(frame, self.page.query):
             before = self._ends.get((frame.attempt, frame.stream), b"")
             self._keep_end(frame, before + data.text(frame))
 
     def _keep_end(self, frame: Frame, text: bytes) -> None:
-        """Keep the end of an incomplete line, as much as a match can need."""
+        """Stores the end of an incomplete line, as much of it as a match can need."""
         begin = max(text.rfind(b"\n") + 1, len(text) - len(self.needle) + 1)
         self._ends[(frame.attempt, frame.stream)] = text[begin:]
 
     def place(self, end: int) -> list[LogEntry]:
-        """The place at which the next search continues, if the last entry does not give it."""
+        """Returns an entry with the place at which the next search must continue, unless the last entry
+        already shows it."""
         known = int(self.page.entries[-1].id) if self.page.entries else -1
         return [LogEntry(id=str(end), offset=end)] if known < end else []
 
 
 @dataclass(slots=True)
 class _TailSearch:
-    """Goes back through the texts until the starts of the last `wanted` lines are found."""
+    """Reads the texts of a log backwards until the starts of the last `wanted` lines are found."""
 
     wanted: int
     start: int = 0
@@ -263,7 +268,8 @@ class _TailSearch:
     _seen: set[tuple[str, str]] = field(default_factory=set)
 
     def back(self, frame: Frame, text: bytes) -> bool:
-        """Take the text before those taken so far. Returns False when all starts are found."""
+        """Processes the text that comes before the texts processed so far. Returns False when the starts of
+        all wanted lines are found."""
         key = (frame.attempt, frame.stream)
         end = len(text)
         if self.newest < 0:
@@ -293,7 +299,7 @@ class _TailSearch:
         return bool(self._open) or self.found < self.wanted
 
     def _begin(self, key: tuple[str, str], frame: Frame, end: int) -> None:
-        """Search for the start of a line that ends here."""
+        """Starts the search for the start of a line that ends at this position."""
         self.found += 1
         self._open.add(key)
         self.start = frame.offset + end
@@ -302,8 +308,8 @@ class _TailSearch:
 def tail_offset(
     index: RunIndex, query: LogQuery, lines: int, most_bytes: int | None
 ) -> tuple[int, dict[str, int]]:
-    """The offset after which at least the last `lines` lines follow, and how much was dropped of each job
-    before it."""
+    """Returns an offset that is followed by at least the last `lines` lines, and how many bytes of each job
+    were dropped before this offset."""
     while True:
         parts = index.parts()
         search = _TailSearch(wanted=lines, start=parts[-1].end if parts else 0, most_bytes=most_bytes)
@@ -318,7 +324,7 @@ def tail_offset(
 
 
 def _go_back(index: RunIndex, parts: Sequence[LogPart], query: LogQuery, search: _TailSearch) -> bool:
-    """Go back as far as needed. Returns False if a part has moved meanwhile."""
+    """Reads the log backwards as far as needed. Returns False if a part was moved in the meantime."""
     for part in reversed(parts):
         if not _may_have(part, query):
             continue

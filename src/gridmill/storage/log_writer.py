@@ -1,9 +1,10 @@
-"""Writes the log of one run: appends texts to a chunk, seals chunks as blocks of segments, and drops text
-above the limits.
+"""Writes the log of one run: it appends texts to a chunk, seals chunks as blocks of segments, and drops
+texts that exceed the limits.
 
-A text is acknowledged when it is in the file of the chunk. Sealing appends a block to the newest segment,
-then deletes the chunk. A crash between the two leaves a chunk with the number of a block; it is deleted when
-the log is opened for writing. A rewritten segment replaces the old one by a rename.
+A text is acknowledged when it is in the file of the chunk. To seal a chunk, the writer appends a block to
+the newest segment and then deletes the chunk. A crash between these two steps leaves a chunk with the number
+of an existing block. This chunk is deleted when the log is next opened for writing. A rewritten segment
+replaces the old segment by a rename.
 """
 
 import os
@@ -29,12 +30,12 @@ from gridmill.storage.log_index import RunFiles
 
 _NEW = ".new"
 _WORTH_SEALING = 16 * 1024
-"""A smaller chunk is not compressed when its run has ended."""
+"""A chunk with fewer bytes than this is not compressed when its run has ended."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Frames that are written together."""
+    """Frames that are written to the chunk together."""
 
     end: int
     size: int = 0
@@ -42,7 +43,7 @@ class _Batch:
     last: dict[str, int] = field(default_factory=dict)
 
     def add(self, record: LogRecord, known: int) -> None:
-        """Add a text. `known` is the highest number of its attempt so far."""
+        """Adds a text. `known` is the highest number of a text from the same attempt so far."""
         text = b"" if record.packed else record.text.encode("utf-8", "replace")
         self.last[record.attempt_id] = max(known, record.number)
         if size := record.packed_size or len(text):
@@ -53,11 +54,11 @@ class _Batch:
 
 
 class RunWriter:
-    """The writer of one run. `append` is called by one thread at a time. The same holds for `seal` and
-    `drop`, but another thread than that of `append` can call them."""
+    """Writes the log of one run. `append` must be called by only one thread at a time. `seal` and `drop`
+    must also be called by one thread at a time, which may differ from the thread that calls `append`."""
 
     def __init__(self, files: RunFiles, *, chunk_bytes: int, segment_blocks: int) -> None:
-        """Open the log in the state in which the last writer left it. Raises OSError."""
+        """Opens the log in the state in which the last writer left it. Raises OSError."""
         self.files = files
         self._chunk_bytes, self._segment_blocks = chunk_bytes, segment_blocks
         self._last: dict[str, int] = {}
@@ -65,7 +66,7 @@ class RunWriter:
         self._segment, self._blocks_in_segment = 0, 0
         self._emptied: set[int] = set()  # segments that have no text left and do not grow
         self.kept: dict[str, int] = {}
-        """The bytes of text of each job in blocks."""
+        """The number of bytes of each job's text that are in blocks."""
         self.end = 0
         self._chunk, self._size = 0, 0
         self._chunk_start = 0  # the offset of its first text
@@ -80,7 +81,7 @@ class RunWriter:
 
     @property
     def waiting(self) -> int:
-        """The number of chunks that are full and not yet sealed."""
+        """The number of chunks that are full and not sealed yet."""
         return self._chunk - self._sealed - 1
 
     def _open_segments(self) -> None:
@@ -98,7 +99,8 @@ class RunWriter:
             self.files.chunk(last).unlink(missing_ok=True)
 
     def _segment_blocks_of(self, number: int, *, cut: bool) -> list[Block]:
-        """The blocks of a segment. An incomplete block at its end is cut off."""
+        """Returns the blocks of a segment. With `cut`, an incomplete block at the end of the segment is cut
+        off."""
         descriptor = os.open(self.files.segment(number), os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
@@ -133,8 +135,8 @@ class RunWriter:
         self._chunk = max(number - 1, self._sealed + 1)
 
     def append(self, records: Sequence[LogRecord]) -> int:
-        """Store texts that are not yet stored, in one write. Returns the bytes written. Raises
-        StorageError."""
+        """Stores those of the texts that are not stored yet, in one write. Returns the number of bytes
+        written. Raises StorageError."""
         written, batch = 0, _Batch(end=self.end)
         for record in records:
             known = batch.last.get(record.attempt_id) or self._last.get(record.attempt_id, 0)
@@ -147,8 +149,9 @@ class RunWriter:
         return written + self._append(batch)
 
     def _is_full(self, size: int, end: int) -> bool:
-        """Whether a chunk of that size whose last text ends there is full: a reader that wants one text reads
-        all of its block, so compressed texts count with their own size."""
+        """Returns whether a chunk of this size, whose last text ends at `end`, is full. A reader that needs
+        one text must read the complete block of this text, so compressed texts count with their uncompressed
+        size."""
         return max(size, end - self._chunk_start) >= self._chunk_bytes
 
     def _append(self, batch: "_Batch") -> int:
@@ -181,20 +184,20 @@ class RunWriter:
             raise StorageError(f"a log cannot be written: {error.strerror}", place=str(path)) from error
 
     def close(self) -> None:
-        """Close the file; the next `append` opens it again."""
+        """Closes the file of the newest chunk. The next call of `append` opens it again."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def finish(self) -> None:
-        """Let the newest chunk be sealed too, if it is large enough."""
+        """Allows the newest chunk to be sealed too, if it is large enough."""
         self.close()
         if self._size >= _WORTH_SEALING:
             self._begin_chunk()
 
     def seal(self) -> int:
-        """Make a block of the oldest waiting chunk. Returns by how many bytes the log grew. Raises
-        OSError."""
+        """Makes a block of the oldest chunk that waits to be sealed. Returns the number of bytes by which
+        the log grew. Raises OSError."""
         number = self._sealed + 1
         path = self.files.chunk(number)
         data = path.read_bytes()
@@ -228,8 +231,9 @@ class RunWriter:
         self._blocks_in_segment += 1
 
     def drop(self, choose: Callable[[int, Block, BlockContents], frozenset[str]]) -> int:
-        """Drop the texts of the jobs that `choose` returns for a block (the number of its segment, and its
-        contents). Returns by how many bytes the log shrank. Raises OSError."""
+        """Drops the texts of the jobs that `choose` returns for a block. The arguments of `choose` are the
+        number of the segment, the block, and the summary of the block. Returns the number of bytes by which
+        the log shrank. Raises OSError."""
         shrank, kept = 0, dict[str, int]()
         for number in range(self._segment + 1):
             if number in self._emptied or not self.files.segment(number).exists():
@@ -275,7 +279,8 @@ class RunWriter:
 def _rewritten(
     descriptor: int, blocks: Sequence[tuple[Block, BlockContents]], choices: Sequence[frozenset[str]]
 ) -> Iterator[bytes]:
-    """The blocks without the texts of the chosen jobs. Adjacent blocks without any text become one."""
+    """Yields the blocks without the texts of the chosen jobs. Adjacent blocks that contain no text are
+    joined into one block."""
     empty: tuple[Block, BlockContents] | None = None
     for (block, contents), jobs in zip(blocks, choices, strict=True):
         fewer = _without(contents, jobs)
@@ -296,7 +301,7 @@ def _rewritten(
 
 
 def _without(contents: BlockContents, jobs: frozenset[str]) -> BlockContents:
-    """The summary of a block without the texts of these jobs."""
+    """Returns the summary of a block after the texts of these jobs were dropped."""
     kept = {job: size for job, size in contents.kept.items() if job not in jobs}
     dropped = _sums(contents.dropped, {job: contents.kept[job] for job in jobs})
     return BlockContents(kept=kept, dropped=dropped, last=contents.last)
@@ -309,7 +314,7 @@ def _sums(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
 def _together(
     some: tuple[Block, BlockContents], more: tuple[Block, BlockContents]
 ) -> tuple[Block, BlockContents]:
-    """Two adjacent empty blocks as one."""
+    """Joins two adjacent empty blocks into one block."""
     dropped = _sums(some[1].dropped, more[1].dropped)
     last = {**some[1].last, **more[1].last}
     return more[0]._replace(start=some[0].start), BlockContents(kept={}, dropped=dropped, last=last)
@@ -328,9 +333,9 @@ def _pieces(data: bytes) -> list[tuple[Frame, bytes]]:
 
 
 def beyond_limit(writer: RunWriter, limit: int) -> Callable[[int, Block, BlockContents], frozenset[str]]:
-    """The texts to drop, so that each job has at most about `limit` bytes: from the middle, so that the first
-    half of the limit and the newest texts stay. An eighth more than needed is dropped, so that this does not
-    repeat at once."""
+    """Returns a function that chooses the texts to drop, so that each job has at most about `limit` bytes.
+    Texts in the middle are dropped, so that the first half of the limit and the newest texts stay. An eighth
+    more than needed is dropped, so that dropping is not needed again soon."""
     excess = {job: size - limit + limit // 8 for job, size in writer.kept.items() if size > limit}
     position: dict[str, int] = {}
 

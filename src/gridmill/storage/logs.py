@@ -1,7 +1,7 @@
-"""The logs of a home: files in its folder `logs`, the limits for each job and for all logs, and the thread
-that seals and deletes.
+"""The logs of a home: the files in its folder `logs`, the limits for each job and for all logs, and the
+thread that seals chunks and deletes text.
 
-Writes are not synced to the disk, like those of the store: they survive the death of the process.
+Writes are not synced to the disk, as in the record store. They survive the end of the process.
 """
 
 import os
@@ -25,11 +25,12 @@ CHUNK_BYTES = MIB
 SEGMENT_BLOCKS = 16
 _LEAST_CHUNK_BYTES = 64
 _OPEN_FILES = 64
-"""Number of chunks that are open for writing at a time."""
+"""The largest number of chunks that are open for writing at the same time."""
 _INDEXES = 8
-"""Number of logs whose indexes stay in memory: those that were read last."""
+"""The number of logs whose indexes stay in memory, which are the logs that were read last."""
 _MOST_WAITING = 32
-"""Full chunks of a run that can wait for compression. If there are more, `append` compresses."""
+"""The largest number of full chunks of a run that wait for compression. If more chunks wait, `append`
+compresses them itself."""
 _HOME_SLACK = 16
 """If all logs together are too large, a sixteenth of the limit more than needed is dropped."""
 
@@ -100,8 +101,8 @@ class LogFiles:
         return RunWriter(files, chunk_bytes=self._chunk_bytes, segment_blocks=self._segment_blocks)
 
     def _known_writer(self, run_id: str) -> RunWriter | None:
-        """The open writer of a run. If too many are open, the file of the least recently used writer is
-        closed."""
+        """Returns the open writer of a run. If too many writers are open, the file of the least recently
+        used writer is closed."""
         with self._lock:
             self._finished.discard(run_id)
             known = self._writers.get(run_id)
@@ -146,7 +147,7 @@ class LogFiles:
                 self._keep_home_limit()
 
     def _seal(self, run_id: str) -> None:
-        """Seal waiting chunks, and drop the text of each job above its limit. Raises OSError."""
+        """Seals waiting chunks, and drops the text of each job that exceeds its limit. Raises OSError."""
         with self._sealing:
             with self._lock:
                 writer = self._writers.get(run_id)
@@ -160,8 +161,8 @@ class LogFiles:
                     self._writers.pop(run_id, None)
 
     def _keep_home_limit(self) -> None:
-        """While all logs together are too large, drop logs: those of the runs whose last line is oldest
-        first."""
+        """Drops logs while all logs together are too large. The logs of the runs whose last line is oldest
+        are dropped first."""
         with self._sealing:
             if self._stored is None:
                 self._stored = sum(self.sizes().values())
@@ -174,7 +175,8 @@ class LogFiles:
                 self._drop_run(run_id, self._stored - wanted)
 
     def _drop_run(self, run_id: str, excess: int) -> None:
-        """Drop the log of a run. If the run is being written, its first segment and its newest block stay."""
+        """Drops the log of a run. If the run is still being written, the first segment and the newest block
+        of its log stay."""
         with self._lock:
             live = self._writers.get(run_id)
         writer = live or self._open_writer(files_of_run(self.folder, run_id))

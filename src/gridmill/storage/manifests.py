@@ -1,6 +1,8 @@
-"""Writes and reads manifests of versions and alias moves, below the storage root.
+"""Writes and reads the manifests of versions and the moves of aliases, which are stored below the storage
+root.
 
-It also checks the manifests in an archive, so that the exported and imported files are those that were made.
+The module also checks the manifests in an archive, so that exported and imported files are equal to the
+files that were made.
 """
 
 import os
@@ -49,7 +51,7 @@ def keep_manifest(
     provenance: Provenance | None = None,
     write: Callable[[Path, bytes], None] = write_whole,
 ) -> None:
-    """See ports.storage.Storage. `write` writes the bytes, at once or later."""
+    """See ports.storage.Storage. The function `write` writes the bytes, at once or later."""
     contents = read_contents(below(root, listed)) if listed else None
     if not version.output.uri:
         contents = NOTHING
@@ -62,12 +64,13 @@ def keep_manifest(
 
 
 def new_manifest(version: Artifact, contents: VersionContents | None) -> VersionManifest:
-    """The manifest of a new version, in the format of this release."""
+    """Returns the manifest of a new version, in the format of this release."""
     return VersionManifest(format=MANIFEST_FORMAT, gridmill=__version__, version=version, contents=contents)
 
 
 def write_manifest(root: Path, manifest: VersionManifest) -> None:
-    """Write a manifest by a rename, so that it is complete or does not exist. Raises StorageError."""
+    """Writes a manifest and renames it at the end, so that it is either complete or does not exist. Raises
+    StorageError."""
     write_whole(_place_of(root, manifest.version), encode(manifest))
 
 
@@ -96,7 +99,7 @@ def next_number(root: Path, name: str, number: int, attempt_id: str, *, first: b
 
 
 def numbers_used(root: Path, name: str) -> frozenset[int]:
-    """The numbers of versions that manifests of `name`, or moves of its aliases, mention."""
+    """Returns the numbers of versions that occur in manifests of `name` or in moves of its aliases."""
     try:
         files = os.listdir(below(root, f"{MANIFESTS}/{name}"))
     except OSError:
@@ -110,7 +113,8 @@ def numbers_used(root: Path, name: str) -> frozenset[int]:
 
 
 def read_moves(root: Path, name: str) -> tuple[AliasMove, ...]:
-    """The moves of the aliases of `name`, oldest first. Lines that cannot be read are skipped."""
+    """Returns the moves of the aliases of `name`, with the oldest move first. Lines that cannot be read are
+    skipped."""
     try:
         lines = below(root, moves_uri(name)).read_bytes().splitlines()
     except OSError:
@@ -150,13 +154,13 @@ FILES = "files"
 
 
 def homes(versions: Iterable[Artifact]) -> tuple[str, ...]:
-    """The folders of an archive that may contain manifests."""
+    """Returns the folders of an archive that may contain manifests."""
     return tuple(dict.fromkeys(f"{MANIFESTS}/{version.name}/" for version in versions))
 
 
 def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str, bytes]]:
-    """The manifests for an archive, by their names in it. They contain no file times, which differ where the
-    files are unpacked: so the same project gives the same archive."""
+    """Yields the manifests for an archive, with their names in the archive. They contain no file times,
+    which differ where the files are unpacked: so the same project gives the same archive."""
     for one in _existing(versions):
         manifest = _manifest(one, root)
         if manifest is not None:
