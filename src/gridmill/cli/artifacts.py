@@ -198,8 +198,8 @@ def _comparison_text(found: ModelComparison) -> Iterator[RenderableType]:
 
 
 def _heads(models: Sequence[ComparedModel]) -> list[str]:
-    """Return the headings of the columns: `@3` if all versions belong to the same model, otherwise the full
-    ids."""
+    """Return the headings of the columns, which are `@3` if all versions belong to the same model, otherwise
+    the full ids."""
     several = len({model.id.partition("@")[0] for model in models}) > 1
     return [model.id if several else f"@{model.id.partition('@')[2]}" for model in models]
 

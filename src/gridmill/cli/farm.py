@@ -1,5 +1,5 @@
-"""The commands on the machine of a farm: `farm` manages the tenants, and `up --light` runs the farm in the
-foreground."""
+"""The commands on the machine of a farm, where `farm` manages the tenants, and `up --light` runs the farm in
+the foreground."""
 
 import logging
 import socket
@@ -220,8 +220,8 @@ def reachable(address: str) -> str:
 
 
 def _announce(served: ServedFarm, settings: Settings, name: str, json: bool) -> None:
-    """Print the address of the farm. If no tenant has joined yet, also print a join line (later: `gridmill
-    farm invite`)."""
+    """Print the address of the farm. If no tenant has joined yet, also print a join line, which `gridmill
+    farm invite` prints later."""
     place, fingerprint = reachable(served.address), served.fingerprint
     address = FarmAddress(name=name, address=place, fingerprint=fingerprint)
     served.announce(address)

@@ -256,8 +256,8 @@ def _width(text: str) -> int:
 
 
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")
-"""Characters that control a terminal: C0 and C1 controls except tab and newline, and characters that change
-the direction of text."""
+"""Characters that control a terminal, which are C0 and C1 controls except tab and newline, and characters
+that change the direction of text."""
 
 
 def visible(text: str, form: str = "\\x{:02x}") -> str:

@@ -20,9 +20,9 @@ _MANY = " problems\n  "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationProblem:
-    """A problem at `place` (`FILE:LINE: FIELD`) in a pipeline and a job. The pipeline and the job are empty
-    if the problem concerns the file itself. If the problem is `certain`, a run would fail. If the problem is
-    not certain, a run may fail, because only a part of the data was checked."""
+    """A problem at `place` (file, line and field) in a pipeline and a job. The pipeline and the job are
+    empty if the problem concerns the file itself. If the problem is `certain`, a run would fail. If the
+    problem is not certain, a run may fail, because only a part of the data was checked."""
 
     message: str
     place: str
@@ -35,7 +35,7 @@ class ValidationProblem:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationResult:
     """The result that the option `--json` prints. `unchecked` contains the jobs that were not checked
-    against data, with the reason (`PIPELINE/JOB: WHY`)."""
+    against data. Each entry has the name `PIPELINE/JOB` and the reason."""
 
     file: str
     valid: bool

@@ -28,8 +28,9 @@ _CRASHED = 70
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """A child process with two pipes: `orders` for lines to the child, and `reports` for lines from the
-    child. `text` is the beginning of a line that the child has not completed."""
+    """A child process with two pipes. The pipe `orders` transports lines to the child, and the pipe
+    `reports` transports lines from the child. `text` is the beginning of a line that the child has not
+    completed."""
 
     pid: int
     orders: int
@@ -68,8 +69,8 @@ def describe(status: int) -> str:
 
 
 Talk = Callable[[Callable[[], str], Callable[[dict[str, Any]], None]], None]
-"""The type of the function that runs in a child process. The function receives two functions as arguments:
-`next_order()`, which returns "" after the last order, and `report(...)`."""
+"""The type of the function that runs in a child process. The function receives the function `next_order()`,
+which returns "" after the last order, and the function `report(...)`."""
 
 
 def start_child(talk: Talk, others: Sequence[WorkerProcess] = ()) -> WorkerProcess:

@@ -125,8 +125,8 @@ def files_of(root: Path, output: Output) -> tuple[str, ...]:
 def log_files(folder: Path, version: int) -> tuple[str, ...]:
     """Return the newest checkpoint of the Delta log up to a version, and the commits after the checkpoint.
 
-    The names of these files follow the protocol of Delta: `%020d.json`, `%020d.checkpoint.parquet`,
-    `%020d.checkpoint.%010d.%010d.parquet`.
+    The names of these files follow the protocol of Delta, such as `%020d.json`, `%020d.checkpoint.parquet`
+    and `%020d.checkpoint.%010d.%010d.parquet`.
     """
     names = sorted(entry.name for entry in folder.iterdir())
     log_names = [name for name in names if name[:20].isdigit() and int(name[:20]) <= version]

@@ -1,4 +1,4 @@
-"""The process of an attempt of a built-in job: `python -m gridmill.jobs.main FOLDER`.
+"""The command `python -m gridmill.jobs.main FOLDER` is the process of an attempt of a built-in job.
 
 FOLDER contains `order.json` and `work/`. The process of the attempt writes its outcome to a temporary file
 in FOLDER and renames the file to `outcome.json`, so that the outcome is complete or missing. The pod adds

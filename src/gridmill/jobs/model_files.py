@@ -99,11 +99,11 @@ class ModelCard:
     probabilities [rows, classes] in the order of `classes`. The classes are stored as text, and `class_type`
     is the Arrow type of their values (see `Classes`). The names in `metrics` have the form `SPLIT_NAME`.
 
-    The following fields have a value for each label: `label_columns`, `presents`, `constant`, `usual` and
-    `spread`. `label_columns` is the column whose later value is the label. `presents` is the input with the
-    present value of that column. `constant` is the prediction of the naive model if it cannot repeat a
-    value. For classes, `constant` contains their fractions. `usual` is the mean of the label over the
-    training rows. `spread` is the standard deviation of the label over the training rows.
+    The fields `label_columns`, `presents`, `constant`, `usual` and `spread` have a value for each label.
+    `label_columns` is the column whose later value is the label. `presents` is the input with the present
+    value of that column. `constant` is the prediction of the naive model if it cannot repeat a value. For
+    classes, `constant` contains their fractions. `usual` is the mean of the label over the training rows.
+    `spread` is the standard deviation of the label over the training rows.
 
     If the model has no graph, `predict` names the code (`code/FILE:FUNCTION`) or the pickled file in the
     folder of the model that predicts, and `environment` is the text of the requirements of that code. With

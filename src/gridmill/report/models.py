@@ -147,7 +147,7 @@ def _is_best(model: Artifact, name: str, models: Sequence[Artifact]) -> bool:
 class ModelPage:
     """The section of a model in the report.
 
-    Charts are HTML; `facts` are pairs of a name and a text. `tables` are breakdowns.
+    Charts are HTML, and `facts` are pairs of a name and a text. `tables` are breakdowns.
     """
 
     name: str

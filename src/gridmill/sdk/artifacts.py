@@ -31,7 +31,7 @@ class VersionVerbs(Connected):
         return self.grid.artifact(reference)
 
     def load(self, reference: str) -> Version:
-        """Load a version to read it: `load("weather/features@3").to_pandas()`,
+        """Load a version to read it, for example `load("weather/features@3").to_pandas()` or
         `load("weather/lstm").predict(rows)`.
 
         The loaded version can still be used after the client is closed. Raises NotFoundError.
@@ -60,7 +60,7 @@ class VersionVerbs(Connected):
         return self.grid.diff(before, after, key=key)
 
     def compare(self, name: str, *versions: int | str) -> ModelComparison:
-        """Compare versions of a model: `compare("weather/lstm", 2, "prod", "weather/gbdt")`.
+        """Compare versions of a model, for example `compare("weather/lstm", 2, "prod", "weather/gbdt")`.
 
         If no versions are given, the method compares the last five versions, oldest first. Raises
         NotFoundError. Raises InputError if a version is not a model, or if there is only a single version.

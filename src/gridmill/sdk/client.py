@@ -72,8 +72,8 @@ class ShareVerbs(Connected):
         memory: int | str | None = None,
         gpus: int | None = None,
     ) -> ProjectView:
-        """Create a project, or replace the share and the quota of a project (`memory="64GB"`; None means no
-        limit).
+        """Create a project, or replace the share and the quota of a project, such as `memory="64GB"` (None
+        means no limit).
 
         Raises InputError.
         """
@@ -128,8 +128,8 @@ class SiteVerbs(Connected):
         return Listing(self.grid.nodes, limit=limit)
 
     def list_farms(self, *, limit: int | None = None) -> Listing[FarmView]:
-        """List the status of farms: GPUs, queue, disk, version, and the transfer rates. The status is a few
-        seconds old."""
+        """List the status of farms, which includes GPUs, queue, disk, version, and the transfer rates. The
+        status is a few seconds old."""
         return Listing(self.grid.farms, limit=limit)
 
     def remove_site(self, name: str) -> None:
@@ -332,9 +332,10 @@ class ResourceVerbs(Connected):
         """Create or replace a resource. Return the resource with the chosen size and the reason for this
         size.
 
-        Sizes are texts or plain numbers (bytes, seconds): `rows="1M"`, `memory="4GiB"`, `keep="10m"`.
-        `settings` depend on the kind of the site, and override the settings of the site: `{"partition":
-        "gpu"}`. `staging` selects how data is transferred to a farm. Raises InputError, CapacityError.
+        Sizes are texts or plain numbers (bytes, seconds), for example `rows="1M"`, `memory="4GiB"` or
+        `keep="10m"`. `settings`, such as `{"partition":"gpu"}`, depend on the kind of the site, and override
+        the settings of the site. `staging` selects how data is transferred to a farm. Raises InputError,
+        CapacityError.
         """
         sizes = {"rows": rows, "columns": columns, "cpus": cpus, "memory": memory, "gpus": gpus}
         others = {"workers": workers, "keep": keep, "jobs": jobs, "settings": settings, "staging": staging}
@@ -389,7 +390,7 @@ def connect(
     embed: bool = True,
     reading: bool = False,
 ) -> "Client":
-    """Connect to the running control node of `home` (default: GRIDMILL_HOME), or to the control node at
+    """Connect to the running control node of `home` (by default GRIDMILL_HOME), or to the control node at
     `url`.
 
     If no control node is running, the client starts one, unless `embed` is false. The new control node is a
@@ -408,8 +409,8 @@ def connect(
 def load(
     reference: str, *, home: str | Path | None = None, url: str | None = None, token: str | None = None
 ) -> Version:
-    """Load a version to read it: `load("weather/features").to_pandas()`. The function `load` needs no
-    control node.
+    """Load a version to read it, for example `load("weather/features").to_pandas()`. The function `load`
+    needs no control node.
 
     `reference` is `pipeline/job` for the latest version, `pipeline/job@3`, or `pipeline/job@prod`. The
     function starts no process and changes nothing. Raises NotFoundError, UnavailableError.
@@ -470,7 +471,8 @@ class Client(
         return self.grid.control()
 
     def show(self, noun: Noun | str, name: str = "") -> Any:  # noqa: ANN401  its class follows from `noun`
-        """Return a single record: `show("model", "weather/lstm")`, `show("job", "weather-1/train")`."""
+        """Return a single record, for example `show("model", "weather/lstm")` or `show("job",
+        "weather-1/train")`."""
         return find_noun(self.grid, read_noun(noun), name)
 
     def list_pipelines(self, *, limit: int | None = None) -> Listing[Pipeline]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Duration: TypeAlias = str | float | timedelta
-"""A duration: `"5m"`, or seconds."""
+"""A duration, such as `"5m"`, or a number of seconds."""
 Size: TypeAlias = str | int
-"""A size: `"2GiB"`, or bytes."""
+"""A size, such as `"2GiB"`, or a number of bytes."""
 Count: TypeAlias = str | int
-"""A count: `"1M"`, or a number."""
+"""A count, such as `"1M"`, or a number."""
 Text: TypeAlias = str | int | float | bool | PathLike[str]
 """A text, or a value that is written as text in a pipeline file."""
 Given: TypeAlias = Mapping[str, Any]

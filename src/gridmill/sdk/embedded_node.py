@@ -26,7 +26,7 @@ def start_node(settings: Settings) -> socket.socket | None:
     message.
 
     The new process has the environment of this process and no terminal, so signals of this terminal do not
-    reach it. Raises the error of a failed start: HomeInUseError, StoreInUseError, StorageError, InputError.
+    reach it. If the start fails, raises HomeInUseError, StoreInUseError, StorageError or InputError.
     """
     ours, theirs = socket.socketpair()
     try:

@@ -38,7 +38,7 @@ class Version:
 
     @property
     def id(self) -> str:
-        """The id of the version: `pipeline/job@3`."""
+        """The id of the version, such as `pipeline/job@3`."""
         return self.artifact.id
 
     @property

@@ -380,7 +380,7 @@ class RunVerbs(Connected):
         return tuple(line.mark + line.text for line in last_lines(last, count))
 
     def report(self, run: str, path: str | Path | None = None) -> Path:
-        """Write the report of a run as a single HTML file (default: HOME/reports/RUN.html) and return the
+        """Write the report of a run as a single HTML file (by default HOME/reports/RUN.html) and return the
         path of the file."""
         run_id = self.status(run).run.id
         target = Path(path) if path is not None else self.settings.home / "reports" / f"{run_id}.html"

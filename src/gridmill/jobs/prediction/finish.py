@@ -186,8 +186,8 @@ DONE_FILE = ".done.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedShards:
-    """A record of the finished shards of a part: `first` is the number of the first shard, and `of` is the
-    number of all shards of the job.
+    """A record of the finished shards of a part, in which `first` is the number of the first shard, and `of`
+    is the number of all shards of the job.
 
     `seconds` is the time from the start of the first worker to the end of the last shard. `model` is the
     model version with which the part predicted.

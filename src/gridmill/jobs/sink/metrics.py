@@ -263,8 +263,8 @@ rows is larger, the column counts as a key. A key has new values in every load."
 _SIGMAS = 3.0
 
 Histogram = Mapping[str, Any]
-"""A histogram of a column: `edges` (for numbers) or `values` (for texts), and `counts`. `counts` contains
-the number of values in each bin, and as its last number the number of missing values."""
+"""A histogram of a column, with `counts` and with `edges` (for numbers) or `values` (for texts). `counts`
+contains the number of values in each bin, and as its last number the number of missing values."""
 
 
 def histograms(sample: pa.Table) -> dict[str, Histogram]:

@@ -57,7 +57,7 @@ _SAME = "Column names are not case-sensitive: `rename` one of them."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMapping:
-    """Maps the columns of source files to the columns of the table: `source[i]` becomes `table[i]`.
+    """Maps the columns of source files to the columns of the table, so that `source[i]` becomes `table[i]`.
 
     If `source` is None, all columns of the file are used.
     """

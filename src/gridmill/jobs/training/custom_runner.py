@@ -115,8 +115,8 @@ def predict(descriptor: str, folder: str, target: str) -> None:
 
 
 def pickled(path: Path) -> Callable[..., Any]:
-    """Return the prediction method of a pickled object: `predict_proba` (classes) or `predict`. Loading a
-    pickled object can execute any code."""
+    """Return the prediction method of a pickled object, which is `predict_proba` (classes) or `predict`.
+    Loading a pickled object can execute any code."""
     if path.suffix == ".joblib":
         import joblib
 

@@ -92,7 +92,7 @@ class MlflowServer:
         return run_id
 
     def set_state(self, run_id: str, state: str, ended: int | None = None) -> None:
-        """Set the state of the MLflow run: RUNNING, FINISHED, FAILED or KILLED."""
+        """Set the state of the MLflow run to RUNNING, FINISHED, FAILED or KILLED."""
         self._post(
             "runs/update", run_id=run_id, status=state, **({} if ended is None else {"end_time": ended})
         )
