@@ -1,4 +1,5 @@
-"""Advises on the number of workers of a job from the measurements of its attempts: a pure function."""
+"""This module has a pure function that advises on the number of workers of a job, from the measurements of
+its attempts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
@@ -22,21 +23,22 @@ from gridmill.scheduler.history import PROBE
 from gridmill.scheduler.scaling_law import TimeCurve, WorkMeasurement, fit, rival_laws
 
 TIMING_SECONDS = 0.02
-"""The standard deviation of the measured time of one shard, in seconds. It is the same for every shard, so
-the times of short shards are less precise."""
+"""The standard deviation of the measured time of one shard, in seconds. The deviation is the same for every
+shard, so the measured times of short shards are less precise."""
 FAR = 4
-"""Advice covers at most this many times the largest measured number of workers."""
+"""Advice on the number of workers covers at most this many times the largest measured number."""
 SHOWN = (1, 2, 4, 8, 16, 32)
 MOST_WORKERS = 64
 GROWING = 1.5
-"""Two probes of different sizes measure the time outside the shards. This time counts as growing with the
-data if it is at least this many times as long in the larger probe. A smaller difference could be noise,
-and the extrapolation to all data would make this noise about twenty times as large."""
+"""Two probes of different sizes measure the time of an attempt outside its shards. The time outside the
+shards grows with the data if it is at least this many times as long in the larger probe. A smaller
+difference between the probes could be noise, and the extrapolation to all data would make this noise about
+twenty times as large."""
 PROBE_SHARE, PROBE_SECONDS, PROBE_SHARD_SECONDS = 0.1, 60.0, 0.5
 PROBE_WORKERS = 8
 _BEYOND = 1.25
-"""A recommended number of workers is probed if it is more than this many times the largest measured
-number."""
+"""A recommended number of workers is measured by a probe if it is more than this many times the largest
+measured number."""
 _MATTERS = 1.1
 """A third number of workers is probed if the scaling laws that fit two measured numbers differ by more
 than this factor."""
@@ -50,8 +52,9 @@ RULE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceInput:
-    """The input of advice. `measured` are attempts and probes of the job, oldest first. The job may have
-    `pods` pods, and one pod gets at most the amounts `most` at its site."""
+    """The values from which advice on the workers of a job is computed. `measured` are the attempts and
+    probes of the job, oldest first. The job may have `pods` pods, and one pod gets at most the amounts
+    `most` at its site."""
 
     name: str  # `pipeline/job`
     job: Job
@@ -66,13 +69,13 @@ class AdviceInput:
 
     @property
     def in_parts(self) -> bool:
-        """Whether the job is divided into parts, where each part is a worker in a pod of its own."""
+        """Whether the job is divided into parts, where each part is a worker in its own pod."""
         return not has_workers(self.job)
 
 
 def most_of(resource: Resource, largest: Amounts) -> Amounts:
-    """The largest amounts that one pod of a resource can get. `largest` are the largest amounts of one pod
-    at its site."""
+    """Return the largest amounts that one pod of a resource can get. `largest` are the largest amounts of
+    one pod at the site of the resource."""
     return replace(
         largest,
         cpus=resource.cpus or largest.cpus,
@@ -81,14 +84,14 @@ def most_of(resource: Resource, largest: Amounts) -> Amounts:
 
 
 def advised_workers(advice_input: AdviceInput) -> int | None:
-    """The recommended number of workers. None if nothing was measured."""
+    """Return the recommended number of workers. The result is None if nothing was measured."""
     attempts = comparable(advice_input)
     return worth_of(curve_of(advice_input, attempts), advice_input, attempts) if attempts else None
 
 
 def pace_of(advice_input: AdviceInput, workers: int) -> Callable[[Measurement], float]:
-    """The factor by which an attempt with that many workers takes longer than a measured attempt with its
-    own number of workers."""
+    """Return the factor by which an attempt with that many workers takes longer than a measured attempt with
+    its own number of workers."""
     attempts = comparable(advice_input)
     curve = curve_of(advice_input, attempts) if attempts else None
     alike = {one.attempt_id for one, _ in attempts}
@@ -102,14 +105,15 @@ def pace_of(advice_input: AdviceInput, workers: int) -> Callable[[Measurement], 
 
 
 def comparable(advice_input: AdviceInput) -> list[tuple[Measurement, ParallelTiming]]:
-    """The attempts whose workers did the same work as the workers of the newest attempt. Empty if the
-    newest attempt had no workers."""
+    """Return the attempts whose workers did the same work as the workers of the newest attempt. The result
+    is empty if the newest attempt had no workers."""
     timed = [(one, one.parallel) for one in advice_input.measured if one.parallel is not None]
     return [(one, parallel) for one, parallel in timed if parallel.work == timed[-1][1].work]
 
 
 def advise(advice_input: AdviceInput) -> Advice | None:
-    """The advice; None if no attempt has measured its workers."""
+    """Return the advice on the number of workers of a job. The result is None if no attempt has measured its
+    workers."""
     attempts = comparable(advice_input)
     if not attempts:
         return None
@@ -144,8 +148,8 @@ def advise(advice_input: AdviceInput) -> Advice | None:
 
 
 def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> TimeCurve:
-    """The expected time for any number of workers, computed from these attempts for the data of the newest
-    one."""
+    """Return the curve of the expected time for any number of workers, computed from these attempts for the
+    data of the newest attempt."""
     rows = attempts[-1][1].whole_rows
     cpus = advice_input.cpus
     law = fit([_trial(parallel, rows, advice_input.most) for _, parallel in attempts])
@@ -165,8 +169,8 @@ def curve_of(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, Pa
 
 
 def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
-    """The worker-seconds for all rows. The time that workers wait for a CPU is left out, because the curve
-    models the number of CPUs itself and the load of other programs changes."""
+    """Return the worker-seconds of an attempt for all rows. The time that workers wait for a CPU is left
+    out, because the curve itself models the number of CPUs, and the load of other programs changes."""
     sampled = timing.deviation**2 / max(1, timing.shards) * (1.0 - timing.share)
     clocked = TIMING_SECONDS**2 * timing.shards / max(timing.busy_seconds, _LEAST_SECONDS) ** 2
     return WorkMeasurement(
@@ -177,7 +181,7 @@ def _trial(timing: ParallelTiming, rows: int, most: Amounts) -> WorkMeasurement:
 
 
 def _running_seconds(timing: ParallelTiming, most: Amounts) -> float:
-    """The worker-seconds at the shards as if each worker had a CPU of its own. If the system does not
+    """Return the worker-seconds at the shards, as if each worker had its own CPU. If the system does not
     measure the wait for a CPU, the function subtracts the wait that the workers must cause each other."""
     if timing.delay_seconds is not None:
         return max(timing.busy_seconds - timing.delay_seconds, min(timing.busy_seconds, timing.cpu_seconds))
@@ -187,7 +191,7 @@ def _running_seconds(timing: ParallelTiming, most: Amounts) -> float:
 
 
 def _cpu_share(timing: ParallelTiming, most: Amounts) -> float:
-    """The CPUs that one worker uses if enough are free."""
+    """Return the number of CPUs that one worker uses if enough CPUs are free."""
     return timing.cpu_seconds / max(_LEAST_SECONDS, _running_seconds(timing, most))
 
 
@@ -196,17 +200,17 @@ def _opening_wait(timing: ParallelTiming) -> float:
 
 
 def _opening_load(timing: ParallelTiming, most: Amounts) -> float:
-    """The seconds, in total and on a CPU, that one worker alone takes to open its inputs. All workers open
-    their inputs at the same time and share the CPUs. Of several attempts, the smallest value counts,
-    because other programs disturbed it least."""
+    """Return the seconds, in total and on a CPU, that one worker alone takes to open its inputs. All workers
+    open their inputs at the same time and share the CPUs. If there are several attempts, the function uses
+    the smallest value, because other programs disturbed that attempt least."""
     cpus = most.cpus * timing.pods
     crowd = max(1.0, timing.workers / cpus) if cpus else 1.0
     return (timing.opening_cpu_seconds + timing.opening_delay_seconds) / crowd
 
 
 def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows: int) -> float:
-    """The seconds before and after the shards for that many rows: a constant, plus a part that grows with
-    the rows if attempts of different sizes show such a part."""
+    """Return the seconds before and after the shards for that many rows: a constant, plus a part that grows
+    with the rows if attempts of different sizes show such a part."""
     points = [
         (timing.rows, max(0.0, one.use.wall_seconds - timing.stage_seconds)) for one, timing in attempts
     ]
@@ -221,8 +225,8 @@ def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows
 
 
 def _law(curve: TimeCurve) -> ScalingLaw:
-    """The scaling law of the whole job. All time that more workers do not shorten counts as serial,
-    whatever the reason."""
+    """Return the scaling law of the whole job. All time that more workers do not shorten is treated as
+    serial, whatever the reason is."""
     alone = curve.seconds(1)
     work = curve.law
     return ScalingLaw(
@@ -260,8 +264,8 @@ class _WidenedForecast:
         return line
 
     def _reached(self, largest: int, workers: int) -> float:
-        """The forecast for one measured number of workers. The measurements do not show whether more
-        workers would help, or whether the measured ones helped."""
+        """Return the expected speed-up if only one number of workers was measured. The measurements do not show
+        whether more workers would help, or whether the measured workers helped."""
         return 1.0 if workers <= largest or largest == 1 else self.curve.speedup(largest)
 
 
@@ -274,8 +278,8 @@ def _careful(
 def _rivals(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[TimeCurve, ...]:
-    """Other scaling laws that fit the attempts, if the attempts had two different numbers of workers.
-    Otherwise none."""
+    """Return other scaling laws that fit the attempts, if the attempts had two different numbers of workers.
+    Otherwise the function returns no laws."""
     if len(curve.law.numbers) != 2:
         return ()
     rows = attempts[-1][1].whole_rows
@@ -286,7 +290,8 @@ def _rivals(
 def worth_of(
     curve: TimeCurve, advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]
 ) -> int:
-    """The recommended number of workers by RULE. If several numbers are equally good, the smallest."""
+    """Return the recommended number of workers by the rule RULE. If several numbers are equally good, the
+    function returns the smallest of them."""
     most = min(FAR * max(curve.law.numbers), _room(advice_input, attempts))
     numbers = range(1, max(1, most) + 1)
     return max(numbers, key=lambda n: (round(curve.speedup(n) ** 2 / n, 6), -n))
@@ -297,8 +302,8 @@ def _room(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, Paral
 
 
 def _by_memory(advice_input: AdviceInput, attempts: Sequence[tuple[Measurement, ParallelTiming]]) -> int:
-    """The number of workers that fit into the memory of the job's pods. Each part of a job in parts has a
-    pod of its own."""
+    """Return the number of workers that fit into the memory of the job's pods. Each part of a job in parts
+    has its own pod."""
     if advice_input.in_parts:
         return advice_input.pods
     one, timing = max(attempts, key=lambda pair: pair[1].rows)
@@ -323,8 +328,8 @@ def _measured(measurement: Measurement, timing: ParallelTiming, curve: TimeCurve
 
 
 def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) -> str:
-    """The advice in one line: `4 workers: 2.9 x (2.7-3.1); from 4 to 8 twice the workers give 1.3 x the
-    speed`."""
+    """Return the advice in one line, for example: `4 workers: 2.9 x (2.7-3.1); from 4 to 8 twice the workers
+    give 1.3 x the speed`."""
     line = next(forecast for forecast in forecasts if forecast.workers == worth)
     twice = curve.speedup(2 * worth) / curve.speedup(worth)
     more = f"from {worth} to {2 * worth} twice the workers give {twice:.2g} x the speed"
@@ -336,7 +341,7 @@ def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) 
 def _vertical(
     curve: TimeCurve, shares: object, bound: Bottleneck, worth: int, advice_input: AdviceInput
 ) -> str:
-    """Compares more or faster CPUs for each worker with more workers."""
+    """Compare more or faster CPUs for each worker with more workers."""
     cpus, share = curve.cpus, curve.cpu_share
     alone = curve.seconds(1)
     most = 1 / max(1e-9, 1 - min(1.0, curve.law.alone * min(1.0, share) / alone))
@@ -384,7 +389,7 @@ def _unknown(
 
 
 def _third(curve: TimeCurve, *, offered: bool) -> str:
-    """The question that measurements of two numbers of workers do not answer."""
+    """Return the question that measurements of two numbers of workers do not answer."""
     least, most = curve.law.numbers
     where = (
         "" if offered else "; the CPUs and the memory of this site have no room for one that would show it"
@@ -405,9 +410,9 @@ def _third(curve: TimeCurve, *, offered: bool) -> str:
 def _probes(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[Probe, ...]:
-    """The next probe, which runs in one pod. The first probe has one worker, the second has several. A
-    third number of workers follows if the expected gain depends on it. None for a job in parts, because
-    each probe would be a whole run."""
+    """Return the next probe, which runs in one pod. The first probe has one worker, and the second probe has
+    several workers. A probe with a third number of workers follows if the expected gain depends on it. The
+    result is None for a job in parts, because each probe would be a whole run."""
     numbers = curve.law.numbers
     if advice_input.in_parts or len(numbers) > 2:
         return ()
@@ -429,10 +434,11 @@ def _third_number(
     advice_input: AdviceInput,
     room: int,
 ) -> int | None:
-    """The third number of workers to measure. If the recommended number exceeds the measured numbers, it
-    is the recommended number. Otherwise, if workers slow each other down, it is the largest number that
-    advice covers, because the possible scaling laws differ most there. If there is no room for that
-    number, it is a number between the measured ones. None if the possible laws agree."""
+    """Return the third number of workers to measure. If the recommended number exceeds the measured numbers,
+    the function returns the recommended number. Otherwise, if workers slow each other down, the function
+    returns the largest number that advice covers, because the possible scaling laws differ most there. If
+    the pods of the job cannot have that many workers, the function returns a number between the measured
+    numbers. The result is None if the possible scaling laws agree."""
     least, largest = curve.law.numbers
     worth = worth_of(curve, advice_input, attempts)
     if worth > _BEYOND * largest and room > largest:
@@ -446,8 +452,9 @@ def _third_number(
 
 
 def _probe(curve: TimeCurve, workers: int) -> Probe:
-    """A probe of a tenth of the data, or of less if a tenth takes longer than a minute. Each shard still
-    takes at least half a second, so that the fixed cost of a shard is small in comparison."""
+    """Return a probe of a tenth of the data, or of less if a tenth takes longer than a minute. Each shard of
+    the probe still takes at least half a second, so that the fixed cost of a shard is small in
+    comparison."""
     stage = curve.stage(workers)
     least = workers * PER_PROBE_WORKER * PROBE_SHARD_SECONDS / curve.law.work(workers)
     share = min(1.0, max(least, min(PROBE_SHARE, PROBE_SECONDS / stage)))

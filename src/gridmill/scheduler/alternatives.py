@@ -1,4 +1,4 @@
-"""Estimates the wait and the run time that a job can expect at each resource that it may use.
+"""This module estimates the wait and the run time that a job can expect at each resource that it may use.
 
 The wait is also estimated for resources whose queue does not contain the job.
 """
@@ -31,9 +31,10 @@ NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class CachedForecasts:
-    """Forecasts for many jobs at one time. Each forecast is computed once. Jobs that `send` has counted,
-    and that the snapshot does not contain yet, come before later jobs. `coming` gives, for each deployment
-    id, the seconds until a site expects to have room for the deployment that waits in its queue."""
+    """Forecasts of waits for many jobs at the same moment. Each forecast is computed only once. Jobs that
+    `send` has counted, and that the snapshot does not contain yet, are placed before later jobs. `coming`
+    has, for each deployment id, the seconds until the site expects to start the deployment that waits in its
+    queue."""
 
     def __init__(self, snapshot: Snapshot, now: float, coming: Mapping[str, float] = NONE) -> None:
         self.snapshot = snapshot
@@ -47,9 +48,10 @@ class CachedForecasts:
     def seconds(
         self, resource: Resource, demand: Demand, *, line: QueuePosition | None = None
     ) -> float | None:
-        """The seconds from now until the job is expected to start behind all jobs that wait at the
-        resource. None if they cannot be estimated. The time that a pod takes to start is not included.
-        `line` is the queue of the site, if others use its room."""
+        """Return the seconds from now until the job is expected to start behind all jobs that wait at the
+        resource. The result is None if these seconds cannot be estimated. The time that a pod takes to start
+        is not included. `line` is the queue of the site, if other users also use the machines of the
+        site."""
         key = (resource.name, demand)
         if key not in self._cached:
             self._cached[key] = self._joining_seconds(resource, demand)
@@ -60,8 +62,8 @@ class CachedForecasts:
         return cached if cached is None or not sent else cached + nsmallest(demand.workers, sent)[-1]
 
     def standing_seconds(self, job_run: JobRun) -> float:
-        """The same for a job that is already in the queue. If the wait cannot be estimated, the seconds
-        that the job has waited so far."""
+        """Return the seconds until the start of a job that is already in the queue. If the wait cannot be
+        estimated, the function returns the seconds that the job has waited so far."""
         forecast = self.waits.of(job_run.id)
         if forecast is not None:
             return forecast.likely
@@ -76,7 +78,7 @@ class CachedForecasts:
         return max(0.0, self.now - job_run.ready) if job_run.ready is not None else 0.0
 
     def send(self, resource: Resource, demand: Demand, seconds: float) -> None:
-        """Count one more job that was sent to the resource and runs for that many seconds."""
+        """Count one more job that was sent to the resource and that runs for that many seconds."""
         free = self._sent.setdefault(resource.name, self._places(resource, demand))
         taken = [heappop(free) for _ in range(min(demand.workers, len(free)))]
         for _ in taken:
@@ -101,24 +103,26 @@ class CachedForecasts:
 
     @cached_property
     def _draft(self) -> DraftPlan:
-        """A draft plan that is only read and never changed."""
+        """Return a draft plan that is only read and never changed."""
         return DraftPlan(self.snapshot, self.now, None)
 
     def _can_reclaim(self, resource: str, demand: Demand) -> bool:
-        """Whether releasing idle deployments at the resource's site makes room for the demand."""
+        """Return whether the release of idle deployments at the resource's site frees enough for the
+        demand."""
         draft = DraftPlan(self.snapshot, self.now, None)
         lane = draft.lane(resource)
         return lane is not None and reclaim(draft, lane, demand, urgent=True)
 
     def _must_come_up(self, resource: str, demand: Demand) -> bool:
-        """Whether no pod that is up or starting has room for the demand."""
+        """Return whether no pod that is up or starting is large enough for the demand."""
         places = self.snapshot.places
         pods = (places.open.get(resource), places.coming.get(resource))
         return all(pod is None or find_pod(pod, demand) is None for pod in pods)
 
     def _coming_seconds(self, pod_id: str) -> float:
-        """The seconds until the pod is expected to be up, as the site reports them. If the site reports
-        nothing, the seconds since the deployment was created, because it may wait in a queue at the site."""
+        """Return the seconds until the pod is expected to be up, as the site reports them. If the site
+        reports nothing, the function returns the seconds since the deployment was created, because the
+        deployment may wait in a queue at the site."""
         deployment_id = self.snapshot.places.owners[pod_id]
         result = self._coming.get(deployment_id)
         if result is not None:
@@ -126,8 +130,8 @@ class CachedForecasts:
         return max(0.0, self.now - self.snapshot.deployments[deployment_id].created)
 
     def _places(self, resource: Resource, demand: Demand) -> list[float]:
-        """The free places of the resource, all free from now on. Places that attempts hold are left out,
-        unless attempts hold all places."""
+        """Return the free places of the resource, where all of them are free from now on. Places that
+        attempts hold are left out, unless attempts hold all places."""
         site_exists = resource.site in self.snapshot.sites
         most = most_places(self.snapshot, resource, demand) if site_exists else 1
         attempts = self.snapshot.attempts.values()
@@ -145,7 +149,7 @@ NOBODY: Mapping[str, QueuePosition] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceCandidate:
-    """A resource that a job may use, and the size that the job would have at this resource."""
+    """A resource that a job may use, and the size that the job would have on this resource."""
 
     resource: Resource
     sizing: Sizing
@@ -166,9 +170,10 @@ def alternatives(
     project: str = DEFAULT,
     standing: JobRun | None = None,
 ) -> tuple[ResourceAlternative, ...]:
-    """One alternative for each candidate, in the order of the candidates. `away` are sites that do not
-    answer. `sites` are the sites of jobs of the same run, by job. `crowded` are resources of farms whose
-    room others use, with the queue at each. `standing` is the job if it is already in a queue."""
+    """Return one alternative for each candidate, in the order of the candidates. `away` has the sites that
+    do not answer. `sites` has the sites of jobs of the same run, by job. `crowded` has the resources of
+    farms whose machines other tenants also use, with the queue at each. `standing` is the job if it is
+    already in a queue."""
     snapshot = joining.snapshot
     called = labels([candidate.resource for candidate in candidates])
     name, subject = f"{pipeline}/{job.name}", subject_of(job, pipeline)
@@ -203,7 +208,7 @@ def alternatives(
 
 
 def demand_at(job: Job, sizing: Sizing, project: str) -> Demand:
-    """The demand of the job if it has that size."""
+    """Return the demand of the job if it has that size."""
     amounts = sizing.amounts
     return Demand(
         amounts.memory_bytes,

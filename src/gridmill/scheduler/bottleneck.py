@@ -1,7 +1,8 @@
-"""Finds the bottleneck of a job's workers (CPU, disk or waiting), and plans probes that measure it.
+"""This module finds the bottleneck of a job's workers (CPU, disk or waiting), and plans probes that measure
+it.
 
-The shares come from the workers' own records. A probe runs the job alone, with a given number of workers,
-on a part of its data.
+The shares of the workers' time are computed from the records of the workers. A probe runs the job alone,
+with a given number of workers, on a part of its data.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,10 +27,10 @@ _TIMED_SECONDS = 0.001
 
 
 def shares_of(measurement: Measurement) -> Mapping[str, float]:
-    """The shares of the workers' time at their shards. The shares add up to 1 and have the meaning
-    described at Advice. CPU seconds include all threads of a worker, but the time ready without a CPU
-    includes only the first thread. The CPU time is therefore limited to the remaining time. `measurement`
-    must have a parallel part."""
+    """Return the fractions of the workers' time at their shards. The fractions add up to 1 and have the
+    meaning that is described at Advice. The CPU seconds include all threads of a worker, but the time ready
+    without a CPU includes only the first thread. The CPU time is therefore limited to the remaining time.
+    `measurement` must have the parallel timing of its workers."""
     timing = measurement.parallel
     if timing is None or not timing.busy_seconds:
         return {"cpu": 0.0, "delay": 0.0, "disk": 0.0, "waiting": 0.0}
@@ -42,8 +43,8 @@ def shares_of(measurement: Measurement) -> Mapping[str, float]:
 
 
 def _disk_seconds(measurement: Measurement) -> float:
-    """The seconds of waiting for a disk: the kernel's value, otherwise the value that the pod sampled for
-    all processes."""
+    """Return the seconds of waiting for a disk: the value of the kernel, or otherwise the value that the pod
+    sampled for all processes."""
     timing = measurement.parallel
     if timing is not None and timing.disk_seconds is not None:
         return timing.disk_seconds
@@ -51,8 +52,9 @@ def _disk_seconds(measurement: Measurement) -> float:
 
 
 def bound_of(shares: Mapping[str, float]) -> Bottleneck:
-    """The bottleneck: the largest share. The time ready without a CPU does not count, because it is long
-    for CPU-bound workers and for all workers on a busy machine."""
+    """Return the bottleneck, which is the resource or wait with the largest fraction of the time. The time
+    ready without a CPU is not considered, because it is long for CPU-bound workers and for all workers on a
+    busy machine."""
     parts = {
         Bottleneck.CPU: shares["cpu"],
         Bottleneck.DISK: shares["disk"],
@@ -62,7 +64,7 @@ def bound_of(shares: Mapping[str, float]) -> Bottleneck:
 
 
 def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bottleneck) -> Iterator[str]:
-    """The reasons for this bottleneck: sentences with the measured values."""
+    """Return the reasons for this bottleneck, as sentences with the measured values."""
     timing = measurement.parallel
     if timing is None:
         return
@@ -91,7 +93,8 @@ def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bott
 
 
 def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
-    """A sentence if other programs used the CPUs that the workers needed. Empty otherwise."""
+    """Return a sentence if other programs used the CPUs that the workers needed. The result is empty if
+    other programs did not use these CPUs."""
     timing, shares = measurement.parallel, shares_of(measurement)
     crowded = timing is not None and timing.workers * timing.cpu_seconds >= cpus * timing.busy_seconds
     if shares["delay"] >= _DISTURBED and not crowded:
@@ -103,7 +106,8 @@ def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
 
 
 def blind_spot(measurement: Measurement) -> str:
-    """A sentence about causes that the records cannot distinguish. Empty if there are none."""
+    """Return a sentence about causes that the records cannot distinguish. The result is empty if there are
+    no such causes."""
     timing = measurement.parallel
     if timing is None or timing.disk_seconds is not None or measurement.use.disk_seconds is not None:
         return ""
@@ -114,30 +118,32 @@ def blind_spot(measurement: Measurement) -> str:
 
 
 def has_workers(job: Job) -> bool:
-    """Whether the job uses several workers and their number can be chosen."""
+    """Return whether the job uses several workers and their number can be chosen."""
     return job.prediction is not None
 
 
 def may_be_cut(job: Job) -> bool:
-    """Whether a job without a choice of workers may run in parts, on several machines at once."""
+    """Return whether a job whose number of workers cannot be chosen may run in parts, on several machines at
+    the same time."""
     if job.dataset is not None:
         return bool(entity_of(job.dataset))
     return job.sink is not None and job.sink.source.splits
 
 
 def leaves_workers_open(job: Job) -> bool:
-    """Whether Gridmill chooses the number of workers."""
+    """Return whether Gridmill chooses the number of workers of the job."""
     return job.prediction is not None and job.prediction.workers is None
 
 
 def entity_of(spec: DatasetSpec) -> tuple[str, ...]:
-    """The columns by which the rows are divided into parts. Empty if the job runs as a whole."""
+    """Return the columns by which the rows are divided into parts. The result is empty if the job runs as a
+    whole."""
     return spec.basis.entity if spec.basis else spec.entity if spec.time else ()
 
 
 def probe_job(job: Job, pipeline: str, workers: int) -> Job:
-    """The job with that number of workers and without needs in its run. It reads the newest existing
-    versions."""
+    """Return the job with that number of workers and without needed jobs in its run. This job reads the
+    newest existing versions of its inputs."""
     spec = job.prediction
     assert spec is not None
     return replace(job, needs=(), retries=0, prediction=_outside(replace(spec, workers=workers), pipeline))

@@ -1,4 +1,4 @@
-"""Free amounts of pods and nodes, kept in the order in which the planner examines them."""
+"""This module has the free amounts of pods and nodes, in the order in which the planner examines them."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -8,25 +8,26 @@ from gridmill.domain.amounts import Amounts
 from gridmill.scheduler.sorted_tuples import SortedTuples
 
 JOBS_PER_CPU = 2
-"""The number of jobs per CPU that a pod runs at once. Jobs spend a part of their time starting, reading
-and writing. Two jobs per CPU keep the CPU busy. More jobs would only compete for its cache and memory."""
+"""The number of jobs per CPU that a pod runs at the same time. Jobs spend a part of their time starting,
+reading and writing. Two jobs per CPU keep the CPU busy. More than two jobs per CPU would only compete for
+the cache and memory of the CPU."""
 FEWEST_JOBS = 2
-"""The smallest limit of jobs that a pod runs at once. With a limit of one, a long job would make every
-short job wait in a small pod."""
+"""The smallest limit of the number of jobs that a pod runs at the same time. With a limit of one job, a long
+job would make every short job wait in a small pod."""
 
 LEAST_CPUS = 0.1
-"""A node with fewer unclaimed CPUs is full: no pod starts with almost no CPU."""
+"""A node with fewer unclaimed CPUs than this is full, so that no pod starts with almost no CPU."""
 
 
 def most_jobs(cpus: float) -> int:
-    """The number of jobs that a pod with that many CPUs runs at once."""
+    """Return the number of jobs that a pod with that many CPUs runs at the same time."""
     return max(FEWEST_JOBS, JOBS_PER_CPU * -int(-cpus // 1))
 
 
 class PodCapacity(NamedTuple):
-    """The properties of a pod that do not change. `capacity` are all amounts of the pod. `most` is the
-    number of jobs that it runs at once. `loads[n]` is its number of jobs per CPU while it has `n` jobs,
-    for `n` up to `most`."""
+    """The properties of a pod that do not change while it runs. `capacity` has all amounts of the pod.
+    `most` is the largest number of jobs that the pod runs at the same time. `loads[n]` is the number of jobs
+    per CPU while the pod has `n` jobs, for `n` up to `most`."""
 
     loads: Sequence[float]
     most: int
@@ -36,10 +37,10 @@ class PodCapacity(NamedTuple):
 
 
 Key: TypeAlias = tuple[float, int, str, int, int, PodCapacity]
-"""(jobs per CPU, free memory, pod id, free GPUs, jobs, the pod). The least loaded pod is first; of equally
-loaded pods, the pod with the least free memory. Pod ids differ, so the elements after the id are never
-compared. The key is not a named tuple, because a plan makes one key for each start: with named tuples,
-plans take 3 % to 15 % longer."""
+"""The sort key of a pod: (jobs per CPU, free memory, pod id, free GPUs, jobs, the pod). The least loaded pod
+is first; among equally loaded pods, the pod with the least free memory is first. Pod ids differ, so the
+elements of the key after the id are never compared. The key is not a named tuple, because a plan makes one
+key for each start: with named tuples, plans take 3 % to 15 % longer."""
 
 FREE_MEMORY: Final = 1
 POD_ID: Final = 2
@@ -49,19 +50,19 @@ WHOLE: Final = 5
 
 
 class PodSlot(NamedTuple):
-    """A pod and its free amounts. `jobs` is the number of live attempts."""
+    """A pod with its free amounts. `jobs` is the number of live attempts on the pod."""
 
     whole: PodCapacity
     key: Key
 
     @property
     def free_memory(self) -> int:
-        """The bytes that no attempt holds."""
+        """The bytes of the pod's memory that no attempt holds."""
         return self.key[FREE_MEMORY]
 
     @property
     def free_gpus(self) -> int:
-        """The number of GPUs that no attempt holds."""
+        """The number of the pod's GPUs that no attempt holds."""
         return self.key[FREE_GPUS]
 
     @property
@@ -71,14 +72,14 @@ class PodSlot(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the pod accepts no further job, even a very small one."""
+        """Whether the pod accepts no further job, not even a very small job."""
         return self.jobs >= self.whole.most or self.free_memory < 0
 
 
 def slot_of(
     pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str
 ) -> PodSlot:
-    """The free amounts of a pod whose attempts hold the amounts `given`."""
+    """Return the free amounts of a pod whose attempts hold the amounts `given`."""
     loads, most = _loads(capacity.cpus or 1.0), most_jobs(capacity.cpus)
     whole = PodCapacity(loads, most, deployment_id, node, capacity)
     return PodSlot(whole, _key(pod_id, whole, given))
@@ -86,8 +87,8 @@ def slot_of(
 
 @cache
 def _loads(cpus: float) -> Sequence[float]:
-    """The loads by number of jobs. All pods with that many CPUs share one tuple, because identical objects
-    are compared quickly."""
+    """Return the loads of a pod by its number of jobs. All pods with the same number of CPUs share one
+    tuple, because identical objects are compared quickly."""
     return tuple(jobs / cpus for jobs in range(most_jobs(cpus) + 1))
 
 
@@ -99,8 +100,8 @@ def _key(pod_id: str, whole: PodCapacity, given: Sequence[Amounts]) -> Key:
 
 
 class Pods:
-    """The pods of one resource that can accept jobs now. Full pods are stored, but `find` does not return
-    them."""
+    """The pods of one resource that can accept jobs now. Full pods are stored in the collection, but `find`
+    does not return them."""
 
     __slots__ = ("_keys", "_order", "_taken", "capacities")
 
@@ -119,16 +120,16 @@ class Pods:
         return len(self._keys)
 
     def items(self) -> Iterator[tuple[str, PodSlot]]:
-        """All pods, in any order."""
+        """Return all pods of the collection, in any order."""
         return ((pod_id, PodSlot(key[WHOLE], key)) for pod_id, key in self._keys.items())
 
     def slot(self, pod_id: str) -> PodSlot:
-        """The free amounts of a pod. Raises KeyError for an unknown pod."""
+        """Return the free amounts of a pod. Raises KeyError for an unknown pod."""
         key = self._keys[pod_id]
         return PodSlot(key[WHOLE], key)
 
     def copy(self) -> "Pods":
-        """An independent copy of the collection."""
+        """Return an independent copy of the collection."""
         twin = Pods()
         twin._order = self._in_order().copy()
         twin._keys = self._keys.copy()
@@ -136,7 +137,7 @@ class Pods:
         return twin
 
     def set(self, slot: PodSlot) -> None:
-        """Add a pod, or replace the pod with the same id."""
+        """Add a pod to the collection, or replace the pod with the same id."""
         whole, key = slot
         self.drop(key[POD_ID])
         self._keys[key[POD_ID]] = key
@@ -155,7 +156,8 @@ class Pods:
             self._order.add(slot.key)
 
     def take(self, found: Key, memory_bytes: int, gpus: int) -> tuple[PodCapacity, int]:
-        """Place a job on a pod that `find` returned. Returns the pod and its present number of jobs."""
+        """Place a job on a pod that `find` returned. Returns the pod and the number of jobs that it has
+        now."""
         _, free_memory, pod_id, free_gpus, jobs, whole = found
         jobs += 1
         key = (whole.loads[jobs], free_memory - memory_bytes, pod_id, free_gpus - gpus, jobs, whole)
@@ -168,15 +170,15 @@ class Pods:
         return whole, jobs
 
     def _in_order(self) -> SortedTuples[Key]:
-        """All pods that are not full, in order. Pods that got jobs since the last call are sorted in
-        together."""
+        """Return all pods that are not full, in order. Pods that received jobs since the last call are
+        sorted in together."""
         if self._taken:
             self._order.update(self._taken)
             self._taken.clear()
         return self._order
 
     def drop(self, pod_id: str) -> None:
-        """Remove a pod. An unknown pod is ignored."""
+        """Remove a pod from the collection. If the pod is not in the collection, the method does nothing."""
         key = self._keys.pop(pod_id, None)
         if key is None:
             return
@@ -188,7 +190,7 @@ class Pods:
             del self.capacities[shape]
 
     def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
-        """The least loaded pod on a node that has room for these amounts."""
+        """Return the least loaded pod on a node that has these amounts free."""
         self._in_order()  # `take` looks for the pod in this collection
         fitting = (
             slot.key
@@ -201,13 +203,13 @@ class Pods:
         return min(fitting, default=None)
 
     def places(self, memory_bytes: int, gpus: int, *, empty: bool = False) -> int:
-        """The number of jobs of this size that fit at the same time: into the free amounts, or with
+        """Return the number of jobs of this size that fit at the same time: into the free amounts, or with
         `empty` into the whole pods."""
         return sum(_places(slot, memory_bytes, gpus, empty) for _, slot in self.items())
 
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
-        """The least loaded pod that has room for these amounts; of equally loaded pods, the pod with the
-        least free memory."""
+        """Return the least loaded pod that has these amounts free; among equally loaded pods, the pod with
+        the least free memory."""
         result = self._order.first()
         if self._taken and (result is None or self._taken[0] < result):
             result = self._in_order().first()
@@ -232,7 +234,7 @@ def _places(slot: PodSlot, memory_bytes: int, gpus: int, empty: bool) -> int:
 
 
 def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
-    """The number of jobs that request these amounts and fit into the free amounts; at most `most`."""
+    """Return the number of jobs that request these amounts and fit into the free amounts; at most `most`."""
     counts = [most]
     if memory_bytes:
         counts.append(free.memory_bytes // memory_bytes)
@@ -242,7 +244,7 @@ def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
 
 
 class Nodes:
-    """The nodes of a site, and the amounts of each node that no deployment has claimed."""
+    """The nodes of a site, with the amounts of each node that no deployment has claimed."""
 
     __slots__ = ("_free", "_order")
 
@@ -251,40 +253,41 @@ class Nodes:
         self._free: dict[str, Amounts] = {}
 
     def free(self, name: str) -> Amounts:
-        """The unclaimed amounts of the node. Zero for an unknown node."""
+        """Return the unclaimed amounts of the node. The amounts are zero for an unknown node."""
         return self._free.get(name, Amounts())
 
     def items(self) -> Iterator[tuple[str, Amounts]]:
-        """All nodes, in any order."""
+        """Return all nodes of the collection, in any order."""
         return iter(self._free.items())
 
     def copy(self) -> "Nodes":
-        """An independent copy of the collection."""
+        """Return an independent copy of the collection."""
         twin = Nodes()
         twin._order = self._order.copy()
         twin._free = self._free.copy()
         return twin
 
     def set(self, name: str, free: Amounts) -> None:
-        """Add a node, or change its free amounts. `candidates` does not return a node without free memory
-        or free CPUs."""
+        """Add a node to the collection, or change its free amounts. `candidates` does not return a node that
+        has no free memory or no free CPUs."""
         self.drop(name)
         self._free[name] = free
         if free.memory_bytes > 0 and free.cpus >= LEAST_CPUS:
             self._order.add((free.gpus > 0, free.memory_bytes, name))
 
     def drop(self, name: str) -> None:
-        """Remove a node. An unknown node is ignored."""
+        """Remove a node from the collection. If the node is not in the collection, the method does
+        nothing."""
         old = self._free.pop(name, None)
         if old is not None:
             self._order.discard((old.gpus > 0, old.memory_bytes, name))
 
     def candidates(self, target_bytes: int, least_bytes: int, gpus: int) -> Iterator[str]:
-        """The nodes with at least `least_bytes` of free memory, the best first.
+        """Return the nodes with at least `least_bytes` of free memory, the best node first.
 
-        Nodes with at least `target_bytes` come first, the smallest of them first. The other nodes follow,
-        the largest first. If the demand has no GPUs, nodes with free GPUs come last. The caller still has
-        to check CPUs and GPUs.
+        Nodes with at least `target_bytes` come first, and among them the smallest node first. All other
+        nodes follow, the largest node first. If the demand has no GPUs, nodes with free GPUs come last. The
+        caller of `candidates` still has to check CPUs and GPUs.
         """
         for with_gpus in (True,) if gpus else (False, True):
             for has_gpus, _, name in self._order.iter_from((with_gpus, target_bytes, "")):

@@ -1,5 +1,5 @@
-"""An index of sites, deployments and attempts: the free amounts of each pod and node, and the idle
-deployments."""
+"""This module has an index of sites, deployments and attempts: the free amounts of each pod and node, and
+the idle deployments."""
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Deployment, Pod
@@ -12,7 +12,7 @@ from gridmill.scheduler.sorted_tuples import SortedTuples
 
 
 class ProjectTotals:
-    """The total amounts that the live attempts of a project hold. The totals are stored as whole
+    """The total amounts that the live attempts of a project hold. The totals are stored in whole
     thousandths, so that they do not depend on the order of the changes."""
 
     __slots__ = ("_cpus", "_since", "gpus", "memory_bytes", "places")
@@ -26,15 +26,15 @@ class ProjectTotals:
 
     @property
     def cpus(self) -> float:
-        """The requested CPUs. An attempt that requests none counts as one CPU."""
+        """The CPUs that the attempts requested. An attempt that requests no CPUs is counted as one CPU."""
         return self._cpus / 1000
 
     def held_seconds(self, now: float) -> float:
-        """The total time for which the places have been held, in seconds."""
+        """The total time for which the attempts have held their places, in seconds."""
         return max(0.0, self.places * now - self._since / 1000)
 
     def count(self, attempt: Attempt, times: int) -> None:
-        """Add an attempt (`times` is 1) or subtract it (`times` is -1)."""
+        """Add an attempt to the totals (`times` is 1) or subtract it (`times` is -1)."""
         places = max(1, attempt.given.gpus) * times
         self.places += places
         self._since += places * round(attempt.placed * 1000)
@@ -47,7 +47,7 @@ class ProjectTotals:
         self.gpus += gpus
 
     def copy(self) -> "ProjectTotals":
-        """An independent copy of the totals."""
+        """Return an independent copy of the totals."""
         twin = ProjectTotals()
         for name in self.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -58,15 +58,15 @@ _SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
 
 
 class CapacityIndex:
-    """Free amounts of pods and nodes.
+    """The free amounts of pods and nodes, and the attempts on them.
 
-    `open` and `coming` contain the pods that are up and the pods that are starting, by resource. `nodes`
-    contains the unclaimed amounts, by site. `idle` contains the deployments without attempts, each with
-    the time at which its keep-alive time ends, by resource. `resumable` contains the running attempts that
-    may be preempted, the longest-running first, by resource; a gang is represented by its rank 0.
-    `yielding` contains the attempts that were asked to end and have not ended yet, with all ranks.
-    `tallies` contains the amounts that live attempts hold, by project. `broken` contains the live pods of
-    deployments that are released as soon as they are idle, by resource.
+    `open` has the pods that are up, and `coming` has the pods that are starting, by resource. `nodes` has
+    the unclaimed amounts of nodes, by site. `idle` has the deployments without attempts, each with the time
+    at which its keep time ends, by resource. `resumable` has the running attempts that may be preempted, the
+    longest-running first, by resource; a gang is represented by its rank 0. `yielding` has the attempts that
+    were asked to end and have not ended yet, with all ranks. `tallies` has the amounts that live attempts
+    hold, by project. `broken` has the live pods of deployments that are released as soon as they are idle,
+    by resource.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class CapacityIndex:
     # --- sites
 
     def put_site(self, site: Site) -> None:
-        """Insert or replace a site."""
+        """Insert a site into the index, or replace it."""
         old = self.sites.get(site.name)
         self.sites[site.name] = site
         if old is not None and (old.nodes, old.cpu_share) == (site.nodes, site.cpu_share):
@@ -112,7 +112,7 @@ class CapacityIndex:
             self._refresh_node(site.name, node.name)
 
     def drop_site(self, name: str) -> None:
-        """Remove a site. Its deployments stay in the index until they end."""
+        """Remove a site from the index. The deployments of the site stay in the index until they end."""
         self._forget_nodes(self.sites.pop(name, None))
         self.nodes.pop(name, None)
         self.shapes.pop(name, None)
@@ -138,7 +138,7 @@ class CapacityIndex:
     # --- attempts
 
     def put_attempt(self, attempt: Attempt) -> None:
-        """Insert or replace an attempt. A finished attempt is removed."""
+        """Insert an attempt into the index, or replace it. If the attempt has finished, it is removed."""
         old = self.attempts.get(attempt.id)
         if old is not None and attempt.state in LIVE_ATTEMPTS and _same_place(old, attempt):
             self._forget_resumable(old)
@@ -155,7 +155,7 @@ class CapacityIndex:
             self._refresh_around(attempt)
 
     def drop_attempt(self, key: str) -> None:
-        """Remove an attempt."""
+        """Remove an attempt from the index."""
         old = self.attempts.pop(key, None)
         if old is not None:
             for where in (old.pod_id, old.deployment_id, old.job_run_id):
@@ -174,7 +174,7 @@ class CapacityIndex:
 
     def _note_resumable(self, attempt: Attempt) -> None:
         """Add a resumable attempt to `resumable`. The deployment id begins with the name of the resource.
-        The deployment itself may be inserted later."""
+        The deployment itself may be inserted later than the attempt."""
         resource = attempt.deployment_id.rpartition("-")[0]
         if attempt.resumable and attempt.interrupted is not None:
             self.yielding.setdefault(resource, {})[attempt.id] = None
@@ -203,7 +203,7 @@ class CapacityIndex:
     # --- deployments
 
     def put_deployment(self, deployment: Deployment) -> None:
-        """Insert or replace a deployment. An ended deployment is removed."""
+        """Insert a deployment into the index, or replace it. If the deployment has ended, it is removed."""
         old = self.deployments.get(deployment.id)
         if old is not None:
             self._forget_idle(old)
@@ -220,7 +220,7 @@ class CapacityIndex:
         self._refresh_idle(deployment)
 
     def drop_deployment(self, key: str) -> None:
-        """Remove a deployment and its pods."""
+        """Remove a deployment and its pods from the index."""
         old = self.deployments.pop(key, None)
         self.removed_nodes.pop(key, None)
         if old is not None:
@@ -235,8 +235,8 @@ class CapacityIndex:
             self._place_pod(deployment, pod)
 
     def _replace_changed_pods(self, old: Deployment, deployment: Deployment) -> None:
-        """Replace only the pods that changed. This function is called many times a second, because each
-        acknowledgement replaces one pod of a deployment."""
+        """Replace only the pods of a deployment that have changed. This function is called many times a
+        second, because each acknowledgement replaces one pod of a deployment."""
         before = {pod.id: pod for pod in old.pods}
         for pod in deployment.pods:
             previous = before.pop(pod.id, None)
@@ -266,20 +266,21 @@ class CapacityIndex:
             index.setdefault(deployment.resource, Pods()).set(slot)
 
     def is_broken(self, deployment: Deployment) -> bool:
-        """Whether the deployment has lost a pod whose place cannot be used again until the deployment
-        ends. Such a deployment accepts no more jobs. This happens at Ray sites: Ray moves the place of a
-        lost node to any node with room, and keeps it there."""
+        """Return whether the deployment has lost a pod whose place cannot be used again until the deployment
+        ends. Such a deployment accepts no more jobs. Only deployments at Ray sites can lose a place in this
+        way. Ray moves the place of a lost node to any node with enough free amounts, and keeps it there."""
         if self._kind(deployment.site) is not SiteKind.RAY:
             return False
         return any(pod.state == PodState.GONE for pod in deployment.pods)
 
     def busy_broken(self, resource: str) -> int:
-        """The number of pods of the resource's broken deployments that still run a job. The other pods of
-        these deployments never run a job again, and new pods may replace them."""
+        """Return the number of pods of the resource's broken deployments that still run a job. The other
+        pods of these deployments never run a job again, so new pods may replace them."""
         return sum(pod_id in self.on for pod_id in self.broken.get(resource, ()))
 
     def _places_as_planned(self, site: str) -> bool:
-        """Whether the site places pods on the planned nodes. At a Slurm site, Slurm chooses the nodes."""
+        """Return whether the site places pods on the planned nodes. At a Slurm site, Slurm chooses the nodes
+        of pods."""
         return self._kind(site) is not SiteKind.SLURM
 
     def _kind(self, site: str) -> SiteKind | None:
@@ -321,8 +322,8 @@ class CapacityIndex:
 
 
 def expiry(deployment: Deployment) -> float:
-    """The time at which the keep-alive time of an idle deployment ends. Infinite if no time is recorded
-    since when it is idle."""
+    """Return the time at which the keep time of an idle deployment ends. The result is infinite if the time
+    since when the deployment is idle is not recorded."""
     idle_since = deployment.idle_since
     return float("inf") if idle_since is None else idle_since + deployment.keep_seconds
 

@@ -1,9 +1,10 @@
-"""Delayed jobs of a resource: which jobs are delayed, and the share of the resource that they get first.
+"""This module has the delayed jobs of a resource: which jobs are delayed, and the share of the resource that
+they get first.
 
-Short jobs may start before long jobs and may preempt them. To prevent starvation, a job that has waited
-longer than the patience of its resource counts as delayed and starts first, until delayed jobs hold
-`DELAYED_SHARE` of the resource. While a delayed job runs, no job of the same priority preempts it. The
-rules and their numbers are in gridmill.domain.ordering.
+Short jobs may start before long jobs and may preempt long jobs. To prevent starvation, a job that has waited
+longer than the patience of its resource is delayed and starts first, until delayed jobs hold `DELAYED_SHARE`
+of the resource. While a delayed job runs, no job of the same priority preempts it. The rules about delayed
+jobs and their numbers are in gridmill.domain.ordering.
 """
 
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 class DelayedJobs:
-    """The delayed jobs of one resource. `patience` is the number of seconds after which a waiting job
-    counts as delayed. `protected` are the running jobs that hold the share of delayed jobs. `held` is the
-    share of the resource that these jobs hold."""
+    """The delayed jobs of one resource, waiting and running. `patience` is the number of seconds after which
+    a waiting job is delayed. `protected` are the running jobs that hold the share for delayed jobs. `held`
+    is the share of the resource that these jobs hold."""
 
     __slots__ = ("_capacity", "_places", "held", "patience", "protected")
 
@@ -32,8 +33,8 @@ class DelayedJobs:
         self.held, self.protected = with_precedence(self._running(snapshot, lane), self.patience, 1.0)
 
     def _running(self, snapshot: Snapshot, lane: Lane) -> Iterator[tuple[float, float, str]]:
-        """For each running job: the time that it has waited, the share of the resource that it holds, and
-        its id."""
+        """Return, for each running job, the time that it has waited, the share of the resource that it
+        holds, and its id."""
         shares: dict[str, float] = {}
         delays: dict[str, float] = {}
         for pod_id, _ in lane.up.items():
@@ -47,7 +48,7 @@ class DelayedJobs:
         return ((delay, shares[key], key) for key, delay in delays.items())
 
     def _share(self, memory_bytes: int, gpus: int) -> float:
-        """The share of the resource that a job holds: the largest of its shares of places, memory and
+        """Return the share of the resource that a job holds: the largest of its shares of places, memory and
         GPUs."""
         return max(
             1 / self._places,
@@ -56,7 +57,7 @@ class DelayedJobs:
         )
 
     def has_share_for(self, demand: Demand) -> bool:
-        """Whether delayed jobs may hold this much more of the resource."""
+        """Return whether delayed jobs may hold this much more of the resource."""
         more = demand.workers * self._share(demand.memory_bytes, demand.gpus)
         return has_share(self.held, more, 1.0)
 
@@ -66,8 +67,9 @@ class DelayedJobs:
 
 
 def first_delayed(lane: Lane, shares: ProjectShares | None) -> Iterator[Ticket]:
-    """The waiting jobs of a resource. Jobs of the highest priority come first; of the same priority, the
-    most delayed. If several projects wait, the jobs of the project whose turn is next come first."""
+    """Return the waiting jobs of a resource, the most delayed job first. Jobs of the highest priority come
+    first; among jobs of the same priority, the most delayed job comes first. If jobs of several projects
+    wait, the jobs of the project whose turn is next come first."""
     queues = lane.queue.delayed
     firsts = {name: first for name, line in queues.items() if (first := line.first()) is not None}
     if not firsts:
@@ -80,7 +82,7 @@ def first_delayed(lane: Lane, shares: ProjectShares | None) -> Iterator[Ticket]:
 
 
 def may_have_delayed(lane: Lane, now: float) -> bool:
-    """Whether a job may have waited long enough to count as delayed. This check is quick: it examines only
-    the first job of each project."""
+    """Return whether a job may have waited long enough to be delayed. This check is quick, because it
+    examines only the first job of each project."""
     firsts = (line.first() for line in lane.queue.delayed.values())
     return any(first is not None and now - first[1] >= SHORTEST_PATIENCE_SECONDS for first in firsts)

@@ -1,10 +1,10 @@
-"""Preemption across the resources of a site: jobs of lower priority release a node for a job of another
-resource.
+"""This module preempts across the resources of a site: jobs of lower priority release a node for a job of
+another resource.
 
-A pod keeps its memory and CPUs while it is up. Pods of other resources can therefore hold the room that an
-urgent job needs, although jobs of lower priority use it or nothing uses it. Jobs that can resume are
-preempted. Their deployment accepts no further job, and is released as soon as it is idle
-(gridmill.scheduler.reclaim).
+A pod keeps its memory and CPUs while it is up. Pods of other resources can therefore hold amounts that an
+urgent job needs, although jobs of lower priority use these amounts or no job uses them. Running jobs that
+can resume are preempted for the urgent job. The deployment of a preempted job accepts no further job, and is
+released as soon as it is idle (gridmill.scheduler.reclaim).
 """
 
 from collections.abc import Callable, Iterator
@@ -26,8 +26,8 @@ May = Callable[[PreemptibleJob], bool]
 
 
 def outranks(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Whether another resource of the site has a job of lower priority that waits, or that runs and can
-    resume. Without displacement, such a job would get the room that this job needs."""
+    """Return whether another resource of the site has a job of lower priority that waits, or that runs and
+    can resume. Without displacement, such a job would get the amounts that this job needs."""
     if lane.name not in draft.least_elsewhere:
         draft.least_elsewhere[lane.name] = min(_priorities_elsewhere(draft, lane), default=inf)
     return -ticket[NEGATIVE_PRIORITY] > draft.least_elsewhere[lane.name]
@@ -50,9 +50,9 @@ def _priorities_elsewhere(draft: DraftPlan, lane: Lane) -> Iterator[float]:
 
 
 def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[PreemptibleJob]:
-    """The fewest running jobs of other resources to preempt so that the pods of one node can be released
-    for this job. All of them have a lower priority than the job. Empty if there is no such node. The
-    function closes the deployments of these jobs for new jobs and reserves the node."""
+    """Preempt the fewest running jobs of other resources, so that the pods of one node can be released for
+    this job. All preempted jobs have a lower priority than the job. The result is empty if there is no such
+    node. The function closes the deployments of these jobs for new jobs and reserves the node."""
     demand, site = ticket[JOB_CLASS].demand, lane.resource.site
     if demand.workers > 1 or lane.workers_left == 0 or lane.holds(demand):
         return []
@@ -74,8 +74,8 @@ def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[
 def _way(
     draft: DraftPlan, lane: Lane, ticket: Ticket, node: str, may_be: May
 ) -> tuple[list[Deployment], list[PreemptibleJob]] | None:
-    """The deployments of a node that would be released, and the jobs that would be preempted for this.
-    None if the released room would not be enough."""
+    """Return the deployments of a node that would be released, and the jobs that would be preempted for
+    this. The result is None if the released amounts would not be enough."""
     site = lane.resource.site
     whole, need = (
         draft.snapshot.places.capacities.get((site, node)),
@@ -104,7 +104,7 @@ def _way(
 def _leaving(
     draft: DraftPlan, lane: Lane, node: str, may_be: May
 ) -> Iterator[tuple[int, str, Deployment, list[PreemptibleJob]]]:
-    """The deployments of other resources that are idle or whose jobs may all be preempted, with these
+    """Return the deployments of other resources that are idle or whose jobs may all be preempted, with these
     jobs."""
     places = draft.snapshot.places
     owners = {places.owners[pod] for pod in places.claims.get((lane.resource.site, node), ())}
@@ -122,8 +122,9 @@ def _leaving(
 
 
 def keep_displaced(draft: DraftPlan, lane: Lane, job_run: JobRun, attempt: Attempt) -> None:
-    """Close the deployment of a preempted job while the job ends, if it releases its node for a job of
-    another resource. If it releases only a part of a quota, the deployment stays open."""
+    """Close the deployment of a preempted job for new jobs while the preempted job ends, if the deployment
+    releases its node for a job of another resource. If the preempted job releases only a part of a quota,
+    the deployment stays open."""
     ended = draft.snapshot.job_runs.get(attempt.job_run_id)
     claim = QuotaClaim(demand_of(job_run))
     standing = draft.standing_of(claim)

@@ -1,6 +1,7 @@
-"""A plan under construction: the decisions so far, and the room that these decisions leave.
+"""This module has a plan under construction: the decisions so far, and the free amounts that these decisions
+leave.
 
-If a batch system ends a pod before a job would finish, the job is not placed on that pod.
+If a batch system would end a pod before a job finishes, the job is not placed on that pod.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,16 +21,16 @@ from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, QuotaClaim, Ticket, 
 from gridmill.scheduler.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
-"""If a job has waited longer than this number of seconds, room is reserved for it. Until then, smaller
-jobs may start before it. They keep the machines busy and cost the job nothing, because running jobs may
-still release the room."""
+"""If a job has waited longer than this number of seconds, free amounts are reserved for it. Until then,
+smaller jobs may start before this job. These smaller jobs keep the machines busy and cost the waiting job
+nothing, because running jobs may still release enough."""
 
 
 NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 class DraftCheckpoint(NamedTuple):
-    """The state of a draft before deployments are started for a gang."""
+    """The state of a draft before deployments are started for a gang, to which the draft can return."""
 
     left: float
     bring_ups: int
@@ -40,8 +41,8 @@ class DraftCheckpoint(NamedTuple):
 
 
 class DraftPlan:
-    """The draft of a plan. It reads the snapshot and never changes it: lanes and nodes are copied when
-    they are first used."""
+    """The draft of a plan. The draft reads the snapshot and never changes it: lanes and nodes are copied
+    when they are first used."""
 
     def __init__(
         self,
@@ -86,11 +87,12 @@ class DraftPlan:
 
     @property
     def is_full(self) -> bool:
-        """Whether the plan has as many decisions as requested."""
+        """Whether the plan has as many decisions as the caller requested."""
         return self._left <= 0
 
     def lane(self, name: str) -> Lane | None:
-        """The lane of a resource; None if no job can run on it, so that its jobs are refused."""
+        """Return the lane of a resource. The result is None if no job can run on the resource, so that its
+        jobs are refused."""
         if name not in self._lanes:
             self._lanes[name] = self._make_lane(name)
         return self._lanes[name]
@@ -112,26 +114,28 @@ class DraftPlan:
         return None
 
     def nodes(self, site: str) -> Nodes:
-        """The free amounts of the nodes of a site after the decisions so far."""
+        """Return the free amounts of the nodes of a site after the decisions so far."""
         if site not in self._nodes:
             self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
         return self._nodes[site]
 
     def running_on(self, resource: str) -> tuple[PreemptibleJob, ...]:
-        """The running jobs of a resource that can resume. They are computed at the first call."""
+        """Return the running jobs of a resource that can resume. The running jobs are computed at the first
+        call."""
         if resource not in self._running:
             self._running[resource] = tuple(running_on(self.snapshot, resource, self.now))
         return self._running[resource]
 
     def delayed(self, lane: Lane) -> DelayedJobs:
-        """The delayed jobs of a resource and the share that they hold. They are computed at the first
-        call."""
+        """Return the delayed jobs of a resource and the share that they hold. The delayed jobs are computed
+        at the first call."""
         if lane.name not in self._delayed:
             self._delayed[lane.name] = DelayedJobs(self.snapshot, lane)
         return self._delayed[lane.name]
 
     def excluded_nodes(self, lane: Lane) -> Collection[str]:
-        """The nodes that a resource does not use, because they are unfit and other nodes suffice."""
+        """Return the nodes that a resource does not use, because they are unfit and other nodes are
+        sufficient."""
         if lane.name not in self._excluded_nodes:
             unfit = self._unfit.get(lane.name, ())
             will_do = not unfit or will_do_without(self.snapshot, lane.resource, unfit)
@@ -139,8 +143,8 @@ class DraftPlan:
         return self._excluded_nodes[lane.name]
 
     def can_start(self, job_run_id: str) -> bool:
-        """Whether the job may start: it is not refused, not held back, not processed in this plan, and has
-        no live attempt."""
+        """Return whether the job may start: it is not refused, not held back, not processed in this plan,
+        and has no live attempt."""
         return (
             job_run_id not in self._attempts_of
             and job_run_id not in self.refused
@@ -149,24 +153,25 @@ class DraftPlan:
         )
 
     def standing_of(self, claim: QuotaClaim) -> ProjectStanding | None:
-        """The standing of the claim's project. None if the grid has no projects."""
+        """Return the standing of the project to which the claim belongs. The result is None if the grid has
+        no projects."""
         return None if self.shares is None else self.shares[claim.project]
 
     def keep_quota(self, job_run: JobRun) -> None:
-        """Reserve the free quota of the project for a job that exceeds it now."""
+        """Reserve the free quota of the project for a job that exceeds this quota now."""
         claim = QuotaClaim(demand_of(job_run))
         standing = self.standing_of(claim)
         if standing is not None and standing.is_over(claim):
             standing.kept_for = job_run.id
 
     def is_starving(self, job_run_id: str) -> bool:
-        """Whether the job has waited long enough for room to be reserved for it."""
+        """Return whether the job has waited long enough for amounts to be reserved for it."""
         job_run = self.snapshot.job_runs[job_run_id]
         since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
         return self.now - since > RESERVE_AFTER_SECONDS
 
     def start(self, lane: Lane, ticket: Ticket, key: Key) -> None:
-        """Start a job on a pod that the lane found for it."""
+        """Start a job on a pod that the lane found for this job."""
         demand = ticket[JOB_CLASS].demand
         self.fill(ticket, key[POD_ID], lane.open.take(key, demand.memory_bytes, demand.gpus))
 
@@ -180,24 +185,25 @@ class DraftPlan:
         self._left -= 1
 
     def refuse(self, job_run_id: str, problem: RefusalReason) -> None:
-        """Refuse a job, within the bound of the plan."""
+        """Refuse a job, if the plan has not reached its limit of decisions."""
         if not self.is_full:
             self._left -= 1
             self.refused.add(job_run_id)
             self.refusals.append(Refuse(job_run_id=job_run_id, message=problem.message, hint=problem.hint))
 
     def interrupt(self, wanted: Interrupt) -> None:
-        """Preempt a running job."""
+        """Preempt a running job for a waiting job."""
         self._left -= 1
         self.interrupts.append(wanted)
 
     def bring_up(self, wanted: BringUp) -> None:
-        """Start the pods of a deployment."""
+        """Start the pods of a deployment of a resource."""
         self._left -= 1
         self._bring_ups.append(wanted)
 
     def mark(self, lane: Lane) -> DraftCheckpoint:
-        """A checkpoint of the state that starting deployments for a lane changes. `undo` restores it."""
+        """Return a checkpoint of the state that starting deployments for a lane changes. `undo` restores the
+        state of this checkpoint."""
         planned = {node: list(pods) for node, pods in lane.planned.items()}
         nodes = self.nodes(lane.resource.site).copy()
         return DraftCheckpoint(
@@ -205,20 +211,20 @@ class DraftPlan:
         )
 
     def undo(self, lane: Lane, mark: DraftCheckpoint) -> None:
-        """Restore the state of a checkpoint."""
+        """Restore the state of a checkpoint of the draft."""
         self._left = mark.left
         del self._bring_ups[mark.bring_ups :]
         self._nodes[lane.resource.site] = mark.nodes
         lane.coming, lane.planned, lane.alive = mark.coming, mark.planned, mark.alive
 
     def release(self, deployment_id: str, reason: str) -> None:
-        """Release a deployment. Its pods accept no further job."""
+        """Release a deployment that is idle. The pods of the released deployment accept no further job."""
         self.released.add(deployment_id)
         self.releases.append(Release(deployment_id=deployment_id, reason=reason))
         self.close_pods(deployment_id)
 
     def close_pods(self, deployment_id: str) -> None:
-        """Close the pods of a deployment for later jobs of this plan."""
+        """Close the pods of a deployment, so that later jobs of this plan do not use them."""
         deployment = self.snapshot.deployments[deployment_id]
         lane = self.lane(deployment.resource)
         for pod in deployment.pods if lane else ():
@@ -227,12 +233,12 @@ class DraftPlan:
                 lane.coming.drop(pod.id)
 
     def wake_at(self, time: float) -> None:
-        """Request another plan at that time or earlier."""
+        """Request that another plan is made at that time or earlier."""
         if time != inf:
             self.again_at = time if self.again_at is None else min(self.again_at, time)
 
     def finish(self) -> Plan:
-        """The finished plan."""
+        """Return the finished plan."""
         return Plan(
             starts=self._given_starts(),
             bring_ups=tuple(self._bring_ups),
@@ -245,8 +251,8 @@ class DraftPlan:
         )
 
     def _given_starts(self) -> tuple[StartJob, ...]:
-        """The started jobs with their amounts. Memory and GPUs are as requested. All jobs in a pod share
-        its CPUs equally, unless a job requests CPUs."""
+        """Return the started jobs with the amounts that they receive. The jobs receive the memory and the
+        GPUs that they request. All jobs in a pod share its CPUs equally, unless a job requests CPUs."""
         shares = {
             pod_id: (whole.deployment_id, float(max(1, floor(whole.capacity.cpus / jobs))))
             for pod_id, (whole, jobs) in self._filled.items()
@@ -262,12 +268,13 @@ class DraftPlan:
 
 
 _MOST_SHARE = 0.9
-"""A job that is expected to take longer than this share of a pod's lifetime gets a new pod: no existing pod
-would live long enough, and a forecast may be wrong."""
+"""A job that is expected to take longer than this fraction of a pod's lifetime gets a new pod, because no
+existing pod would live long enough, and a forecast may be wrong."""
 
 
 def find_lasting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
-    """A pod that is up, has room, and lives at least as long as the job is expected to run."""
+    """Return a pod that is up, has the amounts free, and lives at least as long as the job is expected to
+    run."""
     demand = ticket[JOB_CLASS].demand
     result = lane.find(demand)
     if result is None or not draft.snapshot.places.terms:

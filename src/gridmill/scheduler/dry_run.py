@@ -1,4 +1,5 @@
-"""Predicts what a run would do: order, sizes with reasons, expected memory and time, and obstacles."""
+"""This module predicts what a run would do: order, sizes with reasons, expected memory and time, and
+obstacles."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
@@ -37,9 +38,9 @@ from gridmill.scheduler.splitting import cut_job, parts_line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferInput:
-    """Known sizes and places of the data that a run would transfer, by job: the versions that each job
-    reads, and the bytes that it made last. `unreachable` are sites that do not answer. `crowded` are
-    resources of farms whose room others use, with the queue at each."""
+    """The known sizes and places of the data that a run would transfer, by job: the versions that each job
+    reads, and the bytes that it made last. `unreachable` has the sites that do not answer. `crowded` has the
+    resources of farms whose machines other tenants also use, with the queue at each."""
 
     readings: Mapping[str, Sequence[InputVersion]] = field(default_factory=dict)
     made_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -58,10 +59,11 @@ def dry_run(
     carrying: TransferInput = NOTHING_CARRIED,
     now: float = 0.0,
 ) -> DryRun:
-    """The predicted run of `pipeline` on an idle grid, in the order of its waves.
+    """Return the predicted run of `pipeline` on an idle grid, in the order of its waves.
 
-    `sizes` contains the known size of each job. `unchanged` are the jobs that would not run again. Raises
-    PipelineError for a cycle or an unknown need. Any other obstacle of a job becomes its `problem`.
+    `sizes` has the known size of each job. `unchanged` has the jobs that would not run again. Raises
+    PipelineError for a cycle or for a needed job that does not exist. Any other obstacle of a job is stored
+    in its `problem`.
     """
     waves: dict[str, int] = {}
     planned: dict[str, PlannedJob] = {}
@@ -93,7 +95,8 @@ def _placed(
     carrying: TransferInput,
     sites: Mapping[str, str],
 ) -> PlannedJob:
-    """The job with its resource and its transfers. `sites` are the sites of the jobs before it."""
+    """Return the planned job with its resource and its transfers. `sites` has the sites of the jobs before
+    this job."""
     snapshot = joining.snapshot
     readings, made = carrying.readings.get(job.name, ()), carrying.made_bytes.get(job.name)
     named = (resource_for(_only(job, name), pipeline, snapshot)[1] for name in dict.fromkeys(job.resources))
@@ -183,10 +186,11 @@ def _planned(job: Job, pipeline: Pipeline, snapshot: Snapshot, size: JobSize) ->
 
 
 def resource_for(job: Job, pipeline: Pipeline, snapshot: Snapshot) -> tuple[str, Resource | None]:
-    """The resource that a job would use, by name. None if the job names an unknown resource.
+    """Return the resource that a job would use, by name. The result is None if the job names an unknown
+    resource.
 
-    This is the resource that the job names, otherwise the resource to which it is assigned (as `job` or
-    `pipeline/job`), otherwise the default resource of its kind.
+    The result is the resource that the job names, otherwise the resource to which the job is assigned (as
+    `job` or `pipeline/job`), otherwise the default resource of its kind.
     """
     by_name = {**snapshot.resources, **{resource.name: resource for resource in pipeline.resources}}
     if job.resource is not None:
@@ -221,8 +225,8 @@ def _problem(
 
 
 def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:
-    """The place in the file of a request that is too large: `FILE:LINE: FIELD: `. Empty if the pipeline
-    has no file."""
+    """Return the place in the pipeline file of a request that is too large. The place is written as
+    `FILE:LINE: FIELD: `. The result is empty if the pipeline has no file."""
     if pipeline.lines is None:
         return ""
     field = ""
@@ -244,15 +248,15 @@ class _TimelineJob:
 
 
 class _Timeline:
-    """A timeline of a run. It places each job at the earliest time that its needs and the CPUs and memory
-    of a pod allow."""
+    """A timeline of a predicted run. The timeline places each job at the earliest time that its needed jobs
+    and the CPUs and memory of a pod allow."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._taken: list[_TimelineJob] = []
 
     def times(self, planned: Mapping[str, PlannedJob]) -> list[PlannedJob]:
-        """The jobs with `starts` and `ends`, if these times can be estimated."""
+        """Return the jobs with `starts` and `ends`, if these times can be estimated."""
         timed: dict[str, PlannedJob] = {}
         for name, job in planned.items():
             ends = [timed[need].ends for need in job.needs]
@@ -290,19 +294,20 @@ class _Timeline:
 
 
 def _will_run(job: PlannedJob) -> bool:
-    """Whether the job would run in a run without failures."""
+    """Return whether the job would run in a run without failures."""
     return not job.unchanged and job.when != When.FAILURE
 
 
 def _seconds(job: PlannedJob) -> float | None:
-    """The expected seconds of the job, including its transfers."""
+    """Return the expected seconds of the job, including its transfers."""
     travel = 0.0 if job.transfer is None else job.transfer.seconds
     run = job.sizing.expected_seconds
     return None if travel is None or run is None else travel + run
 
 
 def _peak_memory(jobs: tuple[PlannedJob, ...]) -> int:
-    """The peak memory of the run in bytes: from the timeline, or wave by wave if the times are unknown."""
+    """Return the peak memory of the run in bytes: from the timeline, or wave by wave if the times are
+    unknown."""
     running = [job for job in jobs if _will_run(job)]
     if all(job.starts is not None and job.ends is not None for job in running):
         return max((_in_use(running, job.starts or 0.0) for job in running), default=0)

@@ -1,4 +1,5 @@
-"""Explains in a sentence why a job is not running. The sentence is computed when a reader asks for it."""
+"""This module explains in a sentence why a job is not running. The sentence is computed when a reader
+requests it."""
 
 from collections.abc import Iterator
 
@@ -26,8 +27,9 @@ _DOING = {
 
 
 def why_waiting(snapshot: Snapshot, job_run_id: str, now: float, waits: WaitForecasts | None = None) -> str:
-    """The reason why a blocked or waiting job does not run. Empty for any other job. `waits` are forecasts
-    for the same snapshot and time, which calls for several jobs can share."""
+    """Return the reason why a blocked or waiting job does not run. The result is empty for a job in any
+    other state. `waits` are forecasts for the same snapshot and time, which calls for several jobs can
+    share."""
     job_run = snapshot.job_runs.get(job_run_id)
     if job_run is None:
         return ""
@@ -78,7 +80,8 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Wait
 
 
 def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
-    """The part of the quota that is used: `quota of project vision: 4 of 4 GPUs in use`."""
+    """Return the part of the quota that is used, for example: `quota of project vision: 4 of 4 GPUs in
+    use`."""
     project = snapshot.projects.get(job_run.project)
     if project is None:
         return ""
@@ -88,8 +91,9 @@ def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
 
 
 def _before(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[str]:
-    """The number of jobs before this job at its resource: `3 jobs before it`. If several projects wait,
-    only jobs of the same project count, and the text adds `project vision used less for its share`."""
+    """Return the number of jobs before this job at its resource. An example is `3 jobs before it`. If
+    several projects wait, only jobs of the same project are counted, and the text adds, for example,
+    `project vision used less for its share`."""
     queue = snapshot.lines.waiting.get(job_run.resource)
     run = snapshot.runs.get(job_run.run_id)
     if queue is None or run is None:
@@ -127,8 +131,8 @@ def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
 
 
 def _what_is_broken(snapshot: Snapshot, resource: str) -> str:
-    """The broken deployments of a resource: `trainers-1 lost a pod, takes no more jobs and is released
-    when 2 jobs on it have ended`."""
+    """Return a text about the broken deployments of a resource, for example: `trainers-1 lost a pod, takes
+    no more jobs and is released when 2 jobs on it have ended`."""
     places = snapshot.places
     names = sorted({places.owners[pod_id] for pod_id in places.broken.get(resource, ())})
     if not names:
@@ -144,7 +148,8 @@ def _what_is_broken(snapshot: Snapshot, resource: str) -> str:
 
 
 def _what_keeps(snapshot: Snapshot, coming: Pods) -> str:
-    """The site's report about a pod that is not up yet: `: waits in Slurm's queue (reason: Priority)`."""
+    """Return the site's report about a pod that is not up yet, for example: `: waits in Slurm's queue
+    (reason: Priority)`."""
     for pod_id, slot in coming.items():
         pods = snapshot.deployments[slot.whole.deployment_id].pods
         message = next((pod.message for pod in pods if pod.id == pod_id), "")
@@ -171,8 +176,8 @@ def _why_not_in_pods(pods: Pods, resource: Resource, demand: Demand) -> str:
 
 
 def _places_to_come(nodes: Nodes, resource: Resource, amounts: Amounts, demand: Demand) -> int:
-    """The number of ranks of a gang for which pods that could start now would have room; at most the
-    number of all ranks."""
+    """Return the number of ranks of a gang that would fit into pods that could start now; at most the number
+    of all ranks."""
     places = 0
     for _, free in nodes.items():
         while amounts.fits_in(free) and free.memory_bytes > 0 and places < demand.workers:

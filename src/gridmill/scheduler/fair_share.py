@@ -1,9 +1,9 @@
-"""Fair shares and quotas of projects: which project's jobs are placed first, and which amounts a project may
-hold.
+"""This module has the fair shares and quotas of projects: which project's jobs are placed first, and which
+amounts a project may hold.
 
 The project with the least use relative to its share is first. Slurm's Fair Tree orders the projects of one
-level in the same way (usage over share); Gridmill has no tree. The weight of past use halves each week,
-like the decay of Slurm's multifactor priority (PriorityDecayHalfLife, 7 days).
+level in the same way (use divided by share). Gridmill has no tree of projects. The weight of past use halves
+each week, like the decay of Slurm's multifactor priority (PriorityDecayHalfLife, 7 days).
 """
 
 import math
@@ -22,35 +22,35 @@ from gridmill.scheduler.snapshot import Snapshot
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
 AHEAD_SECONDS = 600.0
-"""A place in use counts as if it had been used for this many seconds more. This way projects take turns
-within one plan, too."""
+"""A place in use is counted as if it had been used for this many additional seconds. In this way, projects
+also take turns within one plan."""
 NO_BOUND = 2**62
-"""The limit of an amount that a quota does not limit. It is an integer, because integers are compared
-faster than floats."""
+"""The limit of an amount that the quota does not limit. The limit is an integer, because integers are
+compared faster than floats."""
 _ROUNDING = 1e-6
 """The rounding error of sums of fractional CPUs. Quotas are given in thousandths of a CPU."""
 
 
 def decayed(used_seconds: float, used_at: float, now: float) -> float:
-    """The past use in seconds after its decay until now."""
+    """Return the past use in seconds after its decay until now."""
     return used_seconds * math.pow(0.5, max(0.0, now - used_at) / HALF_LIFE_SECONDS)
 
 
 def charged(project: Project, seconds: float, now: float) -> Project:
-    """The project after this many more seconds of use were charged to it."""
+    """Return the project after this many more seconds of use were added to its use."""
     used = decayed(project.used_seconds, project.used_at, now) + seconds
     return replace(project, used_seconds=used, used_at=max(now, project.used_at))
 
 
 def used_now(project: Project, tally: ProjectTotals, now: float) -> float:
-    """The use of the project in seconds, including the use of its live attempts so far."""
+    """Return the use of the project in seconds, including the use of its live attempts so far."""
     return decayed(project.used_seconds, project.used_at, now) + tally.held_seconds(now)
 
 
 class ProjectStanding:
-    """The use and the limits of a project. `score` is its use, including the places that it holds now,
-    divided by its share; the project with the lowest score is first. `per_place` is the score that one
-    more place adds. `kept_for` is the job for which room in the quota is kept."""
+    """The present use and the limits of a project. `score` is the use of the project, including the places
+    that it holds now, divided by its share; the project with the lowest score is first. `per_place` is the
+    score that one more place adds. `kept_for` is the job for which a part of the quota is reserved."""
 
     __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
 
@@ -69,7 +69,7 @@ class ProjectStanding:
         self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
 
     def start(self, claim: QuotaClaim) -> None:
-        """Add the amounts of one more job of this kind."""
+        """Add the amounts of one more job of this kind to the standing."""
         self._places += claim.places
         self.score += claim.places * self.per_place
         if self.bounded:
@@ -79,19 +79,19 @@ class ProjectStanding:
                 self._gpus -= claim.gpus
 
     def end(self, claim: QuotaClaim) -> None:
-        """Subtract the amounts of one job of this kind."""
+        """Subtract the amounts of one job of this kind from the standing."""
         self._places -= claim.places
         self.score -= claim.places * self.per_place
         self.give_back(claim.cpus, claim.memory_bytes, claim.gpus)
 
     def give_back(self, cpus: float, memory_bytes: int, gpus: int) -> None:
-        """Subtract the amounts of one attempt of the project, as if it ended."""
+        """Subtract the amounts of one attempt of the project, as if this attempt ended."""
         self._cpus += cpus
         self._memory_bytes += memory_bytes
         self._gpus += gpus
 
     def is_closed_to(self, ticket: Ticket) -> bool:
-        """Whether the quota has too little left for a job, or is kept for another job."""
+        """Return whether the quota has too little left for a job, or is reserved for another job."""
         claim = ticket[JOB_CLASS]
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes
@@ -101,7 +101,7 @@ class ProjectStanding:
         )
 
     def is_over(self, claim: QuotaClaim) -> bool:
-        """Whether the quota has too little left for a job of this kind."""
+        """Return whether the quota has too little left for a job of this kind."""
         return self.bounded and (
             claim.memory_bytes > self._memory_bytes or claim.cpus > self._cpus or 0 < claim.gpus > self._gpus
         )
@@ -112,8 +112,8 @@ def _left(most: int | None, used: int) -> int:
 
 
 class ProjectShares(dict[str, ProjectStanding]):
-    """The standings of projects, by name, while a plan is made. Each start changes them. They are computed
-    on first use."""
+    """The standings of projects, by name, while a plan is made. Each start of a job changes the standings.
+    The standings are computed when they are first used."""
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
         super().__init__()
@@ -128,7 +128,8 @@ class ProjectShares(dict[str, ProjectStanding]):
         return standing
 
     def problem(self, group: QuotaClaim) -> RefusalReason | None:
-        """The reason why the whole quota is too small for such jobs. None if it is large enough."""
+        """Return the reason why the whole quota is too small for such jobs. The result is None if the quota
+        is large enough."""
         name = group.project
         whole = self._wholes.get(name)
         if whole is None:
@@ -142,8 +143,8 @@ class ProjectShares(dict[str, ProjectStanding]):
         )
 
     def goes_first(self, name: str, other: str, places: int) -> bool:
-        """Whether the project `name` would come before the project `other` if `other` released that many
-        places."""
+        """Return whether the project `name` would come before the project `other` if `other` released that
+        many places."""
         given_up = places * self[other].per_place
         return name == other or self[name].score < self[other].score - given_up
 
@@ -160,17 +161,17 @@ class QuotaLimit(NamedTuple):
 
     @property
     def in_use(self) -> str:
-        """The used and the total amount: `4 of 4 GPUs in use`."""
+        """The used and the total amount, for example: `4 of 4 GPUs in use`."""
         return f"{self.used} of {self.most} in use"
 
     @property
     def asks(self) -> str:
-        """The requested and the total amount: `8 of 4 GPUs`."""
+        """The requested and the total amount, for example: `8 of 4 GPUs`."""
         return f"{self.wanted} of {self.most}"
 
 
 def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterator[QuotaLimit]:
-    """The parts of the quota that a job with this claim would exceed."""
+    """Return the parts of the quota that a job with this claim would exceed."""
     cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
     if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
         yield QuotaLimit(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
@@ -183,13 +184,13 @@ def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterato
 
 
 _Place: TypeAlias = list[Any]
-"""The entry of a project in the queue: [-priority, score, first job, all jobs, standing]. First jobs
-differ, so the elements after the first job are never compared."""
+"""The entry of a project in the queue: [-priority, score, first job, all jobs, standing]. First jobs differ,
+so the elements of the entry after the first job are never compared."""
 
 
 class FairQueue(LaneQueue):
-    """A queue of the jobs of several projects. Each project keeps its own order. Priority decides before
-    shares."""
+    """A queue of the jobs of several projects. The jobs of each project stay in their own order. The
+    priority of a job is compared before the shares of projects."""
 
     __slots__ = ("_heaps", "_shares")
 
@@ -199,7 +200,7 @@ class FairQueue(LaneQueue):
         self._heaps: dict[str, list[Ticket]] = {}
 
     def join(self, lane: Lane) -> None:
-        """Add the waiting jobs of the lane."""
+        """Add the waiting jobs of the lane to the queue."""
         lane.fair = True
         for project in lane.queue.heads:
             head = lane.first_of(project)
@@ -211,8 +212,8 @@ class FairQueue(LaneQueue):
         heappush(self._heaps.setdefault(ticket[JOB_CLASS].project, []), ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
-        """The first job and its lane, repeatedly. Between two jobs, only the project of the first job may
-        change."""
+        """Return the first job and its lane, repeatedly until the queue is empty. Between two jobs, only the
+        standing of the first job's project may change."""
         order, lanes = [self._place(*one) for one in self._heaps.items()], self._lanes
         heapify(order)
         while order:

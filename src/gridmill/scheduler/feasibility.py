@@ -1,4 +1,4 @@
-"""Finds requests that can never run on the present sites, and explains the reason in a sentence.
+"""This module finds requests that can never run on the present sites, and explains the reason in a sentence.
 
 `leave_room` limits the memory of pods that run side by side on one node.
 """
@@ -19,28 +19,28 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 class RefusalReason(NamedTuple):
-    """The reason why a job is refused, and the remedy."""
+    """The reason why a job is refused, and the remedy for the user."""
 
     message: str
     hint: str
 
 
 def at(job: Job, pipeline: Pipeline, sites: Mapping[str, Site]) -> str | None:
-    """The site of a job or of its pipeline. A farm does not load sinks. If the site of a pipeline is a
-    farm, this grid loads its sinks at home."""
+    """Return the site of a job or of its pipeline. A farm does not load sinks. If the site of a pipeline is
+    a farm, this grid loads the sinks of the pipeline at home."""
     site = sites.get(pipeline.at or "")
     stays = job.sink is not None and site is not None and site.kind == SiteKind.CLUSTER
     return job.at or (LOCAL if stays else pipeline.at)
 
 
 def gpus_of(resource: Resource) -> int:
-    """The GPUs per worker. A default resource never has GPUs."""
+    """Return the number of GPUs per worker. A default resource never has GPUs."""
     return 0 if resource.default else resource.gpus
 
 
 def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...]:
-    """The sizes of nodes at the resource's site on which one worker of the resource fits. Unavailable
-    nodes count too, because jobs for these nodes wait until they are available again."""
+    """Return the sizes of nodes at the resource's site on which one worker of the resource fits. Unavailable
+    nodes are included, because jobs for these nodes wait until the nodes are available again."""
     amounts = Amounts(
         cpus=resource.cpus or 0.0, memory_bytes=resource.memory_bytes or 0, gpus=gpus_of(resource)
     )
@@ -56,8 +56,8 @@ def fitting_shapes(snapshot: Snapshot, resource: Resource) -> tuple[Amounts, ...
 
 
 def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[Node, ...]:
-    """The nodes of the partition that the resource's deployments use. If the site has no partitions, all
-    nodes."""
+    """Return the nodes of the partition that the resource's deployments use. If the site has no partitions,
+    the function returns all nodes."""
     nodes = site.away if away else site.nodes
     if not site.partitions:
         return nodes
@@ -67,20 +67,20 @@ def _nodes_of(site: Site, resource: Resource, *, away: bool = False) -> tuple[No
 
 
 def fits_now(snapshot: Snapshot, site: str, need: Amounts) -> bool:
-    """Whether an available node would have room for this need if the node were empty."""
+    """Return whether the need would fit on an available node if the node were empty."""
     return any(need.fits_in(shape) for shape in snapshot.places.shapes.get(site, ()))
 
 
 def most_memory(snapshot: Snapshot, resource: Resource) -> int:
-    """The most memory in bytes that one attempt can have. 0 if no node is known."""
+    """Return the largest memory in bytes that one attempt can have. 0 if no node is known."""
     if resource.memory_bytes is not None:
         return resource.memory_bytes
     return max((shape.memory_bytes for shape in fitting_shapes(snapshot, resource)), default=0)
 
 
 def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None) -> RefusalReason | None:
-    """The reason why no job of a resource can run, or None. A site without nodes is no problem yet,
-    because it may get nodes later."""
+    """Return the reason why no job of a resource can run, or None. A site that has no nodes is no problem
+    yet, because it may get nodes later."""
     if resource is None:
         return RefusalReason(f"there is no resource {name!r}", "See `gridmill list resources`.")
     if resource.site not in snapshot.sites:
@@ -105,7 +105,8 @@ def _has_nodes(site: Site) -> bool:
 
 
 def _largest(snapshot: Snapshot, site: Site) -> Amounts:
-    """The node of the site with the most memory. Unavailable nodes count only if no node is available."""
+    """Return the node of the site with the most memory. Unavailable nodes are considered only if no node is
+    available."""
     away = (node.capacity for node in site.away)
     return snapshot.largest(site.name) if site.nodes else max(away, key=lambda one: one.memory_bytes)
 
@@ -129,7 +130,8 @@ def _unknown_partition(resource: Resource, site: Site) -> RefusalReason | None:
 
 
 def problem_of(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
-    """The reason why jobs with `demand` can never run on a resource that has no problem itself, or None."""
+    """Return the reason why jobs with `demand` can never run on a resource that has no problem itself, or
+    None."""
     if demand.kind != resource.type:
         return RefusalReason(
             f"resource {resource.name!r} is for {resource.type} jobs, this is a {demand.kind} job",
@@ -182,7 +184,7 @@ def _too_large(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusa
 
 
 def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> RefusalReason | None:
-    """The reason why a gang does not fit, even if all nodes of the site were available and empty."""
+    """Return the reason why a gang does not fit, even if all nodes of the site were available and empty."""
     if demand.workers == 1:
         return None
     most = places_ever(snapshot, resource, demand)
@@ -196,8 +198,8 @@ def _too_many(snapshot: Snapshot, resource: Resource, demand: Demand) -> Refusal
 
 
 def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int | None:
-    """The number of ranks that fit if all nodes that the site is configured with were available and empty.
-    None if the number is unknown because the site may grow."""
+    """Return the number of ranks that fit if all configured nodes of the site were available and empty. The
+    result is None if the number is unknown because the site may grow."""
     site = snapshot.sites[resource.site]
     if site.most_nodes is None:
         return None
@@ -210,8 +212,8 @@ def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int |
 
 
 def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
-    """A sentence with the reason why it is unknown whether a job will ever have room. Empty if it is
-    known, or if there is room now."""
+    """Return a sentence with the reason why it is unknown whether a job can ever start. The result is empty
+    if this is known, or if the job fits now."""
     site = snapshot.sites[resource.site]
     if not _has_nodes(site):
         return f"whether site {site.name} has room for the job: no node of the site was seen yet"
@@ -227,7 +229,7 @@ def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str
 
 
 def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[str]) -> bool:
-    """Whether all waiting jobs of a resource fit on nodes other than these, one job after another."""
+    """Return whether all waiting jobs of a resource fit on nodes other than these, one job after another."""
     queue = snapshot.lines.waiting.get(resource.name)
     if queue is None or resource.site not in snapshot.sites:
         return True
@@ -239,7 +241,8 @@ def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[st
 
 
 def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without: Collection[str] = ()) -> int:
-    """The number of ranks that fit at once if the available nodes were empty, without the nodes `without`."""
+    """Return the number of ranks that fit at the same time if the available nodes were empty, without the
+    nodes `without`."""
     site = snapshot.sites[resource.site]
     nodes = [node for node in _nodes_of(site, resource) if node.name not in without]
     places = [count for node in nodes for count in _places_on(node.capacity, resource, demand, site.kind)]
@@ -247,8 +250,8 @@ def most_places(snapshot: Snapshot, resource: Resource, demand: Demand, without:
 
 
 def _places_on(node: Amounts, resource: Resource, demand: Demand, kind: SiteKind) -> list[int]:
-    """The number of ranks that fit into each pod on an empty node: one number for each pod that the node
-    can hold."""
+    """Return the number of ranks that fit into each pod on an empty node: one number for each pod that the
+    node can hold."""
     if sizes_by_ranks(kind, resource):
         return [ranks_on(node, demand)]
     count = int(node.cpus // resource.cpus) if resource.cpus else 1
@@ -278,37 +281,37 @@ def _request_text(resource: Resource) -> str:
 
 
 def show(amounts: Amounts) -> str:
-    """The amounts as text: `2 CPUs, 4 GiB, 0 GPUs`."""
+    """Return the amounts as text, for example: `2 CPUs, 4 GiB, 0 GPUs`."""
     return f"{amounts.cpus:g} CPUs, {show_bytes(amounts.memory_bytes)}, {amounts.gpus} GPUs"
 
 
 POD_STEP, MIN_SHARE = 256 * MIB, GIB
-"""The step of deployment sizes, and the smallest share of a node to which a job that spills is limited.
-Both are in bytes."""
+"""The step of deployment sizes, and the smallest share of a node to which a job that spills is limited. Both
+of these sizes are in bytes."""
 
 
 def cpus_of(resource: Resource, node: Amounts) -> float:
-    """The CPUs of one pod of the resource: the number that is set, otherwise all CPUs of the node. On a
-    node with GPUs, the pod gets the same share of the CPUs as of the GPUs."""
+    """Return the CPUs of one pod of the resource: the number that is set, otherwise all CPUs of the node. On
+    a node with GPUs, the pod gets the same fraction of the CPUs as of the GPUs."""
     gpus = gpus_of(resource)
     part = gpus / node.gpus if 0 < gpus < node.gpus else 1.0
     return resource.cpus or node.cpus * part
 
 
 def sizes_by_ranks(kind: SiteKind, resource: Resource) -> bool:
-    """Whether a pod for a gang is as large as its ranks need, because the resource sets no size."""
+    """Return whether a pod for a gang is as large as its ranks need, because the resource sets no size."""
     return asks_for_need(kind) and not (resource.cpus or resource.memory_bytes or gpus_of(resource))
 
 
 def ranks_on(free: Amounts, demand: Demand) -> int:
-    """The number of a gang's ranks that fit into the free amounts."""
+    """Return the number of a gang's ranks that fit into the free amounts."""
     by_cpus = int((free.cpus + 1e-9) // (demand.cpus or 1.0))
     return min(by_cpus, free.memory_bytes // demand.memory_bytes if demand.memory_bytes else by_cpus)
 
 
 def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
-    """The largest amounts of a node that one job of the resource gets. If the site's pods request only
-    what they need, the CPUs are at most the CPUs that a job of this kind needs."""
+    """Return the largest amounts of a node that one job of the resource gets. If the pods of the site
+    request only the amounts that they need, the CPUs are at most the CPUs that a job of this kind needs."""
     site = snapshot.sites.get(resource.site)
     if site is None or not asks_for_need(site.kind) or resource.cpus or gpus_of(resource):
         return node
@@ -316,8 +319,8 @@ def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
 
 
 def leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
-    """The bytes for a job that can run with less memory, and the reason for them. The memory is reduced so
-    that all pods of the resource fit on the site's nodes at the same time."""
+    """Return the bytes for a job that can run with less memory, and the reason for this number. The memory
+    is reduced so that all pods of the resource fit on the site's nodes at the same time."""
     on_each = -(-(resource.workers or 1) // max(1, nodes))
     share = largest.memory_bytes // on_each // POD_STEP * POD_STEP
     if on_each < 2 or not MIN_SHARE <= share < memory:

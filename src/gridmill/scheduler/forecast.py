@@ -1,4 +1,4 @@
-"""Forecasts how long a job will take from measurements."""
+"""This module forecasts from measurements how long a job will take."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -11,12 +11,12 @@ from gridmill.scheduler.feasibility import gpus_of
 from gridmill.scheduler.history import MeasurementHistory
 
 ENOUGH = 3
-"""A forecast from other jobs of the subject needs at least this many attempts with known sizes."""
+"""A forecast from other jobs of the subject needs at least this number of attempts with known sizes."""
 NEAR = 1.5
-"""Run times that differ by at most this factor count as equal. Measurements with equal run times are used
-before measurements that have to be scaled by more."""
+"""Run times that differ by at most this factor are treated as equal. Measurements with equal run times are
+used before measurements that have to be scaled by a larger factor."""
 RECENT = 5
-"""The newest attempts of the job itself that a forecast uses."""
+"""The number of the newest attempts of the job itself that a forecast uses."""
 
 
 def expected_seconds(
@@ -27,12 +27,13 @@ def expected_seconds(
     pace: Callable[[Measurement], float] | None = None,
     resource: Resource | None = None,
 ) -> float | None:
-    """The expected wall seconds of one attempt of `pipeline/job`: the median of its newest attempts, scaled
-    by size and by `pace`. `pace` is the factor for other causes, for example a different number of workers.
+    """Return the expected wall-clock seconds of one attempt of `pipeline/job`: the median of its newest
+    attempts, scaled by size and by `pace`. `pace` is the factor for other causes, for example a different
+    number of workers.
 
-    For a job that never ran, the attempts of other jobs of its subject with known sizes are used. None if
-    there are too few of them. If some of them ran on this `resource`, or on a similar resource of its
-    site, only these count.
+    For a job that never ran, the function uses the attempts of other jobs of its subject with known sizes.
+    The result is None if there are too few such attempts. If some of the attempts ran on this `resource`, or
+    on a similar resource of its site, the function uses only these attempts.
     """
     same_job = _succeeded(history.of_job(job, subject))
     if same_job:
@@ -46,8 +47,8 @@ def expected_seconds(
 def seconds_at(
     job: str, subject: str, size: JobSize, history: MeasurementHistory, resource: Resource
 ) -> float | None:
-    """The expected wall seconds on that resource, from attempts on it or on a similar resource of its
-    site. None if there are too few."""
+    """Return the expected wall-clock seconds on that resource, from attempts on it or on a similar resource
+    of its site. The result is None if there are too few such attempts."""
     same_job = _measured_at(_succeeded(history.of_job(job, subject)), resource)
     if same_job:
         return _median_seconds(same_job, size, None)
@@ -68,8 +69,8 @@ def _comparable(history: MeasurementHistory, subject: str, size: JobSize) -> Seq
 
 
 def _measured_at(measured: Sequence[Measurement], resource: Resource | None) -> Sequence[Measurement]:
-    """The measurements of this resource. If there are none, the measurements of its site on resources that
-    have GPUs if this resource has GPUs, and have none if it has none."""
+    """Return the measurements of this resource. If there are none, the function returns measurements from
+    other resources of the same site that also have GPUs, or that also have none."""
     if resource is None:
         return ()
     own = [one for one in measured if one.resource == resource.name]
@@ -82,8 +83,8 @@ def _scaled(measurement: Measurement, size: JobSize) -> float:
 
 
 def lasted(job: str, subject: str, size: JobSize, history: MeasurementHistory) -> list[float]:
-    """The wall seconds of similar attempts, ascending and scaled by size: attempts of the job itself, or
-    of other jobs of its subject if the job has none."""
+    """Return the wall-clock seconds of similar attempts, in ascending order and scaled by size: attempts of
+    the job itself, or of other jobs of its subject if the job has no attempts."""
     succeeded = _succeeded(history.of_job(job, subject)) or _succeeded(history.of_subject(subject))
     return sorted(_scaled(one, size) for one in succeeded)
 

@@ -1,5 +1,5 @@
-"""The result and the resource use of a gang, combined from its ranks; and the ports through which its ranks
-connect.
+"""This module combines the result and the resource use of a gang from its ranks, and chooses the ports
+through which the ranks connect.
 
 If a job ran in parts, its use is one measurement of the whole job, combined from the measurements of its
 parts. `gang_of` gives all ranks the address and port of each rank.
@@ -20,13 +20,13 @@ from gridmill.domain.usage import ParallelTiming
 
 
 def together(members: Sequence[Attempt]) -> tuple[Attempt, AttemptOutcome]:
-    """Rank 0's attempt, which represents the gang, and the outcome of the gang. All ranks must have ended.
-    `members` are in the order of their ranks.
+    """Return the attempt of rank 0, which represents the gang, and the outcome of the gang. All ranks of the
+    gang must have ended. `members` are in the order of their ranks.
 
-    The first failure decides the outcome. Ranks that were stopped because of this failure do not count.
-    The result of a success is the result of rank 0, with the files that the last rank to end found in the
-    shared folder. The gang counts as stopped if every unsuccessful rank was stopped, and as preempted if a
-    rank was preempted.
+    The first failure of a rank determines the outcome of the gang. Ranks that were stopped because of this
+    failure do not change the outcome. If the gang succeeded, its result is the result of rank 0, with the
+    files that the last rank to end found in the shared folder. The gang is stopped if every unsuccessful
+    rank was stopped, and it is preempted if a rank was preempted.
     """
     bad = [member for member in members if _of(member).state is not AttemptState.SUCCEEDED]
     deciding = min(bad, key=_order, default=None)
@@ -44,8 +44,8 @@ def together(members: Sequence[Attempt]) -> tuple[Attempt, AttemptOutcome]:
 
 
 def _with_files(outcome: AttemptOutcome, members: Sequence[Attempt]) -> AttemptOutcome:
-    """A successful outcome with the files in the folder that all ranks share. If the last rank to end
-    found that these files cannot be kept, the outcome is a failure."""
+    """Return a successful outcome with the files in the folder that all ranks share. If the last rank to end
+    found that these files cannot be stored, the outcome is a failure."""
     last = _of(max(members, key=lambda one: (not one.dismissed, one.ended or 0.0, one.rank)))
     if last.cause is Cause.OUTPUT:
         return replace(last, state=AttemptState.FAILED, outputs=())
@@ -61,11 +61,11 @@ def _summed_transfers(carriages: Sequence[AttemptTransfers | None]) -> AttemptTr
 
 
 def to_dismiss(members: Sequence[Attempt], roles: Sequence[str]) -> tuple[Attempt, ...]:
-    """The ranks to stop once all other ranks have succeeded, because they only serve other ranks and are
-    still running. `roles` are in the order of the ranks.
+    """Return the ranks to stop once all other ranks have succeeded, because they only serve other ranks and
+    are still running. `roles` are in the order of the ranks.
 
-    Parameter servers never end by themselves. Workers that get their work from a chief do not end by
-    themselves either, if there are parameter servers.
+    Parameter servers never end by themselves. If there are parameter servers, workers that get their work
+    from a chief do not end by themselves either.
     """
     if SERVER not in roles:
         return ()
@@ -81,16 +81,16 @@ def _of(member: Attempt) -> AttemptOutcome:
 
 
 def _order(member: Attempt) -> tuple[bool, bool, bool, float, int]:
-    """The sort key that decides which rank failed first. A lost or killed rank comes before a rank that
-    failed: its loss causes the failures of the other ranks, but these are reported earlier. Of the other
-    ranks, the rank that ended first by itself comes first."""
+    """Return the sort key that determines which rank failed first. A rank that was lost or killed comes
+    before a rank that failed: its loss causes the failures of the other ranks, but these failures are
+    reported earlier. Among all other ranks, the rank that ended first by itself comes first."""
     outcome = _of(member)
     lost, killed = outcome.state is AttemptState.LOST, outcome.cause in (Cause.MEMORY, Cause.SIGNAL)
     return not lost, member.stop_requested, not killed, member.ended or 0.0, member.rank
 
 
 def together_used(uses: Sequence[MeasuredUse]) -> MeasuredUse:
-    """The combined use of several ranks: the sums of CPU seconds and bytes, the longest time, and the
+    """Return the combined use of several ranks: the sums of CPU seconds and bytes, the longest time, and the
     largest memory of one rank."""
     return MeasuredUse(
         wall_seconds=max(use.wall_seconds for use in uses),
@@ -104,26 +104,26 @@ def together_used(uses: Sequence[MeasuredUse]) -> MeasuredUse:
 
 
 def added(values: Sequence[float | None]) -> float | None:
-    """The sum of the seconds. None if a value is unknown."""
+    """Return the sum of the seconds. The sum is None if a value is unknown."""
     present_values = [value for value in values if value is not None]
     return sum(present_values) if len(present_values) == len(values) else None
 
 
 def counted(values: Sequence[int | None]) -> int | None:
-    """The sum of the bytes. None if a value is unknown."""
+    """Return the sum of the bytes. The sum is None if a value is unknown."""
     present_values = [value for value in values if value is not None]
     return sum(present_values) if len(present_values) == len(values) else None
 
 
 FIRST_PORT, PORTS = 20_000, 12_000
-"""The first port and the number of ports. The range is below the ports that systems use for outgoing
-connections, and above the ports that most services use."""
+"""The first port and the number of ports that ranks of gangs may use. The range of ports is below the ports
+that systems use for outgoing connections, and above the ports that most services use."""
 
 
 def choose_ports(tokens: Sequence[str], taken: Collection[int]) -> tuple[int, ...]:
-    """A port for each rank, derived from the token of its attempt. The ports differ from `taken` and from
-    each other. The rank's pod checks whether its port is free. If it is not, the next attempt has other
-    tokens and therefore other ports."""
+    """Return a port for each rank, derived from the token of its attempt. The ports differ from `taken` and
+    from each other. The pod of the rank checks whether the port is free. If the port is not free, the next
+    attempt has other tokens and therefore other ports."""
     used = set(taken)
     ports: list[int] = []
     for token in tokens:
@@ -141,10 +141,11 @@ def _first_free(start: int, used: Collection[int]) -> int:
 def gang_of(
     members: Sequence[Attempt], rank: int, roles: Mapping[str, int], *, by_pod: bool, restarts: int
 ) -> Gang:
-    """The description of the gang that one rank gets. `members` are the attempts in the order of their ranks.
+    """Return the description of the gang that one of its ranks receives. `members` are the attempts in the
+    order of their ranks.
 
-    Ranks with the same address are on the same host. With `by_pod`, each pod counts as a host of its own,
-    because its ranks see only the devices of their own pod.
+    Ranks that have the same address are on the same host. With `by_pod`, each pod is treated as its own
+    host, because its ranks see only the devices of their own pod.
     """
     named = zip(members, roles_in_order(len(members), roles), strict=True)
     return Gang(
@@ -166,16 +167,16 @@ def gang_of(
 
 
 def use_of_whole(parts: Sequence[PartReport], gathered: MeasuredUse) -> MeasuredUse:
-    """The use of the whole job, from the use of its parts and of the attempt that combined them. The
-    memory is the most memory that one pod needed."""
+    """Return the use of the whole job, from the use of its parts and of the attempt that combined their
+    results. The memory is the largest memory that one pod needed."""
     use = together_used([*(part.use for part in parts), gathered])
     return replace(use, wall_seconds=_stage(parts) + gathered.wall_seconds)
 
 
 def parallel_of_whole(work: str, rows: int, parts: Sequence[PartReport]) -> ParallelTiming:
-    """The parallel timing of a job whose parts count as shards. The number of workers is the number of
-    parts that ran at once. `rows` is the amount of work, in the same unit as other attempts with this
-    `work`."""
+    """Return the parallel timing of a job whose parts are treated as shards. The number of workers is the
+    number of parts that ran at the same time. `rows` is the amount of work, in the same unit as for other
+    attempts with this `work`."""
     uses = [part.use for part in parts]
     seconds = [use.wall_seconds for use in uses]
     mean = fmean(seconds)
@@ -201,8 +202,8 @@ def parallel_of_whole(work: str, rows: int, parts: Sequence[PartReport]) -> Para
 
 
 def parallel_of_swarm(timing: ParallelTiming, parts: Sequence[PartReport]) -> ParallelTiming:
-    """The timing that the workers of all parts reported together, adjusted to the number of parts that ran
-    at once."""
+    """Return the timing that the workers of all parts reported together, adjusted to the number of parts
+    that ran at the same time."""
     at_once = _at_once(parts)
     if at_once == len(parts):
         return replace(timing, pods=at_once)
@@ -215,8 +216,8 @@ def _stage(parts: Sequence[PartReport]) -> float:
 
 
 def _at_once(parts: Sequence[PartReport]) -> int:
-    """The largest number of parts that ran at the same time. A part that begins when another part ends
-    counts as after it."""
+    """Return the largest number of parts that ran at the same time. If a part begins at the time when
+    another part ends, it does not run at the same time as that part."""
     moments = sorted([(part.began, 1) for part in parts] + [(part.ended, -1) for part in parts])
     most = now = 0
     for _, change in moments:

@@ -1,4 +1,5 @@
-"""The measured use of earlier attempts: the newest few per job and per kind of work."""
+"""This module has the measured use of earlier attempts: the newest measurements of each job and of each kind
+of work."""
 
 from collections import deque
 
@@ -9,12 +10,12 @@ PER_SUBJECT = 60  # several jobs share a subject
 
 
 PROBE = "/probe"
-"""Suffix of the subject of a probe's measurements: sizes and forecasts do not use these."""
+"""The suffix of the subject of a probe's measurements, which sizes and forecasts do not use."""
 
 
 class MeasurementHistory:
     """The measurements of earlier attempts: the newest `PER_JOB` measurements of each job, and the newest
-    `PER_SUBJECT` of each subject.
+    `PER_SUBJECT` measurements of each subject.
 
     The same attempt is counted once, however often it is added.
     """
@@ -24,7 +25,7 @@ class MeasurementHistory:
         self._by_subject: dict[str, deque[Measurement]] = {}
 
     def add(self, measurement: Measurement) -> None:
-        """Add the measurement of one attempt."""
+        """Add the measurement of one attempt to the history."""
         same_job = self._by_job.setdefault(measurement.job, deque(maxlen=PER_JOB))
         if any(known.attempt_id == measurement.attempt_id for known in same_job):
             return
@@ -32,19 +33,19 @@ class MeasurementHistory:
         self._by_subject.setdefault(measurement.subject, deque(maxlen=PER_SUBJECT)).append(measurement)
 
     def of_job(self, name: str, subject: str) -> tuple[Measurement, ...]:
-        """The measurements of `pipeline/job` that were made under this subject, oldest first."""
+        """Return the measurements of `pipeline/job` that were made under this subject, oldest first."""
         measurements = self._by_job.get(name)
         return tuple([one for one in measurements if one.subject == subject]) if measurements else ()
 
     def of_workers(self, name: str, subject: str) -> tuple[Measurement, ...]:
-        """The measurements from which advice on the job's workers is computed: its successful attempts and
-        probes, in the order in which they ended."""
+        """Return the measurements from which advice on the workers of the job is computed: its successful
+        attempts and probes, in the order in which they ended."""
         measurements = (*self.of_job(name, subject), *self.of_job(name, subject + PROBE))
         return tuple(
             sorted((one for one in measurements if not one.memory_killed), key=lambda one: one.ended)
         )
 
     def of_subject(self, subject: str) -> tuple[Measurement, ...]:
-        """The measurements of all jobs of a subject, oldest first."""
+        """Return the measurements of all jobs of a subject, oldest first."""
         measurements = self._by_subject.get(subject)
         return tuple(measurements) if measurements else ()

@@ -1,4 +1,5 @@
-"""The state of one resource while a plan is made: its queue of jobs, and copies of its pods' free amounts."""
+"""This module has the state of one resource while a plan is made: its queue of jobs, and copies of its pods'
+free amounts."""
 
 from collections.abc import Iterator
 from heapq import heappop, heappush, heapreplace
@@ -15,7 +16,7 @@ _NO_PODS = Pods()
 
 
 def find_pod(pods: Pods, demand: Demand) -> Key | None:
-    """The least loaded of these pods that has room for it."""
+    """Return the least loaded of these pods that has the amounts of the demand free."""
     if demand.node:
         return pods.find_on(demand.node, demand.memory_bytes, demand.gpus)
     key = pods.find(demand.memory_bytes, demand.gpus)
@@ -25,22 +26,23 @@ def find_pod(pods: Pods, demand: Demand) -> Key | None:
 class Lane:
     """The state of one resource in a plan.
 
-    - `closed`: the pods of the resource have no room for further jobs.
-    - `stuck`: no further deployment can be started for the resource either.
-    - `reserved`: room is kept free for a job of the resource (for a gang, in `kept`).
-    - `reclaimed`: room is being released for a job. `drained` is the node that is emptied for this.
-    - `interrupting`: running jobs are being preempted for a job. `beneficiary` is this job, once the
-      running jobs were asked to end.
-    - `tries`: the number of jobs for which the plan looked for jobs to preempt.
-    - `over_quota`: the number of jobs over the quota of their project for which the plan did so.
-    - `fair`: jobs of several projects wait.
-    - `alive`: the number of pods that are up, starting or planned. Pods of broken deployments count while
-      they run a job.
-    - `members`: the jobs of each class behind the first job, once the first job was processed.
-    - `wanted_amounts`: the amounts that a new pod should have, once they were computed.
-    - `kept_for`: the reservation for the job for which room is kept.
-    - `backfills`: the number of jobs that the plan tried to start before that job.
-    - `claimant`: the delayed job that has precedence and found no room.
+    `closed` means that no further job fits into the pods of the resource.
+    `stuck` means that no further deployment can be started for the resource either.
+    `reserved` means that free amounts are reserved for a job of the resource (for a gang, in `kept`).
+    `reclaimed` means that the plan is releasing deployments for a job.
+    `drained` is the node that is emptied for this job.
+    `interrupting` means that running jobs are being preempted for a job.
+    `beneficiary` is this job, once the running jobs were asked to end.
+    `tries` is the number of jobs for which the plan looked for jobs to preempt.
+    `over_quota` is the number of jobs over their project's quota for which the plan looked for jobs to preempt.
+    `fair` means that jobs of several projects wait.
+    `alive` is the number of pods that are up, starting or planned.
+    Pods of broken deployments are counted in `alive` while they run a job.
+    `members` has the jobs of each class behind the first job, once the first job was processed.
+    `wanted_amounts` are the amounts that a new pod should have, once they were computed.
+    `kept_for` is the reservation for the job for which free amounts are reserved.
+    `backfills` is the number of jobs that the plan tried to start before that job.
+    `claimant` is the delayed job that has precedence and for which the plan found no place.
     """
 
     __slots__ = (
@@ -114,21 +116,22 @@ class Lane:
 
     @property
     def workers_left(self) -> int | None:
-        """The number of further pods that the resource may have. None if its number of pods is not
-        limited."""
+        """The number of further pods that the resource may have. None if the number of pods of the resource
+        is not limited."""
         if self.resource.workers is None:
             return None
         return max(0, self.resource.workers - self.alive)
 
     @property
     def up(self) -> Pods:
-        """The resource's pods that are up in the snapshot."""
+        """The pods of the resource that are up in the snapshot."""
         return self._up
 
     def next_class(self, ticket: Ticket | None) -> Ticket | None:
-        """The first job of the next class in the queue, if `ticket` is the first job of the last class
-        that was returned. With None, the first job of all. The lane is read lazily in this way. If several
-        projects wait (`fair`), the next class of the same project."""
+        """Return the first job of the next class in the queue, if `ticket` is the first job of the last
+        class that was returned. If `ticket` is None, the method returns the first job of all classes. In
+        this way, the lane is read lazily. If several projects wait (`fair`), the method returns the next
+        class of the same project."""
         if self.fair and ticket is not None:
             project = ticket[JOB_CLASS].project
             if ticket is not self._last_of[project]:
@@ -141,20 +144,20 @@ class Lane:
         return self._last_head
 
     def first_of(self, project: str) -> Ticket | None:
-        """The first job of one project. If several projects wait, the queue of each project is read
-        separately."""
+        """Return the first job of one project in this lane. If several projects wait, the queue of each
+        project is read separately."""
         self._heads_of[project] = iter(self.queue.heads[project])
         head = self._last_of[project] = next(self._heads_of[project], None)
         return head
 
     def behind_first(self, group: JobClass) -> Ticket | None:
-        """The second job of a class. `members` then returns the jobs behind it."""
+        """Return the second job of a class. `members` then returns the jobs behind this job."""
         members = self.members[group] = iter(group.members)
         next(members)
         return next(members, None)
 
     def find(self, demand: Demand) -> Key | None:
-        """A pod that is up and has room for the demand."""
+        """Return a pod that is up and has the amounts of the demand free."""
         if demand.alone or demand.node:
             return find_pod(self.open, demand)
         if self._too_much and self.is_too_much(demand):
@@ -165,8 +168,8 @@ class Lane:
         return result
 
     def is_possible(self, demand: Demand) -> bool:
-        """A quick check whether such jobs can run on this resource. If it returns False, `problem_of`
-        decides."""
+        """Return whether such jobs can run on this resource, by a quick check. If the result is False,
+        `problem_of` decides whether they can run."""
         return (
             demand.memory_bytes <= self._most_memory
             and demand.gpus <= self._gpus
@@ -182,18 +185,18 @@ class Lane:
         self._too_much.append((memory, gpus))
 
     def is_too_much(self, demand: Demand) -> bool:
-        """Whether this plan already found no room for a demand of the same size or a smaller one. Within
-        one plan, the free room only shrinks."""
+        """Return whether this plan already found no place for a demand of the same size or a smaller one.
+        Within one plan, the free amounts only shrink."""
         return any(demand.memory_bytes >= memory and demand.gpus >= gpus for memory, gpus in self._too_much)
 
     @property
     def smallest(self) -> Demand:
-        """A demand that is at most as large as the demand of each waiting job."""
+        """Return a demand that is at most as large as the demand of each waiting job."""
         return Demand(self.queue.smallest_memory, self._gpus, 0.0, 0, self.resource.type)
 
     def holds(self, demand: Demand) -> bool:
-        """Whether a pod that is up or starting would be large enough for the demand if it were empty. For
-        a gang, whether all these pods together would be."""
+        """Return whether a pod that is up or starting would be large enough for the demand if it were empty.
+        For a gang, the method returns whether all these pods together would be large enough."""
         if demand.workers > 1:
             wholes = (self._up, self.coming)
             have = sum(pods.places(demand.memory_bytes, demand.gpus, empty=True) for pods in wholes)
@@ -213,14 +216,14 @@ class Lane:
         )
 
     def places(self, demand: Demand) -> int:
-        """The number of a gang's ranks that fit into the free room, the room kept for the gang, and the
-        pods that are starting."""
+        """Return the number of a gang's ranks that fit into the free amounts, the amounts reserved for the
+        gang, and the pods that are starting."""
         pods = (self.open, self.coming, *((self.kept,) if self.kept_for_gang else ()))
         return sum(pod.places(demand.memory_bytes, demand.gpus) for pod in pods)
 
     def keep(self, demand: Demand, places: int | None = None) -> None:
-        """Keep pods free of later jobs, for a gang. The pods with the most free room are kept, and only as
-        many as have enough places for the gang when they are empty."""
+        """Reserve pods for a gang, so that later jobs do not use them. The pods with the largest free
+        amounts are reserved, and only as many as have enough places for the gang when they are empty."""
         self.kept_for_gang = True
         found = []
         for pod_id, slot in self.open.items():
@@ -237,12 +240,13 @@ class Lane:
             self.open.drop(pod_id)
 
     def keep_free(self, pod_id: str) -> None:
-        """Keep a pod free of later jobs, for one waiting job."""
+        """Reserve a pod for one waiting job, so that later jobs do not use it."""
         self.kept.set(self.open.slot(pod_id))
         self.open.drop(pod_id)
 
     def slots(self) -> Iterator[PodSlot]:
-        """All pods that are up with their free amounts, including pods that are kept free. In any order."""
+        """Return all pods that are up with their free amounts, including pods that are reserved. The pods
+        are returned in any order."""
         for pods in (self.open, self.kept):
             yield from (slot for _, slot in pods.items())
 
@@ -256,11 +260,11 @@ class Lane:
                 self.coming.take(key, demand.memory_bytes, demand.gpus)
 
     def freest(self, demand: Demand) -> str | None:
-        """The pod with the most free room of the pods that are large enough. It is kept free for a job that
-        waited too long.
+        """Return the pod with the largest free amounts among the pods that are large enough. This pod is
+        reserved for a job that has waited too long.
 
-        While a pod is kept free, the free room of the freest pod never shrinks. The job therefore starts
-        eventually, even if another pod becomes freer than the one chosen first.
+        While a pod is reserved, the free amounts of the freest pod never shrink. The waiting job therefore
+        starts eventually, even if another pod becomes freer than the pod that was chosen first.
         """
         large = [
             (min(slot.free_gpus, demand.gpus), slot.free_memory, pod_id)
@@ -283,7 +287,7 @@ class LaneQueue:
         self._lanes = lanes
 
     def join(self, lane: Lane) -> None:
-        """Add the first waiting job of a lane."""
+        """Add the first waiting job of a lane to the queue."""
         head = lane.next_class(None)
         if head is not None:
             heappush(self._heap, head)
@@ -293,19 +297,19 @@ class LaneQueue:
         heappush(self._heap, ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
-        """The first job and its lane, repeatedly. The caller must process the job before it asks for the
-        next one."""
+        """Return the first job and its lane, repeatedly until the queue is empty. The caller must process
+        the returned job before it requests the next job."""
         heap, lanes = self._heap, self._lanes
         while heap:
             yield heap[0], lanes[heap[0][JOB_CLASS].resource]
 
     def leave(self) -> None:
-        """Remove the first job without adding the job behind it."""
+        """Remove the first job from the queue, without adding the job behind it."""
         heappop(self._heap)
 
     def leave_with_class(self, lane: Lane) -> None:
-        """Remove the first job and skip the rest of its class. The first job of the lane's next class is
-        added."""
+        """Remove the first job from the queue, and skip all other jobs of its class. The first job of the
+        next class of the lane is added to the queue."""
         head = lane.next_class(self._heap[0])
         if head is None:
             heappop(self._heap)

@@ -1,8 +1,9 @@
-"""Checks columns and inputs of a pipeline against the known tables before a run.
+"""This module checks the columns and inputs of a pipeline against the known tables before a run.
 
-It checks the columns that jobs and alterations of sinks name against the columns of the newest version of
-each table. Expressions are SQL, which only the job itself can read, so this module does not check them. It
-also finds the tables without rows, and the jobs that need rows of such tables. All functions are pure.
+It compares the columns that jobs and alterations of sinks name with the columns of the newest version of
+each table. Expressions are SQL, which only the job itself can read, so this module does not check
+expressions. This module also finds the tables without rows, and the jobs that need rows of such tables. All
+functions are pure.
 """
 
 import re
@@ -16,8 +17,8 @@ from gridmill.domain.job import Job
 from gridmill.domain.sink_overrides import SinkChange
 
 Known = Mapping[str, tuple[str, ...]]
-"""The columns of each table, by the name that the declaration gives the table. For a dataset, its features
-are enough. Unknown tables are missing from the mapping."""
+"""The columns of each table, by the name that the declaration gives the table. For a dataset, the names of
+its features are sufficient. Unknown tables are missing from the mapping."""
 _AGGREGATE = re.compile(r"\s*\w+\s*\(\s*(?:distinct\s+)?([A-Za-z_]\w*)\s*\)\s*", re.IGNORECASE)
 """The pattern of a metric that is one aggregate of one column."""
 _CONSTANTS = frozenset({"true", "false", "null"})
@@ -34,7 +35,7 @@ class NamedColumn:
 
 
 def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
-    """Sentences about the columns that a job names and its tables do not have."""
+    """Return sentences about the columns that a job names and its tables do not have."""
     columns = (
         one
         for one in _named(job)
@@ -44,8 +45,8 @@ def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
 
 
 def missing_of(change: SinkChange, sink: str, columns_by_table: Known) -> tuple[str, ...]:
-    """Sentences about the columns that an addition to a sink names and that neither the sink nor the sink
-    to which it refers has."""
+    """Return sentences about the columns that an addition to a sink names, if neither the sink nor the sink
+    to which it refers has these columns."""
     columns = (one for one in _of_change(change, sink) if one.table in columns_by_table)
     wrong = (one for one in columns if one.column.lower() not in map(str.lower, columns_by_table[one.table]))
     return tuple(dict.fromkeys(_missing_column(one, columns_by_table[one.table]) for one in wrong))
@@ -124,7 +125,7 @@ def _of_label(spec: DatasetSpec) -> Iterator[NamedColumn]:
 
 
 def _known_at(table: str, field: str, text: str | None) -> Iterator[NamedColumn]:
-    """The column that `known_at` names, if its text is a single word. A single word of SQL that is no
+    """Return the column that `known_at` names, if its text is a single word. A single word of SQL that is no
     column (`now`) makes no sense in this field."""
     if text is not None and _WORD.fullmatch(text):
         yield from _each(table, {f"{field}.known_at": (text,)})
@@ -136,8 +137,9 @@ def _each(table: str, columns: Mapping[str, tuple[str, ...]]) -> Iterator[NamedC
 
 
 def empty_tables(job: Job, inputs: Iterable[Input]) -> tuple[str, ...]:
-    """The tables that a dataset needs, if none of them has rows: the table of its basis, or without a
-    basis all tables that its `sql` reads. Empty for other jobs, which process empty tables themselves."""
+    """Return the tables that a dataset needs, if none of them has rows: the table of its basis, or without a
+    basis all tables that its `sql` reads. The result is empty for all other jobs, because they process empty
+    tables themselves."""
     spec = job.dataset
     if spec is None:
         return ()

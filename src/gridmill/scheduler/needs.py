@@ -1,4 +1,4 @@
-"""Decides whether a job can run, from the final states of the jobs that it needs."""
+"""This module decides whether a job can run, from the final states of the jobs that it needs."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,18 +8,18 @@ from gridmill.domain.states import DONE_JOBS, FINISHED_JOBS, JobState
 from gridmill.scheduler.snapshot import Snapshot
 
 Find = Callable[[str], JobRun | None]
-"""Returns a job of the run by its id."""
+"""A function that returns a job of the run by its id."""
 
 
 def failed_before(job_run: JobRun, find: Find) -> tuple[str, ...]:
-    """The names of the failed jobs among all jobs that this job needs directly or indirectly, in
-    declaration order."""
+    """Return the names of the failed jobs among all jobs that this job needs directly or indirectly, in the
+    order of their declaration."""
     failed = (need for need in _all_before(job_run, find) if need.state is JobState.FAILED)
     return tuple(need.job.name for need in sorted(failed, key=lambda need: need.order))
 
 
 def _all_before(job_run: JobRun, find: Find) -> Sequence[JobRun]:
-    """The jobs that this job needs, directly or indirectly."""
+    """Return the jobs that this job needs, directly or indirectly."""
     job_runs: dict[str, JobRun] = {}
     open_ids = list(job_run.needs)
     while open_ids:
@@ -32,7 +32,7 @@ def _all_before(job_run: JobRun, find: Find) -> Sequence[JobRun]:
 
 
 def may_go_on(snapshot: Snapshot, job_run_id: str) -> list[str]:
-    """The jobs to check after this job has ended: the jobs that need it, and the jobs that need a job
+    """Return the jobs to check after this job has ended: the jobs that need it, and the jobs that need a job
     which was skipped before this job ended."""
     result: list[str] = []
     open_ids, seen = [job_run_id], {job_run_id}
@@ -45,8 +45,8 @@ def may_go_on(snapshot: Snapshot, job_run_id: str) -> list[str]:
 
 
 def why_skipped(job_run: JobRun, needs: Sequence[JobRun], find: Find) -> str | None:
-    """The reason why the job will never run. Empty if the job can run now. None if it still waits for a
-    job that it needs."""
+    """Return the reason why the job will never run. The result is empty if the job can run now. The result
+    is None if the job still waits for a job that it needs."""
     when = job_run.job.when
     if when is When.SUCCESS:
         bad = [need for need in needs if need.state in FINISHED_JOBS - DONE_JOBS]

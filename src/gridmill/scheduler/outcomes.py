@@ -1,5 +1,5 @@
-"""Decides the next state of a job when its attempt ends or the jobs that it needs end, and of a run when
-its jobs end."""
+"""This module decides the next state of a job when its attempt ends or the jobs that it needs end, and the
+next state of a run when its jobs end."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,8 +23,8 @@ from gridmill.scheduler.sizing import GROWTH, LATER_GROWTH, after_memory_kill
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_LOSSES = 5
-"""The number of attempts of one job that may be lost, because their pods were lost or the machine ran out
-of memory. After more losses, the job itself may be the cause."""
+"""The number of attempts of one job that may be lost because their pods were lost or the machine ran out of
+memory. After more lost attempts, the job itself may be the cause."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 FIRST_SHORTAGE_SECONDS, LONGEST_SHORTAGE_SECONDS = 5.0, 300.0
 """The first and the longest waiting time after a machine ran out of memory, in seconds. Other programs on
@@ -34,24 +34,25 @@ the machine have to release memory first."""
 def backoff_seconds(
     failures: int, first: float = FIRST_BACKOFF_SECONDS, longest: float = LONGEST_BACKOFF_SECONDS
 ) -> float:
-    """The backoff in seconds: 1, 2, 4 ... 60 s after the first, second, third ... failure."""
+    """Return the backoff in seconds: 1, 2, 4 ... 60 s after the first, second, third ... failure."""
     return float(min(first * 2 ** (max(failures, 1) - 1), longest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryBound:
-    """The most memory in bytes that one attempt can have, and the name of this limit: `its site`,
-    `resource big`."""
+    """The largest memory in bytes that one attempt can have, and the name of this limit. Examples of the
+    name are `its site` and `resource big`."""
 
     memory_bytes: int
     whose: str = "its site"
 
 
 def settle(job_run: JobRun, attempt: Attempt, now: float, *, largest: int, whose: str = "its site") -> JobRun:
-    """The job after its attempt ended: done, waiting for another attempt, failed or stopped.
+    """Return the job after its attempt ended: done, waiting for another attempt, failed or stopped.
 
-    `largest` is the most memory in bytes that one attempt can have. `whose` names the site or resource
-    that sets this limit. Raises ConflictError if the job is not running or the attempt has not ended.
+    `largest` is the largest memory in bytes that one attempt can have. `whose` is the name of the site or
+    the resource that sets this limit. Raises ConflictError if the job is not running or the attempt has not
+    ended.
     """
     if attempt.state in LIVE_ATTEMPTS:
         raise ConflictError(f"attempt {attempt.id} has not ended")
@@ -80,7 +81,8 @@ def _settled(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) 
 
 
 def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now: float) -> JobRun:
-    """The job after a preemption. The attempt does not count as a try, however it ended."""
+    """Return the job after its attempt was preempted. The preempted attempt is not counted as a try, however
+    it ended."""
     made_room = replace(
         job_run,
         interruptions=job_run.interruptions + 1,
@@ -92,7 +94,8 @@ def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now:
 
 
 def delay_of(job_run: JobRun, attempt: Attempt) -> float:
-    """The total seconds for which a running job has waited. The value is constant while the job runs."""
+    """Return the total seconds for which a running job has waited. This value does not change while the job
+    runs."""
     since = attempt.placed if job_run.ready is None else job_run.ready
     return job_run.waited_seconds + max(0.0, attempt.placed - since)
 
@@ -111,8 +114,8 @@ def _after_loss(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
 
 
 def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> JobRun:
-    """The job after a failed installation. Neither the job nor its requirements caused the failure, so the
-    job is retried as often as after a lost attempt."""
+    """Return the job after the installation of its environment failed. Neither the job nor its requirements
+    caused the failure, so the job is retried as often as after a lost attempt."""
     losses = job_run.losses + 1
     failed = replace(job_run, losses=losses)
     if losses > MOST_LOSSES:
@@ -121,9 +124,9 @@ def _after_install_failure(job_run: JobRun, attempt: Attempt, now: float) -> Job
 
 
 def _after_memory_kill(job_run: JobRun, attempt: Attempt, now: float, most: _MemoryBound) -> JobRun:
-    """The job after it ran out of memory. An estimated size is raised for each next attempt, up to the
-    limit, and the kill does not count as a failure. A declared size is kept, and the kill counts as a
-    failure."""
+    """Return the job after its attempt ran out of memory. If the size is an estimate, it is raised for each
+    next attempt, up to the limit, and the kill is not counted as a failure. If the size is declared, it does
+    not change, and the kill is counted as a failure."""
     had = attempt.given.memory_bytes
     killed = replace(job_run, memory_kills=job_run.memory_kills + 1)
     message = f"ran out of memory at {show_bytes(had)}"
@@ -182,7 +185,8 @@ def _again(job_run: JobRun, now: float, delay_seconds: float, message: str) -> J
 
 
 def ready(snapshot: Snapshot, candidates: str | Iterable[str]) -> tuple[str, ...]:
-    """The BLOCKED jobs whose needs are all done. `candidates` is the id of a run, or the ids of JobRuns."""
+    """Return the BLOCKED jobs whose needed jobs are all done. `candidates` is the id of a run, or the ids of
+    JobRuns."""
     return tuple(
         job_run.id
         for job_run in _blocked(snapshot, candidates)
@@ -191,8 +195,8 @@ def ready(snapshot: Snapshot, candidates: str | Iterable[str]) -> tuple[str, ...
 
 
 def skipped(snapshot: Snapshot, candidates: str | Iterable[str], now: float) -> tuple[JobRun, ...]:
-    """The BLOCKED jobs that can never run because of the final state of a need, and all jobs that need
-    them. All are returned as SKIPPED."""
+    """Return the BLOCKED jobs that can never run because of the final state of a needed job, and all jobs
+    that need them. All returned jobs have the state SKIPPED."""
     changed: dict[str, JobRun] = {}
     open_jobs = [(job_run, "") for job_run in reversed(_blocked(snapshot, candidates))]
     while open_jobs:
@@ -225,11 +229,11 @@ def _bad_needs(snapshot: Snapshot, job_run: JobRun) -> str:
 
 
 def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
-    """The state of a run with these jobs, and a sentence about it.
+    """Return the state of a run with these jobs, and a sentence about this state.
 
-    The state does not change until every job has ended. Then the run is FAILED if a job failed, otherwise
-    STOPPED if a job was stopped, otherwise SUCCEEDED. Jobs that were skipped only because there are no
-    rows yet do not prevent SUCCEEDED.
+    The state of the run does not change until every job has ended. Then the run is FAILED if a job failed,
+    otherwise STOPPED if a job was stopped, otherwise SUCCEEDED. Jobs that were skipped only because there
+    are no rows yet do not prevent the state SUCCEEDED.
     """
     states = [job_run.state for job_run in job_runs]
     if any(state not in FINISHED_JOBS for state in states):
@@ -244,7 +248,8 @@ def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
 
 
 def _summary(job_runs: Sequence[JobRun]) -> str:
-    """The number of jobs in each final state: `2 failed (load, train), 1 skipped, 4 succeeded`."""
+    """Return the number of jobs in each final state as text. An example is `2 failed (load, train), 1
+    skipped, 4 succeeded`."""
     parts: list[str] = []
     for state in (
         JobState.FAILED,

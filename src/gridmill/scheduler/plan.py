@@ -1,7 +1,7 @@
-"""Plans from a snapshot: which attempts to start and where, which deployments to start and release, and which
-jobs to refuse.
+"""This module plans from a snapshot: which attempts to start and where, which deployments to start and
+release, and which jobs to refuse.
 
-Gangs are placed as a whole: all ranks get a place, or none does.
+Gangs are placed as a whole: either all ranks get a place, or none does.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,8 +29,8 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 def start_gang(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start every rank of a gang, on the least loaded pods first. If not all ranks fit now, no room is
-    taken and the result is False."""
+    """Start every rank of a gang, on the least loaded pods first. If not all ranks fit now, the function
+    reserves nothing and returns False."""
     places = _find_places(draft, lane, ticket)
     if places is None:
         return False
@@ -41,8 +41,8 @@ def start_gang(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _find_places(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PodSlot] | None:
-    """The free amounts of one pod for each rank, as they were before the rank took its place in the lane.
-    If not all ranks fit, the lane is restored and the result is None."""
+    """Return the free amounts of one pod for each rank, as they were before the rank took its place in the
+    lane. If not all ranks fit, the function restores the lane and returns None."""
     demand, result = ticket[JOB_CLASS].demand, list[PodSlot]()
     while len(result) < demand.workers:
         key = _next_place(draft, lane, ticket)
@@ -56,22 +56,22 @@ def _find_places(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PodSlot] 
 
 
 def _next_place(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
-    """The next place for a rank. Unlike the search for an ordinary job, a failed search is not recorded,
-    because it says nothing about jobs that need only one place."""
+    """Return the next place for a rank of a gang. Unlike the search for a job without ranks, a failed search
+    is not recorded, because it shows nothing about jobs that need only one place."""
     demand = ticket[JOB_CLASS].demand
     key = lane.open.find(demand.memory_bytes, demand.gpus)
     return key if key is None or not draft.snapshot.places.terms else find_lasting(draft, lane, ticket)
 
 
 def _by_node(slot: PodSlot) -> tuple[str, str]:
-    """The sort key that places ranks on the same host next to each other."""
+    """Return the sort key that places ranks on the same host next to each other."""
     return slot.whole.node, slot.key[POD_ID]
 
 
 def brings_up_gang(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Whether all ranks of a gang will have a place. Free places and places on starting pods count, and
-    deployments are started for the remaining ranks. If the remaining ranks do not all fit, nothing is
-    started: half of a gang's room would only block other jobs."""
+    """Return whether all ranks of a gang will have a place. The function counts free places and places on
+    starting pods, and starts deployments for the remaining ranks. If the remaining ranks do not all fit, the
+    function starts nothing, because half of a gang would only block other jobs."""
     mark = draft.mark(lane)
     missing = demand.workers - lane.places(demand)
     while missing > 0 and bring_up(draft, lane, demand, urgent=True, pods=missing):
@@ -92,20 +92,22 @@ def plan(
     unfit: Mapping[str, Collection[str]] = NONE,
     starts: bool = True,
 ) -> Plan:
-    """The plan for the time `now`. The function is pure: the same snapshot and time give the same plan, and
-    the snapshot is not changed.
+    """Return the plan for the time `now`. The function is pure: it returns the same plan for the same
+    snapshot and time, and does not change the snapshot.
 
-    The order of jobs is priority, share of their project (fair_share), due time (ordering), run, and position
-    in the pipeline. No project exceeds its quota. Jobs that fit a running pod are started. A smaller job may
-    start before a larger one, until the larger one has waited too long. For jobs without a fitting pod,
-    deployments are started, and idle deployments are released if there is no room. If no deployment is idle,
-    running jobs that can resume are preempted for much shorter jobs or for jobs of a higher priority. If the
-    quota of the project is the limit, jobs of the same project are preempted.
+    Jobs are ordered by priority, share of their project (fair_share), due time (ordering), run, and position
+    in the pipeline. The jobs of a project never exceed its quota. Jobs that fit into a running pod are
+    started. A smaller job may start before a larger job, until the larger job has waited too long. For jobs
+    that fit into no running pod, deployments are started; if there is not enough free, idle deployments are
+    released. If no deployment is idle, running jobs that can resume are preempted for much shorter jobs or
+    for jobs of a higher priority. If the quota of the project is the limit, running jobs of the same project
+    are preempted.
 
-    `limit` bounds the number of decisions; `complete` is false for a plan that was cut. `unwilling`
-    contains, by resource, the nodes on which its pods did not start: they are tried last. Nodes in `unfit`
-    lack resources that they reported: they are not tried as long as others suffice. Without `starts`, no
-    job starts and none is preempted for a start; only unneeded deployments are released.
+    `limit` is the largest number of decisions in the plan. The field `complete` is false for a plan that was
+    cut at this limit. `unwilling` has, by resource, the nodes on which its pods did not start: these nodes
+    are tried last. Nodes in `unfit` lack amounts that they reported: they are not tried as long as other
+    nodes are sufficient. Without `starts`, no job starts and no job is preempted for a start; the plan only
+    releases deployments that are not needed.
     """
     draft = DraftPlan(snapshot, now, limit, unwilling, unfit)
     lanes = {name: lane for name in sorted(snapshot.lines.waiting) if (lane := draft.lane(name)) is not None}
@@ -126,7 +128,7 @@ def plan(
 
 
 def _refuse_too_large(draft: DraftPlan, lane: Lane) -> None:
-    """Refuse jobs that fit on no node. Only jobs that may be too large are checked."""
+    """Refuse jobs that fit on no node. The function checks only jobs that may be too large."""
     most = most_memory(draft.snapshot, lane.resource)
     for group in lane.queue.largest_first() if most else ():
         if group.demand.memory_bytes <= most or draft.is_full:
@@ -149,7 +151,7 @@ def _refuse_if_impossible(draft: DraftPlan, lane: Lane, job_run_id: str, demand:
 
 
 def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
-    """Start the jobs that fit, in order. Returns the jobs without a pod."""
+    """Start the jobs that fit, in order. Returns the jobs for which there is no pod."""
     line, later = _line(draft, lanes), _line(draft, lanes)
     for lane in lanes.values():
         line.join(lane)
@@ -183,8 +185,8 @@ def _serve(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
 
 
 def _serve_delayed(draft: DraftPlan, lane: Lane) -> None:
-    """Start the most delayed jobs of a resource before their turn, until delayed jobs hold their share.
-    Room is kept for the first of them that finds no room."""
+    """Start the most delayed jobs of a resource before their turn, until delayed jobs hold their share of
+    the resource. Free amounts are reserved for the first delayed job that does not fit."""
     if not may_have_delayed(lane, draft.now):
         return
     delayed = draft.delayed(lane)
@@ -215,8 +217,8 @@ def _line(draft: DraftPlan, lanes: dict[str, Lane]) -> LaneQueue:
 
 
 def _pass_over(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> bool:
-    """Skip all jobs with the same demand, because the quota of their project has no room for them now.
-    Returns False if the whole quota is too small for them."""
+    """Skip all jobs with the same demand, because they exceed the quota of their project now. Returns False
+    if the whole quota is too small for these jobs."""
     problem = draft.shares.problem(ticket[JOB_CLASS]) if draft.shares is not None else None
     if problem is None:
         line.leave_with_class(lane)
@@ -228,7 +230,8 @@ def _pass_over(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) ->
 
 
 def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start the job if it has room; a gang starts as a whole. Returns whether the job was started."""
+    """Start the job if it fits now; a gang starts as a whole. The function returns whether the job was
+    started."""
     if ticket[JOB_CLASS].demand.workers > 1:
         return start_gang(draft, lane, ticket)
     place = find_lasting(draft, lane, ticket)
@@ -238,8 +241,8 @@ def _is_started(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _is_backfilled(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Start the job on a pod that is kept for another job, if this job is expected to end before the other
-    job can start. Returns whether it was started."""
+    """Start the job on a pod that is reserved for another job, if this job is expected to end before the
+    other job can start. The function returns whether the job was started."""
     if lane.kept_for is None or lane.backfills >= MOST_TRIES:
         return False
     demand = ticket[JOB_CLASS].demand
@@ -259,7 +262,7 @@ def _is_backfilled(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _passes(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Whether the job must not be placed now: held back, started already, or refused."""
+    """Return whether the job must not be placed now because it is held back, started already, or refused."""
     job_run_id, demand = ticket[JOB_RUN_ID], ticket[JOB_CLASS].demand
     if not draft.can_start(job_run_id):
         return True
@@ -273,16 +276,16 @@ def _not_served(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
 
 
 def _may_backfill(lane: Lane) -> bool:
-    """Whether some jobs may start before the job for which room is kept."""
+    """Return whether some jobs may start before the job for which amounts are reserved."""
     if lane.kept_for is None or lane.backfills >= MOST_TRIES:
         return False
     return lane.kept.find(lane.smallest.memory_bytes, lane.smallest.gpus) is not None
 
 
 def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
-    """Keep room free for a job that has waited too long, or for a job whose room a job of lower priority
-    at another resource of the site would otherwise get. Later jobs use this room only if they are expected
-    to end before the job can start."""
+    """Reserve amounts for a job that has waited too long, or for a job whose amounts would otherwise go to a
+    job of lower priority at another resource of the site. Later jobs use the reserved amounts only if they
+    are expected to end before the waiting job can start."""
     if lane.reserved or ticket[JOB_RUN_ID] == lane.beneficiary:
         return
     if not (draft.is_starving(ticket[JOB_RUN_ID]) or outranks(draft, lane, ticket)):
@@ -307,14 +310,14 @@ def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None
 
 
 def _waits_for_nodes(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Whether the job is a gang that waits for unavailable nodes. Room for only a part of its ranks is
-    useless."""
+    """Return whether the job is a gang that waits for unavailable nodes. Amounts for only some of the ranks
+    of such a gang are useless."""
     return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
 
 
 def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
-    """Make room for the delayed jobs that found none, before `_make_room` does the same for the jobs in
-    the queue."""
+    """Release deployments or preempt jobs for the delayed jobs that do not fit, before `_make_room` does
+    this for the jobs in the queue."""
     for lane in lanes.values():
         ticket = lane.claimant
         if ticket is None or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
@@ -326,7 +329,8 @@ def _make_room_for_delayed(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
 
 
 def _make_room(draft: DraftPlan, line: LaneQueue) -> None:
-    """Make room for jobs without a pod, in order. Deployments that are already starting count."""
+    """Release deployments or preempt jobs for jobs that have no pod, in order. The amounts of deployments
+    that are already starting are included."""
     for ticket, lane in line.in_order():
         if draft.is_full:
             break
@@ -364,8 +368,8 @@ def _finds_or_brings_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
 
 
 def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
-    """Release idle deployments for a job. If no pod is large enough for the job, it may take the room of
-    deployments that other jobs still need."""
+    """Release idle deployments for a job that does not fit. If no pod is large enough for the job, the
+    function may release deployments that other jobs still need."""
     lacking = _waits_for_nodes(draft, lane, demand)
     urgent = not lane.holds(demand) and not lacking
     if not lane.reclaimed and not lacking:
@@ -376,8 +380,8 @@ def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
 
 
 def _warm(draft: DraftPlan) -> None:
-    """Start deployments early for blocked jobs, if no ready job needs the room. This is not done on sites
-    where an idle deployment costs money or makes other users wait."""
+    """Start deployments early for blocked jobs, if no ready job needs the free amounts. This is not done at
+    sites where an idle deployment costs money or makes other users wait."""
     for name, queue in sorted(draft.snapshot.lines.blocked.items()):
         lane, head = draft.lane(name), queue.first
         if lane is None or head is None or draft.is_full or _costs_while_idle(draft, lane.resource):
@@ -394,13 +398,13 @@ def _costs_while_idle(draft: DraftPlan, resource: Resource) -> bool:
 
 
 _SOON_SECONDS = 10.0
-"""Seconds within which a job whose needs have just ended becomes ready. An idle deployment waits this long
-for the job, even if idle deployments cost money."""
+"""The seconds within which a job becomes ready after the jobs that it needs have ended. An idle deployment
+waits this long for the job, even if idle deployments cost money."""
 
 
 def _expire(draft: DraftPlan) -> None:
-    """Release idle deployments: broken deployments, and deployments whose `keep` time is over unless jobs
-    of active runs need them."""
+    """Release idle deployments: broken deployments, and deployments whose `keep` time is over unless jobs of
+    active runs need them."""
     lines, places = draft.snapshot.lines, draft.snapshot.places
     for name, entries in sorted(places.idle.items()):
         ready, blocked = (len(line[name]) if name in line else 0 for line in (lines.waiting, lines.blocked))
@@ -424,8 +428,8 @@ def _expire(draft: DraftPlan) -> None:
 
 
 def asked_when_alone(site: Site, resource: Resource, demand: Demand) -> Sizing | None:
-    """The deployment that would be started for one job with this demand at an empty site. None if the site
-    has no room for it."""
+    """Return the deployment that would be started for one job with this demand at an empty site. The result
+    is None if the site is too small for the job."""
     snapshot = Snapshot([site, resource])
     draft = DraftPlan(snapshot, 0.0, None)
     queue = JobQueue(resource.name)
@@ -444,9 +448,9 @@ def _call_off(draft: DraftPlan) -> None:
 
 
 def needless(snapshot: Snapshot) -> tuple[str, ...]:
-    """Deployments at other sites that are still starting and for which no job waits any more, because the
-    job moved or was stopped. Such a deployment may stay in a site's queue for hours and would then hold an
-    unused place."""
+    """Return deployments at other sites that are still starting and for which no job waits any more, because
+    the job moved or was stopped. Such a deployment may stay in the queue of a site for hours, and would then
+    hold a place that nobody uses."""
     lines, places = snapshot.lines, snapshot.places
     names = sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys())
     owners = dict.fromkeys(

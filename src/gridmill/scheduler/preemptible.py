@@ -1,5 +1,5 @@
-"""The running jobs that may be preempted: their expected remaining time, and the time until which each job
-is protected."""
+"""This module has the running jobs that may be preempted: their expected remaining time, and the time until
+which each job is protected."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -15,16 +15,17 @@ from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_LOOKED_AT = 200
-"""The number of running jobs of a resource that are examined, the longest-running first. These jobs are
-preempted first, and the limit keeps a plan fast with any number of running jobs."""
+"""The number of running jobs of a resource that are examined, the longest-running job first. The
+longest-running jobs are preempted first, and the limit keeps a plan fast with any number of running jobs."""
 
 
 class PreemptibleJob(NamedTuple):
-    """A running job that may be preempted, with its attempts, one for each rank. `due` is the time of its
-    turn in the queue. `work` is its expected total work. `delay` is the time that it has waited.
-    `left_seconds` is its expected remaining time, and `loses_seconds` is the value of this time in the
-    decision about a preemption. The job is protected until `alone_until`; against a job of higher
-    priority, until `urgent_from`. `look_at` is the time at which another check is useful."""
+    """A running job that may be preempted, with its attempts, one for each rank. `due` is the due time that
+    gives the position of the job in the queue. `work` is the expected total work of the job. `delay` is the
+    time for which the job has waited. `left_seconds` is the expected remaining time of the job, and
+    `loses_seconds` is the value of this time when a preemption is decided. The job is protected until
+    `alone_until`; against a job of higher priority, it is protected until `urgent_from`. `look_at` is the
+    next time at which it is useful to check the job again."""
 
     due: float
     work: float
@@ -41,7 +42,7 @@ class PreemptibleJob(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id of the attempt; for a gang, of the attempt of rank 0."""
+        """The id of the attempt; for a gang, the id of the attempt of rank 0."""
         return self.attempts[0].id
 
     @property
@@ -51,8 +52,8 @@ class PreemptibleJob(NamedTuple):
 
 
 def running_on(snapshot: Snapshot, resource: str, now: float) -> Iterator[PreemptibleJob]:
-    """The running jobs of a resource that can resume. Jobs in pods that a batch system ends are left out,
-    because a preempted job would have to wait in the queue of the batch system again."""
+    """Return the running jobs of a resource that can resume. Jobs in pods that a batch system ends are left
+    out, because a preempted job would have to wait in the queue of the batch system again."""
     for _, key in islice(snapshot.places.resumable.get(resource, ()), MOST_LOOKED_AT):
         attempt = snapshot.attempts[key]
         job_run, attempts = (

@@ -1,4 +1,4 @@
-"""Preempts running jobs that can resume, for a waiting job that is due much earlier than they are."""
+"""This module preempts running jobs that can resume, for a waiting job whose due time is much earlier."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -39,10 +39,10 @@ MOST_TRIES = 20
 
 
 def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
-    """Preempt running jobs for a job that finds no room: the fewest jobs, on one pod or, for a gang, on
-    all pods of its resource. If the quota of its project has no room, jobs of the same project on any
-    resource are preempted. Nothing is preempted while room for the lane is already being made or is
-    expected."""
+    """Preempt running jobs for a job that does not fit: the fewest jobs, on one pod or, for a gang, on all
+    pods of its resource. If the job exceeds the quota of its project, running jobs of the same project on
+    any resource are preempted. Nothing is preempted while amounts for the lane are already being released or
+    are expected to be released."""
     if lane.interrupting or (lane.reclaimed and not lane.drained) or not draft.snapshot.places.resumable:
         return
     if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
@@ -58,15 +58,15 @@ def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
 
 
 def note_over_quota(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
-    """Add a job that is over its quota to the queue of jobs for which room is made, if the jobs that run
-    can resume."""
+    """Add a job that is over its quota to the queue of jobs for which other jobs are preempted, if the
+    running jobs can resume."""
     if draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
         lane.over_quota += 1
         line.add(ticket)
 
 
 def keep_what_is_made(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
-    """Keep the room of preempted jobs free for the job for which they were preempted."""
+    """Reserve the amounts that preempted jobs release for the job for which they were preempted."""
     places = draft.snapshot.places
     for resource in sorted(places.yielding):
         for attempt in (places.attempts[key] for key in sorted(places.yielding[resource])):
@@ -78,7 +78,8 @@ def keep_what_is_made(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
 
 
 def _keep(draft: DraftPlan, lane: Lane, job_run: JobRun, pod_id: str) -> None:
-    """Keep room for `job_run`: its quota and the pod `pod_id`. If `pod_id` is empty, only the quota."""
+    """Reserve the quota and the pod `pod_id` for `job_run`. If `pod_id` is empty, the function reserves only
+    the quota."""
     lane.beneficiary, lane.interrupting = job_run.id, True
     draft.keep_quota(job_run)
     if not pod_id:
@@ -104,7 +105,8 @@ def _interrupt_request(draft: DraftPlan, job_run_id: str, one: PreemptibleJob) -
 
 
 def _interruptible(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[PreemptibleJob]:
-    """The running jobs that may be preempted for a job. The job whose turn is last comes first."""
+    """Return the running jobs that may be preempted for a job. The running job with the latest due time
+    comes first."""
     resumable, standing = draft.snapshot.places.resumable, draft.standing_of(ticket[JOB_CLASS])
     over_quota = standing is not None and standing.is_closed_to(ticket)
     names = sorted(resumable) if over_quota else [lane.name] if lane.name in resumable else []
@@ -115,8 +117,9 @@ def _interruptible(draft: DraftPlan, lane: Lane, ticket: Ticket) -> list[Preempt
 
 
 def _wanting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Wanting:
-    """The values of the waiting job that decide about preemptions. A delayed job with precedence gets
-    values with which every job that may be preempted is due later and loses less."""
+    """Return the values of the waiting job from which preemptions are decided. If the waiting job is delayed
+    and has precedence, its values are such that every job that may be preempted is due later and loses
+    less."""
     if ticket is lane.claimant:
         return Wanting(-inf, left_seconds=-RESTART_SECONDS)
     sizing, demand = draft.snapshot.job_runs[ticket[JOB_RUN_ID]].sizing, ticket[JOB_CLASS].demand
@@ -129,9 +132,9 @@ def _running(one: PreemptibleJob, gain: int) -> Interruptible:
 
 
 def _may_be(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -> bool:
-    """Whether a running job may be preempted for this job now. It may not if it has a higher priority, if
-    it has the same priority and takes precedence as a delayed job, if its project would get its place back
-    at once, or if it is still protected."""
+    """Return whether a running job may be preempted for this job now. A running job may not be preempted if
+    it has a higher priority, if it has the same priority and takes precedence as a delayed job, if its
+    project would get its place back immediately, or if it is still protected."""
     if one.priority > -ticket[NEGATIVE_PRIORITY]:
         return False
     if one.priority == -ticket[NEGATIVE_PRIORITY] and _has_precedence(draft, lane, ticket, one):
@@ -145,8 +148,8 @@ def _may_be(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -
 
 
 def _has_precedence(draft: DraftPlan, lane: Lane, ticket: Ticket, one: PreemptibleJob) -> bool:
-    """Whether a running job takes precedence: it was delayed longer than the job that claims the share of
-    delayed jobs, or it holds a part of this share."""
+    """Return whether a running job takes precedence: it was delayed longer than the job that claims the
+    share for delayed jobs, or it holds a part of this share."""
     if ticket is lane.claimant and one.delay >= draft.now - ticket[SINCE]:
         return True
     if one.delay < SHORTEST_PATIENCE_SECONDS:
@@ -156,8 +159,8 @@ def _has_precedence(draft: DraftPlan, lane: Lane, ticket: Ticket, one: Preemptib
 
 
 def _against(ticket: Ticket, one: PreemptibleJob) -> PreemptibleJob:
-    """The running job as the preemption for `ticket` ranks it. If its priority is lower, its turn is after
-    every job of higher priority."""
+    """Return the running job with the values by which the preemption for `ticket` ranks it. If the priority
+    of the running job is lower, its due time is after that of every job of higher priority."""
     return (
         one._replace(due=inf, work=inf, loses_seconds=inf)
         if one.priority < -ticket[NEGATIVE_PRIORITY]
@@ -195,8 +198,9 @@ def _until_within(
     wanting: Wanting,
     running: Sequence[PreemptibleJob],
 ) -> list[PreemptibleJob]:
-    """The jobs whose end releases enough room for the job, both in the quota of their project and on any
-    pods. Empty if they do not release enough, or if the quota is only kept for another job."""
+    """Return the jobs whose end releases enough for the job, both in the quota of their project and on any
+    pods. The result is empty if these jobs do not release enough, or if the quota is only reserved for
+    another job."""
     demand = group.demand
     if not standing.is_over(group):
         return []
@@ -223,7 +227,7 @@ def _give_back(standing: ProjectStanding, one: PreemptibleJob) -> None:
 def _needed_within(
     standing: ProjectStanding, slots: Mapping[str, PodSlot], group: JobClass, chosen: list[PreemptibleJob]
 ) -> list[PreemptibleJob]:
-    """The chosen jobs without the jobs whose end is not needed."""
+    """Return the chosen jobs without the jobs whose end is not needed."""
     demand = group.demand
     for one in tuple(chosen):
         others = [other for other in chosen if other is not one]
@@ -236,7 +240,7 @@ def _needed_within(
 
 
 def _by_pod(running: Sequence[PreemptibleJob]) -> Mapping[str, list[PreemptibleJob]]:
-    """The running jobs on each pod, in the same order."""
+    """Return the running jobs on each pod, in the same order."""
     on: dict[str, list[PreemptibleJob]] = {}
     for one in running:
         for pod_id in {attempt.pod_id for attempt in one.attempts}:
@@ -251,8 +255,8 @@ def _cost(way: Sequence[PreemptibleJob]) -> tuple[int, float, str]:
 def _least(
     slots: Mapping[str, PodSlot], demand: Demand, wanting: Wanting, running: Sequence[PreemptibleJob]
 ) -> list[PreemptibleJob]:
-    """The jobs that `to_interrupt` names, without the jobs whose room is not needed in the end. Empty if
-    they do not release enough room."""
+    """Return the jobs that `to_interrupt` selects, without the jobs whose amounts are not needed in the end.
+    The result is empty if these jobs do not release enough."""
     gains = _gains(slots, demand, running)
     names = to_interrupt(demand.workers, _places(slots, demand, ()), wanting, gains)
     chosen = [one for one in running if one.id in names]
@@ -266,7 +270,8 @@ def _least(
 def _gains(
     slots: Mapping[str, PodSlot], demand: Demand, running: Sequence[PreemptibleJob]
 ) -> Iterator[Interruptible]:
-    """Each running job with the number of places that its end adds after the ends of the jobs before it."""
+    """Return each running job with the number of places that its end adds after the ends of the jobs before
+    it."""
     freed: dict[str, list[Amounts]] = {}
     for one in running:
         here = {attempt.pod_id for attempt in one.attempts if attempt.pod_id in slots}
@@ -277,7 +282,7 @@ def _gains(
 
 
 def _places(slots: Mapping[str, PodSlot], demand: Demand, ended: Sequence[PreemptibleJob]) -> int:
-    """The number of ranks with this demand that fit once the jobs `ended` have ended."""
+    """Return the number of ranks with this demand that fit once the jobs `ended` have ended."""
     freed: dict[str, list[Amounts]] = {}
     for one in ended:
         _free(freed, one)

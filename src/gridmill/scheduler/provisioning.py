@@ -1,5 +1,5 @@
-"""Decides which deployments to start: for ready jobs without a pod, and early for jobs that will soon be
-ready."""
+"""This module decides which deployments to start: for ready jobs without a pod, and early for jobs that will
+soon be ready."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -22,19 +22,22 @@ from gridmill.scheduler.queue import Demand
 from gridmill.scheduler.sizing import size_resource
 
 FLOOR = GIB
-"""The smallest memory of a deployment in bytes, so that a slightly larger later job also fits into it."""
+"""The smallest memory of a deployment in bytes, so that a later job that is slightly larger also fits into
+the deployment."""
 FLOOR_SHARE = 8
-"""On small nodes, the smallest memory of a deployment is at most the node's memory divided by this number."""
+"""On small nodes, the smallest memory of a deployment is at most the memory of the node divided by this
+number."""
 PART_OF_CPU = 1.0
 """A pod starts with at least this many CPUs, or with all CPUs of a smaller node."""
 
 
 def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:
-    """Plan a deployment with room for `demand`. Returns False if there is no room for it now.
+    """Plan a deployment that is large enough for `demand`. The function returns False if no node has enough
+    free now.
 
-    `urgent` jobs may get a further pod on a node whose CPUs this resource already keeps busy. The
-    deployment has as many pods as the resource may still have. If the resource has no limit, it has up to
-    `pods` pods, or one.
+    `urgent` jobs may get another pod on a node whose CPUs this resource already keeps busy. The deployment
+    has as many pods as the resource may still have. If the resource has no limit, the deployment has up to
+    `pods` pods, or one pod.
     """
     left = pods if lane.workers_left is None else lane.workers_left
     if demand.node:
@@ -72,15 +75,15 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
 
 
 def can_bring_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Whether `bring_up` of an urgent job would find room."""
+    """Return whether `bring_up` for an urgent job would find enough free amounts."""
     wish = _wanted_amounts(draft, lane)
     allowed = lane.workers_left != 0 or bool(demand.node)
     return allowed and _find_node(draft, lane, demand, wish, urgent=True) is not None
 
 
 def _wanted_amounts(draft: DraftPlan, lane: Lane) -> Amounts:
-    """The amounts that one pod should have if there is room: enough memory for the jobs that are expected
-    to run at once."""
+    """Return the amounts that one pod should have if they are free: enough memory for the jobs that are
+    expected to run at the same time."""
     if lane.wanted_amounts is None:
         lane.wanted_amounts = _compute_wanted(draft, lane)
     return lane.wanted_amounts
@@ -114,8 +117,9 @@ def _sizes_by_ranks(draft: DraftPlan, lane: Lane) -> bool:
 
 
 def _needed(draft: DraftPlan, lane: Lane) -> Amounts:
-    """The CPUs and memory that the ready jobs need side by side, at most all CPUs of a node. Blocked jobs
-    do not count. This is used for sites where unused amounts make other users wait or cost money."""
+    """Return the CPUs and memory that the ready jobs need side by side, at most all CPUs of a node. Blocked
+    jobs are not included in these amounts. The function is used for sites where unused amounts make other
+    users wait or cost money."""
     resource = lane.resource
     shapes = draft.snapshot.places.shapes.get(resource.site, ())
     most = max((shape.cpus for shape in shapes), default=1.0)
@@ -142,8 +146,8 @@ def _needed(draft: DraftPlan, lane: Lane) -> Amounts:
 
 
 def _ranks_in_pod(resource: Resource, demand: Demand, most_cpus: float) -> int:
-    """The number of a gang's ranks in each pod: the ranks divided by the resource's number of workers, or
-    if this number is not set, as many ranks as the pod has CPUs for."""
+    """Return the number of a gang's ranks in each pod: the ranks divided by the resource's number of
+    workers, or, if this number is not set, as many ranks as the pod has CPUs for."""
     if resource.workers:
         return -(-demand.workers // resource.workers)
     return min(demand.workers, max(1, int((resource.cpus or most_cpus) // (demand.cpus or 1.0))))
@@ -156,8 +160,8 @@ def _of_ranks(demand: Demand, count: int) -> Amounts:
 
 
 def _for_ranks(draft: DraftPlan, lane: Lane, demand: Demand, node: str, missing: int) -> tuple[Amounts, int]:
-    """The size of a pod for a gang's ranks, and the number of such pods. The pods are as few as the node
-    allows and as equal as possible, so that the ranks use all requested amounts."""
+    """Return the size of a pod for a gang's ranks, and the number of such pods. The pods are as few as the
+    node allows and as equal as possible, so that the ranks use all requested amounts."""
     on_node = max(1, ranks_on(draft.nodes(lane.resource.site).free(node), demand))
     pods = -(-missing // min(missing, on_node))
     if lane.workers_left is not None:
@@ -167,7 +171,7 @@ def _for_ranks(draft: DraftPlan, lane: Lane, demand: Demand, node: str, missing:
 
 
 def _expected(draft: DraftPlan, lane: Lane, cpus: float) -> int:
-    """The memory of the largest jobs, ready or blocked, that can run side by side in one pod."""
+    """Return the memory of the largest jobs, ready or blocked, that can run side by side in one pod."""
     at_once = most_jobs(cpus)
     workers = lane.resource.workers or 1
     blocked = draft.snapshot.lines.blocked.get(lane.name)
@@ -216,7 +220,8 @@ def _least_cpus(draft: DraftPlan, lane: Lane, demand: Demand, node: str) -> floa
 
 
 def keeps_busy(draft: DraftPlan, lane: Lane, node: str) -> bool:
-    """Whether the resource's pods on a node run as many jobs as the CPUs of the node can keep busy with."""
+    """Return whether the resource's pods on a node run as many jobs as the CPUs of the node can keep busy
+    with."""
     places, site = draft.snapshot.places, lane.resource.site
     pods = [*places.claims.get((site, node), ()), *lane.planned.get(node, ())]
     slots = [pods_.slot(pod) for pod in pods for pods_ in (lane.open, lane.coming) if pod in pods_]
@@ -224,9 +229,9 @@ def keeps_busy(draft: DraftPlan, lane: Lane, node: str) -> bool:
 
 
 def _amounts_on(draft: DraftPlan, lane: Lane, demand: Demand, wish: Amounts, node: str) -> Amounts:
-    """The wish, reduced to the free amounts of the node. If the number of CPUs is not set, the CPUs of the
-    node are divided among its workers. On a node with GPUs, the pod gets the same share of the CPUs as of
-    the GPUs, so that the other GPUs have CPUs left."""
+    """Return the wanted amounts, reduced to the free amounts of the node. If the number of CPUs is not set,
+    the CPUs of the node are divided among the workers of the resource. On a node with GPUs, the pod gets the
+    same fraction of the CPUs as of the GPUs, so that CPUs are left for the other GPUs."""
     resource = lane.resource
     free = draft.nodes(resource.site).free(node)
     if resource.cpus:

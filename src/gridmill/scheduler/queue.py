@@ -1,4 +1,5 @@
-"""The queue of one resource: waiting jobs, grouped into classes that request the same amounts."""
+"""This module has the queue of one resource: waiting jobs, grouped into classes that request the same
+amounts."""
 
 from collections.abc import Iterator
 from heapq import merge
@@ -12,17 +13,20 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.scheduler.sorted_tuples import SortedTuples
 
 Rank: TypeAlias = tuple[int, float, int, int, str]
-"""(-priority, due time, run order, job order, JobRun id). The smallest rank is first; see
-gridmill.domain.ordering. All values are in one tuple, because two ranks are often equal up to the run."""
+"""The rank of a job in the queue: (-priority, due time, run order, job order, JobRun id). The job with the
+smallest rank is first; see gridmill.domain.ordering. All values of a rank are in one tuple, because two
+ranks are often equal up to the run."""
 
 Ticket: TypeAlias = tuple[int, float, int, int, str, "JobClass", float, float]
 """A waiting job: its rank, its class, the time since which it has waited (all its waits together), and its
-expected work (gridmill.domain.ordering). Ranks differ, so classes are never compared. A ticket is made
-once, when the job enters the queue, and every plan uses it unchanged. It is not a named tuple, because
-plans compare and read tickets in their inner loops: with named tuples, plans take 3 % to 15 % longer."""
+expected work (gridmill.domain.ordering). The ranks of two jobs differ, so classes are never compared. A
+ticket is made once, when the job enters the queue, and every plan uses the ticket unchanged. A ticket is not
+a named tuple, because plans compare and read tickets in their inner loops: with named tuples, plans take 3 %
+to 15 % longer."""
 
 DelayedEntry: TypeAlias = tuple[int, float, str, Ticket]
-"""(-priority, time since which the job has waited, JobRun id, ticket). The most delayed job is first."""
+"""An entry in the order of delayed jobs: (-priority, time since which the job has waited, JobRun id,
+ticket). The entry of the most delayed job is first."""
 
 NEGATIVE_PRIORITY: Final = 0
 DUE: Final = 1
@@ -30,14 +34,15 @@ JOB_RUN_ID: Final = 4
 JOB_CLASS: Final = 5
 SINCE: Final = 6
 WORK: Final = 7
-"""The positions of the elements in a ticket. The first five are the elements of a rank."""
+"""The positions of the elements in a ticket. The first five elements of a ticket are the elements of the
+rank."""
 
 
 class Demand(NamedTuple):
-    """The amounts that the jobs of a class request. Each of `workers` ranks gets these amounts, or no rank
-    does. If `cpus` is 0, the job gets an equal share of the pod's CPUs. `alone` requests a pod without
-    other jobs, so that the parts of a job use different machines. `node` is the only node on which the job
-    may run. `project` is the project whose quota the job uses."""
+    """The amounts that the jobs of a class request. Either each of `workers` ranks gets these amounts, or no
+    rank does. If `cpus` is 0, the job gets an equal share of the CPUs of the pod. `alone` requests a pod
+    without other jobs, so that the parts of a job use different machines. `node` is the only node on which
+    the job may run. `project` is the project whose quota the job uses."""
 
     memory_bytes: int
     gpus: int
@@ -51,7 +56,7 @@ class Demand(NamedTuple):
 
 
 def demand_of(job_run: JobRun) -> Demand:
-    """The demand of a job, which decides its class."""
+    """Return the demand of a job, which determines the class of the job."""
     amounts, job = job_run.sizing.amounts, job_run.job
     part = job_run.part
     return Demand(
@@ -68,35 +73,35 @@ def demand_of(job_run: JobRun) -> Demand:
 
 
 def rank_of(job_run: JobRun, run: Run) -> Rank:
-    """The place of a job in the queue: by priority, then by due time, then by the order of its run and its
-    own order. A job that is expected to be short can be due before a job that came slightly earlier."""
+    """Return the rank of a job in the queue: by priority, then by due time, then by the order of its run and
+    its own order. A job that is expected to be short can be due before a job that came slightly earlier."""
     return (-job_run.priority, due(run.created, work_of(job_run)), run.order, job_run.order, job_run.id)
 
 
 def work_of(job_run: JobRun) -> float:
-    """The expected work of the job, in seconds of one place."""
+    """Return the expected work of the job, in seconds of one place."""
     sizing, workers = job_run.sizing, job_run.job.gang or 1
     left = UNKNOWN_SECONDS if sizing.left_seconds is None else sizing.left_seconds
     return work(left, job_run.served_seconds, max(1, sizing.amounts.gpus) * workers)
 
 
 def since_of(job_run: JobRun, run: Run) -> float:
-    """The time at which the job's wait would have begun if it had waited without a break. All its past
-    waits together have the same length."""
+    """Return the time at which the job's wait would have begun if it had waited without a break. A wait from
+    this time has the same length as all past waits of the job together."""
     ready = run.created if job_run.ready is None else job_run.ready
     return ready - job_run.waited_seconds
 
 
 def turn_rank_of(job_run: JobRun, run: Run) -> Rank:
-    """The place of a job among the jobs that make the same artifact: in the order of the runs, because
+    """Return the rank of a job among the jobs that make the same artifact: in the order of the runs, because
     versions are numbered in this order."""
     return (-job_run.priority, 0.0, run.order, job_run.order, job_run.id)
 
 
 class QuotaClaim:
-    """The amounts that a job takes from its project's quota, with all ranks of a gang. A job that requests
-    no CPUs counts as one CPU. It holds a place for each GPU, or one place without GPUs. The claim is
-    computed once for a class, because plans need it for every job."""
+    """The amounts that a job takes from the quota of its project, with all ranks of a gang. A job that
+    requests no CPUs is counted as one CPU. A job holds one place for each GPU, or one place if it has no
+    GPUs. The claim is computed once for a class, because plans need it for every job."""
 
     __slots__ = ("cpus", "gpus", "memory_bytes", "places", "project")
 
@@ -122,9 +127,9 @@ class JobClass(QuotaClaim):
 
 
 class JobQueue:
-    """The waiting jobs of a resource in classes. `by_memory` contains the classes, ordered by memory.
-    `heads` contains the first job of each class in order, by project. `delayed` contains all jobs, the
-    longest-waiting first, by project. `work` is the expected work of all jobs."""
+    """The waiting jobs of a resource, grouped in classes. `by_memory` has the classes, ordered by memory.
+    `heads` has the first job of each class in order, by project. `delayed` has all jobs, the longest-waiting
+    job first, by project. `work` is the expected work of all jobs together."""
 
     __slots__ = ("_count", "_resource", "by_memory", "classes", "delayed", "heads", "work")
 
@@ -188,22 +193,22 @@ class JobQueue:
 
     @property
     def first(self) -> Ticket | None:
-        """The first job of all classes."""
+        """Return the first job of all classes."""
         return next(self.in_order(), None)
 
     def in_order(self) -> Iterator[Ticket]:
-        """The first job of each class, of all projects, in order."""
+        """Return the first job of each class, of all projects, in order."""
         return merge(*self.heads.values()) if len(self.heads) > 1 else chain(*self.heads.values())
 
     @property
     def smallest_memory(self) -> int:
-        """The smallest memory that a waiting job requests, in bytes. 0 if the queue is empty."""
+        """Return the smallest memory that a waiting job requests, in bytes. 0 if the queue is empty."""
         first = self.by_memory.first()
         return first.memory_bytes if first else 0
 
     def largest_memories(self, count: int) -> Iterator[int]:
-        """The memory that the `count` largest jobs request, largest first. Each rank of a gang counts
-        separately."""
+        """Return the memory that the `count` largest jobs request, largest first. Each rank of a gang is
+        counted separately."""
         each = (
             repeat(demand.memory_bytes, len(self.classes[demand].members) * demand.workers)
             for demand in reversed(self.by_memory)
@@ -211,7 +216,7 @@ class JobQueue:
         return islice(chain.from_iterable(each), count)
 
     def largest_first(self) -> Iterator[JobClass]:
-        """The classes, those that request the most first."""
+        """Return the classes of the queue, ordered by the amounts that they request, the largest first."""
         return (self.classes[demand] for demand in reversed(self.by_memory))
 
 

@@ -1,4 +1,5 @@
-"""Releases room for a job: it releases idle deployments and, if the job waited too long, drains busy ones."""
+"""This module frees amounts for a job: it releases idle deployments and, if the job has waited too long,
+drains busy deployments."""
 
 from collections.abc import Collection, Iterator
 
@@ -16,10 +17,11 @@ from gridmill.scheduler.queue import Demand
 
 
 def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
-    """Release idle deployments if this makes room for `demand`. Returns False if it does not.
+    """Release idle deployments if this frees enough for `demand`. The function returns False if this would
+    not free enough.
 
-    If enough room is already being released, the function only keeps the node free for the job. `urgent`
-    jobs may also take idle deployments that jobs of other resources will need.
+    If enough is already being released, the function only reserves the node for the job. `urgent` jobs may
+    also release idle deployments that jobs of other resources will need.
     """
     if lane.workers_left == 0 and not demand.node:
         return _replace_worker(draft, lane, demand, busy=False)
@@ -45,8 +47,8 @@ def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bo
 
 
 def _of_use(lane: Lane, demand: Demand) -> list[PodCapacity]:
-    """The lane's pods that have room for ranks of a gang, if new pods would be no larger. Such a gang
-    needs these pods and further ones, so they must not be replaced."""
+    """Return the lane's pods into which ranks of a gang fit, if new pods would be no larger. Such a gang
+    needs these pods and additional pods, so these pods must not be replaced."""
     if demand.workers == 1 or lane.resource.memory_bytes is None:
         return []
     return [
@@ -57,8 +59,8 @@ def _of_use(lane: Lane, demand: Demand) -> list[PodCapacity]:
 
 
 def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
-    """Close the deployments of one node for later jobs until `demand` fits on the node. Only one node per
-    site is drained at a time."""
+    """Close the deployments of one node for later jobs until `demand` fits on the node. Only one node of
+    each site is drained at a time."""
     if lane.workers_left == 0 and not demand.node:
         _replace_worker(draft, lane, demand, busy=True)
         return
@@ -79,7 +81,8 @@ def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
 
 
 def needed_of(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
-    """The smallest amounts of a pod for that job. For a gang, the pod's share of the ranks counts."""
+    """Return the smallest amounts of a pod for that job. For a gang, the function returns the amounts for
+    the ranks in one pod."""
     resource = lane.resource
     nodes = max(1, len(draft.snapshot.sites[resource.site].nodes))
     return Amounts(
@@ -90,7 +93,7 @@ def needed_of(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
 
 
 def _replace_worker(draft: DraftPlan, lane: Lane, demand: Demand, *, busy: bool) -> bool:
-    """Release a pod so that a larger one can replace it, if the resource has all its pods and each is too
+    """Release a pod so that a larger pod can replace it, if the resource has all its pods and each is too
     small."""
     if lane.holds(demand) or len(lane.coming):
         return False
@@ -126,8 +129,8 @@ def _to_release(deployments: list[Deployment]) -> int:
 
 
 def _idle_by_node(draft: DraftPlan, site: str, *, urgent: bool) -> dict[str, list[Deployment]]:
-    """The deployments that are being released, then the idle ones, by node. Of the idle deployments, those
-    that no job needs come first, then the longest idle."""
+    """Return the deployments that are being released, then the idle deployments, by node. Among the idle
+    deployments, deployments that no job needs come first, then the longest idle."""
     places = draft.snapshot.places
     found = [(-1, 0.0, key) for key in places.removed_nodes]
     for name, entries in places.idle.items():
@@ -146,8 +149,8 @@ def _idle_by_node(draft: DraftPlan, site: str, *, urgent: bool) -> dict[str, lis
 def _enough(
     draft: DraftPlan, site: str, node: str, need: Amounts, deployments: list[Deployment]
 ) -> list[Deployment] | None:
-    """The first of the deployments, as many as are needed for the room. None if all of them together are
-    not enough."""
+    """Return the first of these deployments, as many as are needed for the amounts. The result is None if
+    all these deployments together are not enough."""
     whole = draft.snapshot.places.capacities.get((site, node))
     if whole is None or (site, node) in draft.reserved or not need.fits_in(whole):
         return None
@@ -169,9 +172,9 @@ def _claims(deployment: Deployment, node: str) -> Iterator[Amounts]:
 def _node_to_drain(
     draft: DraftPlan, site: str, need: Amounts, only: str, but: Collection[str] = ()
 ) -> str | None:
-    """The node to drain: of the nodes that are large enough, the node with the most free room. While it is
-    drained, its free room never shrinks. If `only` is set, only that node is considered. The nodes in
-    `but` are left out."""
+    """Return the node to drain: among the nodes that are large enough, the node with the largest free
+    amounts. While the node is drained, its free amounts never shrink. If `only` is set, the function
+    considers only that node. Nodes in `but` are left out."""
     capacities = draft.snapshot.places.capacities
     large = [
         (free.gpus if need.gpus else 0, free.memory_bytes, name)
@@ -185,7 +188,7 @@ def _node_to_drain(
 
 
 def _by_attempts(draft: DraftPlan, site: str, node: str) -> list[Deployment]:
-    """The deployments of the node. Those that are expected to be empty soonest come first."""
+    """Return the deployments of the node. Deployments that are expected to be empty soonest come first."""
     places = draft.snapshot.places
     owners = {places.owners[pod] for pod in places.claims.get((site, node), ())}
     order = sorted(

@@ -1,8 +1,8 @@
-"""Reservations for jobs that are too large for the free room: when the room is expected, and which jobs may
-start before.
+"""This module has reservations for jobs that are too large for the free amounts: the time when they can
+start, and the jobs that may start before them.
 
-This is EASY backfilling (Lifka 1995; Mu'alem and Feitelson 2001). The first job that does not fit has a
-reservation for the time at which enough room is expected to be free. Jobs behind it may start if they do
+The method is EASY backfilling (Lifka 1995; Mu'alem and Feitelson 2001). The first job that does not fit has
+a reservation for the time at which enough is expected to be free. Jobs behind this job may start if they do
 not delay it.
 """
 
@@ -20,23 +20,24 @@ from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_ENDS = 500
-"""The largest number of running jobs whose ends are forecast for one reservation. If there are more, no
-job starts before the reserved one."""
+"""The largest number of running jobs whose ends are forecast for one reservation. If more jobs are running,
+no job starts before the reserved job."""
 LIKELY = 0.5
 """The quantile of the measured durations that is used as the duration of a job."""
 
 
 class Reservation(NamedTuple):
-    """A reservation of room. `at` is the time at which enough room is expected to be free. `spare` is the
-    amount that is left over then."""
+    """A reservation of amounts for a job that does not fit now. `at` is the time at which enough is expected
+    to be free for the job. `spare` is the amount that is expected to be left over at this time."""
 
     at: float
     spare: int
 
 
 def reserve(needed: int, free: int, now: float, ends: Iterable[tuple[float, int]]) -> Reservation | None:
-    """The reservation for `needed`. `ends` are the expected ends of running jobs, earliest first, with the
-    amount that each end releases. None if even all ends do not release enough."""
+    """Return the reservation for the amount `needed`. `ends` has the expected ends of running jobs, earliest
+    first, with the amount that each end releases. The result is None if even the ends of all running jobs do
+    not release enough."""
     at = now
     for end, amount in ends:
         if free >= needed:
@@ -46,21 +47,22 @@ def reserve(needed: int, free: int, now: float, ends: Iterable[tuple[float, int]
 
 
 def may_pass(reservation: Reservation, needed: int, end: float) -> bool:
-    """Whether a job that ends at `end` and needs this amount does not delay the reserved job."""
+    """Return whether a job that ends at `end` and needs this amount does not delay the reserved job."""
     return end <= reservation.at or needed <= reservation.spare
 
 
 def after(reservation: Reservation, needed: int, end: float) -> Reservation:
-    """The reservation after such a job was started before the reserved one. If the job still runs at the
-    reserved time, its amount is no longer spare."""
+    """Return the reservation after such a job was started before the reserved job. If the started job still
+    runs at the reserved time, its amount is no longer spare."""
     if end <= reservation.at:
         return reservation
     return reservation._replace(spare=reservation.spare - needed)
 
 
 def reservation_in(snapshot: Snapshot, now: float, pods: Pods, demand: Demand) -> Reservation | None:
-    """The time at which these pods are expected to have room for such a job; for a gang, for all ranks.
-    None if too many jobs run on the pods, or if the whole pods are not large enough."""
+    """Return the time at which these pods are expected to be free enough for such a job; for a gang, for all
+    its ranks. The result is None if too many jobs run on the pods, or if the whole pods are not large
+    enough."""
     slots = dict(pods.items())
     count = sum(len(snapshot.places.on.get(pod_id, ())) for pod_id in slots)
     if count > MOST_ENDS:
@@ -73,7 +75,7 @@ def reservation_in(snapshot: Snapshot, now: float, pods: Pods, demand: Demand) -
 def _gains(
     snapshot: Snapshot, now: float, slot: PodSlot, pod_id: str, demand: Demand
 ) -> Iterator[tuple[float, int]]:
-    """The expected ends of the jobs of a pod, with the number of places that each end releases."""
+    """Return the expected ends of the jobs of a pod, with the number of places that each end releases."""
     freed: list[Amounts] = []
     room = _room(slot, demand, freed)
     attempts = (snapshot.attempts[key] for key in snapshot.places.on.get(pod_id, ()))
@@ -87,8 +89,9 @@ def _gains(
 
 
 def expected_end(snapshot: Snapshot, attempt: Attempt, now: float) -> float:
-    """The expected end of a running job: the median duration of similar measured jobs that lasted at least
-    as long. Without measurements, the job is expected to run for as long again as it has already run."""
+    """Return the expected end of a running job, from the median duration of similar measured jobs that
+    lasted at least as long. Without measurements, the job is expected to run for as long again as it has
+    already run."""
     job_run = snapshot.job_runs.get(attempt.job_run_id)
     served = 0.0 if job_run is None else job_run.served_seconds
     attained = served + max(0.0, now - (attempt.started or attempt.placed))

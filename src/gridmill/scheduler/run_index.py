@@ -1,7 +1,7 @@
-"""An index of runs and jobs: which jobs wait, which jobs are blocked, and which job may make an artifact
-next.
+"""This module has an index of runs and jobs: which jobs wait, which jobs are blocked, and which job may make
+an artifact next.
 
-Of the jobs that make the same artifact, at most one runs at a time.
+Among the jobs that make the same artifact, at most one job runs at a time.
 """
 
 from bisect import insort
@@ -37,14 +37,14 @@ class ExclusiveTurns:
         self._known: dict[str, tuple[str, Rank | None]] = {}
 
     def wait(self, name: str, job_run_id: str, rank: Rank) -> None:
-        """Add a job that waits for its turn."""
+        """Add a job that waits until it may make its artifact."""
         if self._known.get(job_run_id) != (name, rank):
             self.leave(job_run_id)
             self._known[job_run_id] = (name, rank)
             insort(self._waiting.setdefault(name, []), rank)
 
     def run(self, name: str, job_run_id: str) -> None:
-        """Record that the job runs. No other job has the turn then."""
+        """Record that the job runs. While this job runs, no other job may make the artifact."""
         self.leave(job_run_id)
         self._known[job_run_id] = (name, None)
         self._running.setdefault(name, set()).add(job_run_id)
@@ -65,14 +65,15 @@ class ExclusiveTurns:
                 del self._waiting[name]
 
     def next(self, name: str) -> str | None:
-        """The job that may start. None if a job of this name runs, or if none waits."""
+        """Return the job that may start. The result is None if a job of this name runs, or if no job
+        waits."""
         if name in self._running or name not in self._waiting:
             return None
         return self._waiting[name][0][JOB_RUN_ID]
 
     def before(self, name: str, job_run_id: str) -> str | None:
-        """The job before this one: the running job, otherwise the first waiting job. None if this job is
-        next."""
+        """Return the job before this job: the running job, otherwise the first waiting job. The result is
+        None if this job is the next to start."""
         running = self._running.get(name)
         if running:
             return min(running)
@@ -80,7 +81,7 @@ class ExclusiveTurns:
         return None if first == job_run_id else first
 
     def behind(self, name: str) -> tuple[str, ...]:
-        """The waiting jobs in order."""
+        """Return the waiting jobs in order."""
         return tuple(rank[JOB_RUN_ID] for rank in self._waiting.get(name, ()))
 
 
@@ -92,7 +93,7 @@ class _QueueEntry(NamedTuple):
     ticket: Ticket
 
     def stands(self, waiting: bool, job_run: JobRun, rank: Rank, demand: Demand, since: float) -> bool:
-        """Whether the job is already at this place."""
+        """Return whether the job is already at this place in the index."""
         group = self.ticket[JOB_CLASS]
         return (
             self.waiting is waiting
@@ -105,14 +106,15 @@ class _QueueEntry(NamedTuple):
 
 
 class JobsByResource:
-    """The jobs of active runs by resource: `waiting` jobs are ready, `blocked` jobs have unmet needs.
+    """The jobs of active runs by resource. `waiting` jobs are ready, and `blocked` jobs still wait for jobs
+    that they need.
 
-    Several ready jobs may make the same artifact (the same job of several runs; see `turn_of`). Of these, the
-    queue contains only the job that has the turn, and no job while one of them runs. The reasons: versions
-    have one order, and two jobs must not write into the same table at the same time.
+    Several ready jobs may make the same artifact (the same job of several runs; see `turn_of`). Among these
+    jobs, the queue contains only the job that is next, and no job while one of them runs. The reasons are
+    that versions have one order, and that two jobs must not write into the same table at the same time.
 
-    `held` and `held_until` contain the waiting jobs that have a `not_before`. A job whose run is not known
-    yet is in no queue until the run is inserted.
+    `held` and `held_until` have the waiting jobs that have a `not_before`. A job whose run is not known yet
+    is in no queue until the run is inserted.
     """
 
     def __init__(self) -> None:
@@ -129,23 +131,23 @@ class JobsByResource:
         self._dependents: dict[str, dict[str, None]] = {}
 
     def jobs_of(self, run_id: str) -> tuple[JobRun, ...]:
-        """The jobs of a run, in declaration order."""
+        """Return the jobs of a run, in the order of their declaration."""
         return self._ordered(self._jobs_of.get(run_id, {}))
 
     def count_of(self, run_id: str) -> int:
-        """The number of jobs of a run, parts included."""
+        """Return the number of jobs of a run, including parts."""
         return len(self._jobs_of.get(run_id, ()))
 
     def each_of(self, run_id: str) -> Iterator[JobRun]:
-        """The jobs of a run in the order in which they were added, without a copy of the list."""
+        """Return the jobs of a run in the order in which they were added, without a copy of the list."""
         return (self.job_runs[key] for key in self._jobs_of.get(run_id, ()))
 
     def unfinished_of(self, run_id: str) -> Collection[str]:
-        """The ids of the jobs of a run that have not finished, in any order."""
+        """Return the ids of the jobs of a run that have not finished, in any order."""
         return self._unfinished.get(run_id, ())
 
     def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
-        """The jobs that need this job directly, in declaration order."""
+        """Return the jobs that need this job directly, in the order of their declaration."""
         return self._ordered(self._dependents.get(job_run_id, {}))
 
     def _ordered(self, keys: dict[str, None]) -> tuple[JobRun, ...]:
@@ -153,7 +155,8 @@ class JobsByResource:
         return tuple(sorted(jobs, key=lambda job_run: (job_run.order, job_run.id)))
 
     def put_run(self, run: Run) -> None:
-        """Insert or replace a run. A finished run is removed together with its jobs."""
+        """Insert a run into the index, or replace it. If the run has finished, it is removed together with
+        its jobs."""
         if run.state in FINISHED_RUNS:
             self.drop_run(run.id)
             return
@@ -164,13 +167,13 @@ class JobsByResource:
                 self._line_up(self.job_runs[key])
 
     def drop_run(self, run_id: str) -> None:
-        """Remove a run and its jobs."""
+        """Remove a run and its jobs from the index."""
         for key in list(self._jobs_of.get(run_id, ())):
             self.drop_job_run(key)
         self.runs.pop(run_id, None)
 
     def put_job_run(self, job_run: JobRun) -> None:
-        """Insert or replace a job."""
+        """Insert a job into the index, or replace it."""
         old = self.job_runs.get(job_run.id)
         self.job_runs[job_run.id] = job_run
         if old is None:
@@ -187,7 +190,7 @@ class JobsByResource:
         self._line_up(job_run)
 
     def drop_job_run(self, key: str) -> None:
-        """Remove a job."""
+        """Remove a job from the index."""
         old = self.job_runs.pop(key, None)
         if old is not None:
             self._leave_line(key)
@@ -213,10 +216,11 @@ class JobsByResource:
                 self._place_again(other, following)
 
     def turn_of(self, job_run: JobRun) -> str:
-        """The key of the jobs that take turns with this job. For a load, these are the jobs that load the
-        same sink; for a job on every node, the jobs on the same nodes. Otherwise they are the jobs with
-        the same name if their runs have no parameters, and the jobs with the same name and the same inputs
-        if they have. Jobs that differ in a parameter do not wait for each other."""
+        """Return a key that is equal for all jobs that must not run at the same time as this job. For a
+        load, these are the jobs that load the same sink; for a job on every node, they are the jobs on the
+        same nodes. For all other jobs, they are the jobs with the same name if their runs have no
+        parameters, and the jobs with the same name and the same inputs if their runs have parameters. Jobs
+        that differ in a parameter do not wait for each other."""
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:
@@ -240,8 +244,8 @@ class JobsByResource:
         self._place(job_run, self.runs.get(job_run.run_id), following)
 
     def _place(self, job_run: JobRun, run: Run | None, following: str | None) -> None:
-        """Put the job into its queue. `following` is the job whose turn it is among the jobs with this
-        turn key."""
+        """Put the job into its queue. `following` is the next job to start among the jobs with this turn
+        key."""
         waiting = job_run.state is JobState.WAITING
         if (
             run is None
@@ -291,7 +295,7 @@ def _turn(job_run: JobRun, run: Run | None) -> str:
 
 
 def forget(index: dict[str, dict[str, None]], key: str, member: str) -> None:
-    """Remove a member from an index of sets, and an empty set too."""
+    """Remove a member from an index of sets, and also remove its set if the set is then empty."""
     members = index.get(key)
     if members is not None:
         members.pop(member, None)

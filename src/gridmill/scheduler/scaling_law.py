@@ -1,36 +1,40 @@
-"""Fits scaling laws (Amdahl's law, a queue, the USL) to the measured work of a job for each number of
-workers.
+"""This module fits scaling laws (Amdahl's law, a queue, the USL) to the measured work of a job for each
+number of workers.
 
-With n workers, the shards of a job take W(n) worker-seconds, and at best W(n)/n seconds. If workers did not
-affect each other, W would be the same for every n. Workers cost each other time in two ways:
+The shards of a job take W(n) worker-seconds with n workers, and therefore at best W(n)/n seconds. If workers
+did not affect each other, W would be the same for every n. Workers cost each other time in two ways, with the
+costs q and d:
 
     W(n) = a + q (n - 1) + d n (n - 1)
 
-q: workers queue for something that only one worker can have at a time. This is Amdahl's law (G. M. Amdahl,
-Validity of the single processor approach to achieving large scale computing capabilities, AFIPS 1967): q/a is
-a serial share.
+The cost q arises because workers queue for something that only one worker can have at a time. With q alone,
+W(n) follows Amdahl's law with the serial fraction q/a (Amdahl, Validity of the single processor approach to
+achieving large scale computing capabilities, AFIPS 1967).
 
-d: each pair of workers has to synchronise. With d, W(n)/a is the denominator of the Universal Scalability Law
-(N. J. Gunther, A Simple Capacity Model of Massively Parallel Transaction Systems, CMG 1993; Guerrilla
-Capacity Planning, Springer 2007): contention q/a, coherence d/a.
+The cost d arises because each pair of workers has to synchronise. With d, W(n)/a is the denominator of the
+Universal Scalability Law, whose contention is q/a and whose coherence is d/a (Gunther, A Simple Capacity Model
+of Massively Parallel Transaction Systems, CMG 1993, and Guerrilla Capacity Planning, Springer 2007).
 
 If a part of the work runs under a lock, or on a server that serves one worker at a time, workers lose time
-only when they meet at this part. Then W(n)/a is the cycle time of the machine repairman's model: each worker
-computes alone for 1 - D and needs the shared part for D. Two cases bound the possible cycle times:
-exponential times, by exact mean value analysis (M. Reiser, S. S. Lavenberg, Mean-Value Analysis of Closed
-Multichain Queuing Networks, JACM 27, 1980), and constant times, W(n)/a = max(1, n D). Both approach a
-speed-up of 1/D, as Amdahl's law does with the serial share D. Before this limit, Amdahl's law predicts a
-lower speed-up than both cases. If it is fitted to measurements before the limit, it predicts a higher
-speed-up beyond them. A third number of workers distinguishes these laws from Amdahl's law.
+only when they need this part at the same time. Then W(n)/a is the cycle time of the machine repairman's model:
+each worker computes alone for the fraction 1 - D of its time, and needs the shared part for the fraction D.
+Two cases bound the possible cycle times. In the first case the times are exponential, and the cycle time
+follows from exact mean value analysis (Reiser and Lavenberg, Mean-Value Analysis of Closed Multichain Queuing
+Networks, JACM 27, 1980). In the second case the times are constant, and W(n)/a = max(1, n D). In both cases
+the speed-up approaches 1/D, as in Amdahl's law with the serial fraction D. Below this limit, Amdahl's law
+predicts a lower speed-up than both cases. If Amdahl's law is fitted to measurements below the limit, it
+predicts a higher speed-up than both cases for more workers. Measurements with a third number of workers
+distinguish both cases from Amdahl's law.
 
-The fit is weighted linear least squares on relative errors with a, q, d >= 0 and q <= a. (If all work is done
-in turn, the job is as fast as with one worker, not slower.) If three numbers of workers were measured, d is
-fitted only if an F-test shows that it explains more than noise. If two numbers were measured, d is fitted
-only if more workers were slower than any law without d allows; then all work is assumed to be done in turn.
-With three numbers of workers, a queue, or coherence alone, replaces Amdahl's law if it explains the
-measurements better. All three laws have two parameters. The share D of a queue is found on a grid.
+The parameters are fitted by weighted linear least squares on relative errors with a, q, d >= 0 and q <= a.
+(If q = a, all work is done by one worker at a time, and the job is as fast as with one worker, not slower.)
+If three numbers of workers were measured, d is fitted only if an F-test shows that d explains more than
+noise. If two numbers of workers were measured, d is fitted only if more workers were slower than any law
+without d allows; then all work is assumed to be done by one worker at a time. With three numbers of workers,
+a queue, or coherence alone, replaces Amdahl's law if it explains the measurements better. Each of these three
+laws has two parameters. The fraction D of a queue is found on a grid.
 
-`TimeCurve` gives the expected time for a number of workers with its confidence interval.
+`TimeCurve` returns the expected time for a number of workers with its confidence interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,22 +46,22 @@ from gridmill.domain.footprint import stretch
 from gridmill.domain.frozen import dataclass
 
 NOISE = 0.03
-"""The assumed standard deviation of the times of attempts of one job, as a share, before any attempts were
-compared."""
+"""The assumed standard deviation of the times of attempts of one job, as a fraction, before any attempts
+were compared."""
 NOISE_FREEDOM = 4
-"""The degrees of freedom that the assumed noise counts for."""
+"""The degrees of freedom with which the assumed noise is weighted."""
 LEVEL = 0.90
 """The confidence level of the intervals."""
 _KEEP_CONTENTION = 1.5
-"""The number of standard errors that contention must be above zero. Smaller contention may be noise, and
-extrapolation would increase this noise."""
+"""The contention must be at least this number of standard errors above zero. A smaller contention may be
+noise, and extrapolation would increase this noise."""
 _COHERENCE_LEVEL = 0.95
 _KEEP_AMDAHL = 1.0
-"""The sum of squares of another law with two parameters must be smaller than that of Amdahl's law by this
+"""Another law with two parameters replaces Amdahl's law only if its sum of squares is smaller by this
 number, in units of NOISE."""
 _SHARES = tuple(0.002 * 1.06**step for step in range(107))
-"""The shares of the work that only one worker can do at a time. These shares, up to 1, are tried for a
-queue."""
+"""The fractions of the work that only one worker can do at a time. The fit of a queue tries each of these
+fractions, up to 1."""
 
 _LEAST_SECONDS = 1e-6
 
@@ -72,8 +76,8 @@ _IN_LINE: Direction = (1.0, 1.0, 0.0)  # q = a: all work is done by one worker a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkMeasurement:
-    """The worker-seconds that `workers` workers needed for all data. `variance` is the variance of the
-    relative error that is added to the noise because a part of the data represents all data."""
+    """The worker-seconds that `workers` workers needed for all of the data. `variance` is the variance of
+    the relative error that is added to the noise because a part of the data represents all data."""
 
     workers: int
     work_seconds: float
@@ -82,13 +86,13 @@ class WorkMeasurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLaw:
-    """A scaling law in worker-seconds: W(n) = `alone` + `contention` (n - 1) + `coherence` n (n - 1). If
-    `cycle` is set: W(n) = `alone` times the cycle time of n workers, where one worker at a time does the part
-    `contention` of the work.
+    """A scaling law in worker-seconds. The law is W(n) = `alone` + `contention` (n - 1) + `coherence` n (n -
+    1). If `cycle` is set, the law has another form: W(n) = `alone` times the cycle time of n workers, where
+    only one worker at a time does the fraction `contention` of the work.
 
-    `covariance` is the covariance of the three parameters. `noise` is the standard deviation of the
-    relative error of one attempt, with `freedom` degrees of freedom. `coherent` is true if coherence was
-    found. `numbers` are the measured numbers of workers.
+    `covariance` is the covariance matrix of the three parameters. `noise` is the standard deviation of the
+    relative error of one attempt, with `freedom` degrees of freedom. `coherent` is true if the measurements
+    show coherence. `numbers` are the numbers of workers that were measured.
     """
 
     alone: float
@@ -103,22 +107,22 @@ class WorkLaw:
 
     @property
     def kind(self) -> ScalingLawKind:
-        """The name of the law."""
+        """The name of the scaling law."""
         if self.cycle is not None:
             return ScalingLawKind.QUEUE
         return ScalingLawKind.USL if self.coherent else ScalingLawKind.AMDAHL
 
     def work(self, workers: int) -> float:
-        """The worker-seconds with that many workers."""
+        """Return the worker-seconds with that many workers."""
         return _work(self.parameters, self.cycle, workers)
 
     def gradient(self, workers: int) -> tuple[float, float, float]:
-        """The derivatives of the worker-seconds by each parameter."""
+        """Return the derivatives of the worker-seconds with respect to each parameter."""
         return _gradient(self.parameters, self.cycle, workers)
 
     @property
     def parameters(self) -> tuple[float, float, float]:
-        """The three parameters, in order."""
+        """The three parameters of the law, in order."""
         return self.alone, self.contention, self.coherence
 
     @property
@@ -128,12 +132,13 @@ class WorkLaw:
 
 
 Cycle = Callable[[int, float], float]
-"""Returns the time in which each of n workers does its next piece of work, if only one worker at a time
-can do a given share of it. The time is 1 if no worker has to wait."""
+"""A function that returns the time in which each of n workers does its next piece of work, if only one
+worker at a time can do a given fraction of it. The time is 1 if no worker has to wait."""
 
 
 def exponential_cycle(workers: int, share: float) -> float:
-    """The cycle time for pieces of random, exponential length, by exact mean value analysis."""
+    """Return the cycle time for pieces of work with random, exponential length, by exact mean value
+    analysis."""
     waiting, response = 0.0, share
     for number in range(1, workers + 1):
         response = share * (1.0 + waiting)
@@ -142,7 +147,7 @@ def exponential_cycle(workers: int, share: float) -> float:
 
 
 def constant_cycle(workers: int, share: float) -> float:
-    """The cycle time for pieces of equal length, once the workers take turns."""
+    """Return the cycle time for pieces of work with equal length, once the workers take turns."""
     return max(1.0, workers * share)
 
 
@@ -150,7 +155,7 @@ CYCLES: tuple[Cycle, ...] = (exponential_cycle, constant_cycle)
 
 
 def terms(workers: int) -> tuple[float, float, float]:
-    """The factors by which the three parameters are multiplied."""
+    """Return the factors by which the three parameters are multiplied."""
     return 1.0, workers - 1, workers * (workers - 1)
 
 
@@ -172,7 +177,7 @@ def _gradient(
 
 
 def fit(trials: Sequence[WorkMeasurement]) -> WorkLaw:
-    """The law that fits these trials. At least one trial is required, with positive work."""
+    """Return the law that fits these trials. The function needs at least one trial, with positive work."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     amdahl = _fitted(trials, (_ALONE, _QUEUE) if len(numbers) > 1 else (_ALONE,))
     simple = amdahl
@@ -191,7 +196,8 @@ def fit(trials: Sequence[WorkMeasurement]) -> WorkLaw:
 
 
 def _usl(trials: Sequence[WorkMeasurement], numbers: int, amdahl: "_FittedLaw") -> "_FittedLaw | None":
-    """The law with coherence. None if these trials do not show the cost of pairs of workers."""
+    """Return the law with coherence. The result is None if these trials do not show the cost of pairs of
+    workers."""
     if numbers > 2:
         return _fitted(trials, (_ALONE, _QUEUE, _PAIRS))
     alone, contention, _ = amdahl.parameters
@@ -199,15 +205,15 @@ def _usl(trials: Sequence[WorkMeasurement], numbers: int, amdahl: "_FittedLaw") 
 
 
 def rival_laws(trials: Sequence[WorkMeasurement]) -> tuple[WorkLaw, ...]:
-    """The laws that two numbers of workers cannot distinguish from the law that `fit` returns."""
+    """Return the laws that two numbers of workers cannot distinguish from the law that `fit` returns."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     queues = [_law(_queue(trials, cycle), trials, numbers, coherent=False) for cycle in CYCLES]
     return fit_coherent(trials), *queues
 
 
 def fit_coherent(trials: Sequence[WorkMeasurement]) -> WorkLaw:
-    """The law that attributes all measured growth to coherence. It predicts the least gain from many
-    workers."""
+    """Return the law that attributes all measured growth to coherence. This law predicts the least gain from
+    many workers."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     return _law(_fitted(trials, (_ALONE, _PAIRS)), trials, numbers, coherent=True)
 
@@ -224,8 +230,8 @@ class _FittedLaw:
 
 
 def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _FittedLaw:
-    """The least-squares fit with no parameter below 0 and with contention at most the work: the best
-    admissible solution of the fits with some parameters at their bounds."""
+    """Return the least-squares fit with no parameter below 0 and with contention at most equal to the work:
+    the best admissible solution of the fits with some parameters at their bounds."""
     fitted_laws: list[_FittedLaw] = []
     for some in _bounded(free):
         solved = _least_squares(trials, some)
@@ -241,8 +247,8 @@ def _fitted(trials: Sequence[WorkMeasurement], free: tuple[Direction, ...]) -> _
 
 
 def _queue(trials: Sequence[WorkMeasurement], cycle: Cycle) -> _FittedLaw:
-    """The queue that explains the trials best. If several shares explain them equally well, the smallest
-    share."""
+    """Return the queue that explains the trials best. If several shares explain them equally well, the
+    function returns the queue with the smallest share."""
 
     def fitted(share: float) -> _FittedLaw:
         paces = [cycle(trial.workers, share) for trial in trials]
@@ -262,8 +268,8 @@ def _queue(trials: Sequence[WorkMeasurement], cycle: Cycle) -> _FittedLaw:
 
 
 def _bounded(free: tuple[Direction, ...]) -> list[tuple[Direction, ...]]:
-    """The sets of directions to fit when some parameters are at a bound: contention zero or equal to all
-    work, coherence zero."""
+    """Return the sets of directions to fit when some parameters are at a bound: contention zero or equal to
+    all work, coherence zero."""
     lines = [(_ALONE,), (_ALONE, _QUEUE), (_IN_LINE,)] if _QUEUE in free else [(free[0],)]
     pairs = [(), (_PAIRS,)] if _PAIRS in free else [()]
     return [(*line, *pair) for line in lines for pair in pairs]
@@ -274,7 +280,7 @@ def _grows(gradient: tuple[float, float, float], way: Direction) -> float:
 
 
 def _weight(trial: WorkMeasurement) -> float:
-    """The weight of a trial: the inverse of the variance of its work, in units of NOISE."""
+    """Return the weight of a trial: the inverse of the variance of its work, in units of NOISE."""
     return 1.0 / ((1.0 + trial.variance / NOISE**2) * trial.work_seconds**2)
 
 
@@ -314,7 +320,7 @@ def _least_squares(trials: Sequence[WorkMeasurement], ways: Sequence[Direction])
 
 
 def _noise(error: float, freedom: int) -> tuple[float, int]:
-    """The noise of the trials, combined with the assumed noise, weighted by degrees of freedom."""
+    """Return the noise of the trials, combined with the assumed noise, weighted by degrees of freedom."""
     freedom = max(0, freedom)
     shown = error * NOISE**2 if freedom else 0.0
     total = NOISE_FREEDOM + freedom
@@ -322,7 +328,8 @@ def _noise(error: float, freedom: int) -> tuple[float, int]:
 
 
 def _without_noise(fitted: _FittedLaw, trials: Sequence[WorkMeasurement]) -> _FittedLaw:
-    """The law without contention, if the contention may be noise. Otherwise the unchanged law."""
+    """Return the law without contention, if the contention may be noise. Otherwise the function returns the
+    law unchanged."""
     if not fitted.parameters[1]:
         return fitted
     law = _law(fitted, trials, (), coherent=False)
@@ -353,7 +360,7 @@ def _law(
 def _covariance(
     fitted: _FittedLaw, trials: Sequence[WorkMeasurement], noise: float
 ) -> tuple[tuple[float, ...], ...]:
-    """The covariance matrix of the three parameters."""
+    """Return the covariance matrix of the three parameters."""
     free = fitted.free
     gradients = [_gradient(fitted.parameters, fitted.cycle, trial.workers) for trial in trials]
     inverse = invert(_normal(trials, free, gradients)) or [[0.0] * len(free)] * len(free)
@@ -367,8 +374,8 @@ def _covariance(
 
 
 def invert(matrix: Matrix) -> Matrix | None:
-    """The inverse of a small symmetric matrix, by Gauss-Jordan elimination. None if the matrix is
-    singular."""
+    """Return the inverse of a small symmetric matrix, by Gauss-Jordan elimination. The result is None if the
+    matrix is singular."""
     size = len(matrix)
     # the columns have very different magnitudes
     scale = [row[index] ** 0.5 for index, row in enumerate(matrix)]
@@ -394,8 +401,8 @@ def invert(matrix: Matrix) -> Matrix | None:
 
 
 def student(level: float, freedom: int) -> float:
-    """The quantile of Student's t distribution, by the Cornish-Fisher series. The error is at most 1 %
-    from 4 degrees of freedom on."""
+    """Return the quantile of Student's t distribution, by the Cornish-Fisher series. The error of the
+    quantile is at most 1 % if there are at least 4 degrees of freedom."""
     z = NormalDist().inv_cdf(level)
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
@@ -404,19 +411,20 @@ def student(level: float, freedom: int) -> float:
 
 
 _FARTHEST = log(1000.0)
-"""The largest half-width of an interval, as a logarithm. Attempts that contradict each other strongly
-contain no information."""
+"""The largest half-width of a confidence interval, as a logarithm. Attempts that contradict each other
+strongly contain no information."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCurve:
-    """The time of an attempt: T(n) = serial + opening(n) + the longer of two times. The first is W(n)/n, in
-    whole rounds of shards. The second is the CPU time divided by the number of available CPUs.
+    """The time of an attempt as a function of its number of workers n. It is T(n) = serial + opening(n) +
+    the longer of two times. The first of these times is W(n)/n, in whole rounds of shards. The second of
+    these times is the CPU time divided by the number of available CPUs.
 
-    The second bound comes from operational analysis (P. J. Denning, J. P. Buzen, The Operational Analysis
-    of Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster than the
-    CPUs. `cpu_share` is CPU seconds per worker-second at the shards. `wanted` is the declared number of
-    shards. With `even`, each worker has one shard, and all shards have the same size.
+    The second time is a bound from operational analysis (P. J. Denning, J. P. Buzen, The Operational
+    Analysis of Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster
+    than the CPUs. `cpu_share` is the number of CPU seconds per worker-second at the shards. `wanted` is the
+    declared number of shards. With `even`, each worker has one shard, and all shards have the same size.
     """
 
     law: WorkLaw
@@ -430,17 +438,17 @@ class TimeCurve:
     even: bool = False
 
     def seconds(self, workers: int) -> float:
-        """The wall seconds of an attempt with that many workers."""
+        """Return the wall-clock seconds of an attempt with that many workers."""
         return self.serial_seconds + self.opening(workers) + self.stage(workers)
 
     def opening(self, workers: int) -> float:
-        """The seconds until a worker can begin. All workers load at the same time and share the available
-        CPUs."""
+        """Return the seconds until a worker can begin its first shard. All workers load at the same time and
+        share the available CPUs."""
         crowd = max(1.0, workers / self.cpus) if self.cpus else 1.0
         return self.opening_wait_seconds + self.opening_load_seconds * crowd
 
     def stage(self, workers: int) -> float:
-        """The seconds in which the shards are processed."""
+        """Return the seconds in which the shards are processed."""
         free = self.law.work(workers) * self._stretch(workers) / workers
         return max(free, self._least)
 
@@ -452,16 +460,17 @@ class TimeCurve:
         return self.law.alone * self.cpu_share / self.cpus if self.cpus else 0.0
 
     def most_busy(self) -> float:
-        """The number of workers that keep all CPUs busy. More workers do not compute faster."""
+        """The number of workers that keep all CPUs busy. A larger number of workers does not compute
+        faster."""
         return self.cpus / self.cpu_share if self.cpu_share and self.cpus else float("inf")
 
     def speedup(self, workers: int) -> float:
-        """The speed-up in comparison with one worker."""
+        """Return the speed-up in comparison with one worker."""
         return self.seconds(1) / self.seconds(workers)
 
     def forecast(self, workers: int) -> WorkerForecast:
-        """The expected speed-up, with the interval that contains the speed-up of an attempt nine times out
-        of ten, by the delta method."""
+        """Return the expected speed-up, with the interval that contains the speed-up of an attempt nine
+        times out of ten, by the delta method."""
         seconds, speedup = self.seconds(workers), self.speedup(workers)
         reach = min(_FARTHEST, self.law.quantile * self._deviation(workers))
         return WorkerForecast(
@@ -474,8 +483,8 @@ class TimeCurve:
         )
 
     def _deviation(self, workers: int) -> float:
-        """The standard deviation of the logarithm of a measured speed-up. It includes the error of the law
-        and the noise of two attempts."""
+        """Return the standard deviation of the logarithm of a measured speed-up. The deviation includes the
+        error of the law and the noise of two attempts."""
         if workers == 1:
             return 0.0
         slope = [
@@ -491,7 +500,8 @@ class TimeCurve:
         return float((max(0.0, variance) + serial + 2 * self.law.noise**2) ** 0.5)
 
     def _slope(self, workers: int) -> tuple[float, float, float, float]:
-        """The derivatives of T(n) by the parameters of the law and by the serial seconds."""
+        """Return the derivatives of T(n) with respect to the parameters of the law and the serial
+        seconds."""
         if self.stage(workers) == self._least:
             return self.cpu_share / self.cpus, 0.0, 0.0, 1.0
         factor = self._stretch(workers) / workers

@@ -1,7 +1,8 @@
-"""Chooses the resource and site of a job by the expected time to its result, including data transfer.
+"""This module chooses the resource and site of a job by the expected time until its result is at home,
+including data transfer.
 
-The time of the transfers to a site elsewhere and back is computed from measured rates and from the bytes
-that the job still has to transfer.
+The time of the transfers to a site in another place and back is computed from measured rates and from the
+bytes that the job still has to transfer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,16 +22,17 @@ from gridmill.domain.site import LOCAL, Site, SiteKind
 GAIN_SHARE = 0.2
 GAIN_SECONDS = 30.0
 """A job changes its queue only if another resource is expected to finish it sooner by a fifth and by this
-number of seconds. The number doubles after each move."""
+number of seconds. This number of seconds doubles each time the job moves."""
 
 
 def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves: int = 0) -> ResourceChoice:
-    """The alternative with the earliest expected result at home. If several are equal, the first named one.
+    """Return the alternative with the earliest expected result at home. If several alternatives are equal,
+    the function returns the alternative that the job names first.
 
-    An alternative of unknown duration is chosen if it is named first, because the author of the list knows
-    best. An alternative with a known duration but an unknown wait has a queue, so it comes after the
-    completely known alternatives. `current` is the resource in whose queue the job is, after `moves`
-    moves. The job moves only for a sufficient gain.
+    An alternative of unknown duration is chosen if the job names it first, because the author of the list
+    knows best. An alternative with a known duration but an unknown wait has a queue, so it comes after the
+    alternatives for which both are known. `current` is the resource in whose queue the job is, after `moves`
+    moves. The job moves only if the gain is large enough.
     """
     possible = [one for one in alternatives if not one.problem]
     present = [one for one in possible if not one.unreachable] or possible or list(alternatives)
@@ -85,7 +87,8 @@ def _reason(
 
 
 def labels(resources: Sequence[Resource]) -> Mapping[str, str]:
-    """A label for each resource: its site if the site is unique, otherwise the name of the resource."""
+    """Return a label for each resource: the name of its site if no other resource has this site, otherwise
+    the name of the resource."""
     sites = {resource.name: _place(resource) for resource in resources}
     alone = len(set(sites.values())) == len(sites)
     return sites if alone else {resource.name: resource.name for resource in resources}
@@ -96,19 +99,20 @@ def _place(resource: Resource) -> str:
 
 
 FADING = 0.5
-"""The weight of earlier transfers when a new one is known."""
+"""The weight of earlier transfers when a new transfer is known."""
 MOST_BYTES = float(64 << 20)
-"""The largest weight of one transfer in bytes. Without a limit, one large transfer would dominate the
-average for ever."""
+"""The largest weight of one transfer in bytes. Without this limit, one large transfer would dominate the
+average rate forever."""
 LEAST_BYTES = 64 << 10
-"""Transfers of fewer bytes measure round trips instead of the rate."""
+"""Transfers of fewer bytes than this measure round trips instead of the rate."""
 ROUND_TRIPS = 4
 """The number of sequential requests in a transfer of any size."""
 MOST_STAGED = 200
 
 
 def learned(way: Route, carriage: AttemptTransfers, versions: Iterable[str] = ()) -> Route:
-    """The route after the transfers of one more attempt. Since then, the site has `versions`."""
+    """Return the route after the transfers of one more attempt. After these transfers, the site has the
+    versions `versions`."""
     fresh = tuple(dict.fromkeys(versions))
     kept = tuple(one for one in way.staged if one not in fresh)
     before = way.rates(carriage.staging)
@@ -145,7 +149,8 @@ def _first(*values: float | None) -> float | None:
 def transfer_seconds(
     pace: TransferRate | None, round_trip_seconds: float | None, size_bytes: int
 ) -> float | None:
-    """The duration in seconds of a transfer of that size. None if no rate was measured."""
+    """Return the duration in seconds of a transfer of that size. The result is None if no rate was
+    measured."""
     waits = ROUND_TRIPS * (round_trip_seconds or 0.0)
     if not size_bytes:
         return waits
@@ -153,14 +158,15 @@ def transfer_seconds(
 
 
 ELSEWHERE = frozenset({SiteKind.CLUSTER})
-"""Kinds of sites to which data is transferred."""
+"""The kinds of sites to which data is transferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputVersion:
-    """A version that a job reads. `size_bytes` is None if no version exists yet. `missing_bytes` is the
-    number of its bytes that are missing, by site; sites without an entry lack all of it. `made_by` is the
-    job of the same run that makes a new version first; if it is empty, the job reads the existing version."""
+    """A version that a job reads, with the bytes that sites lack. `size_bytes` is None if no version exists
+    yet. `missing_bytes` is the number of bytes of the version that are missing, by site; sites without an
+    entry lack all of its bytes. `made_by` is the job of the same run that first makes a new version; if
+    `made_by` is empty, the job reads the existing version."""
 
     name: str
     size_bytes: int | None = None
@@ -175,9 +181,9 @@ def transfer_estimate(
     sites: Mapping[str, str],
     staging: Staging | None = None,
 ) -> TransferEstimate | None:
-    """The estimate of a job's transfers. None if nothing is transferred. `sites` contains the planned
-    sites of jobs of the same run, by job: their results are already at these sites. `back_bytes` is the
-    expected size of the job's own result. `staging` is the way in which data is transferred."""
+    """Return the estimate of a job's transfers. The result is None if nothing is transferred. `sites` has
+    the planned sites of jobs of the same run, by job: their results are already at these sites. `back_bytes`
+    is the expected size of the result of the job. `staging` is the way in which data is transferred."""
     if site.kind not in ELSEWHERE:
         return None
     way = site.route or Route()

@@ -1,5 +1,5 @@
-"""Determines the sizes of jobs and resources, with the reasons for each size. It uses a memory model for
-each kind of job, corrected by measurements."""
+"""This module determines the sizes of jobs and resources, with the reasons for each size. A size comes from
+a memory model for each kind of job, which is corrected by measurements."""
 
 import re
 from hashlib import sha256
@@ -31,25 +31,25 @@ from gridmill.scheduler.forecast import expected_seconds, lasted
 from gridmill.scheduler.history import MeasurementHistory
 
 SEVERAL_COMMANDS = 3
-"""After this many different texts of a command, the text says nothing about the memory of the command."""
+"""After this many different texts of a command, the text shows nothing about the memory of the command."""
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d){0,2}([.]\d+)?(Z|[+-]\d\d:?\d\d)?)?")
 STEP = 16 * MIB
-"""Sizes are multiples of this number of bytes. Jobs with similar needs are therefore in one class of the
-planner."""
+"""The sizes of jobs are multiples of this number of bytes. Jobs with similar needs are therefore in one
+class of the planner."""
 MODEL_MARGIN = 1.5
-"""The margin factor of an estimate that no measurement supports."""
+"""The margin factor of an estimate that is not supported by measurements."""
 MARGINS = {1: 1.5, 2: 1.4}
 """The margin factor above the largest peak of a job that was measured once or twice. With fewer
-measurements, the variation is less certain."""
+measurements, the variation of the peak is less certain."""
 MARGIN = 1.3
 """The margin factor of a job that was measured more often. Fewer than 1 % of runs exceed the largest of
 three measurements by more than 30 %."""
 SPILLING_MARGIN = 1.5
-"""The margin factor of a job that spills, however often it was measured. Its engine gets a share of the
-memory, and fails when this share is full. A measured job used 605 MiB of 928 MiB, but with 896 MiB it
-failed at 590 MiB."""
+"""The margin factor of a job that spills, however often it was measured. The engine of such a job gets a
+share of the memory, and fails when this share is full. A measured job used 605 MiB of 928 MiB, but with 896
+MiB it failed at 590 MiB."""
 NEAR = 1.5
-"""Sizes that differ by at most this factor count as equal."""
+"""Sizes of data that differ by at most this factor are treated as equal."""
 SPILLED = 0.5
 """The memory of a job that spills grows with this power of its number of rows. In measurements, a quarter
 more rows needed 0 to 12 % more memory."""
@@ -63,14 +63,14 @@ kills of a job whose size was an estimate."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Estimate:
-    """An estimate of the memory in bytes, with margin, and the source of the estimate."""
+    """An estimate of the memory in bytes, with its margin and the source of the estimate."""
 
     memory_bytes: int
     why: str
 
 
 def subject_of(job: Job, pipeline: str) -> str:
-    """The subject under which the measurements of this job are stored: its kind and variant
+    """Return the subject under which the measurements of this job are stored: its kind and variant
     (`training/lstm`, `sink/csv`)."""
     if job.training and job.runs_code:
         return f"training/custom/{pipeline}/{job.name}"
@@ -107,16 +107,17 @@ def size_job(
     parts: int = 1,
     pods: int = 1,
 ) -> Sizing:
-    """The size of one attempt. If the job is done in `parts`, the size of the attempt of one part. `largest`
-    are the largest amounts that one pod can get at the resource's site, which has `nodes` nodes. The workers
-    of the job may use up to `pods` pods.
+    """Return the size of one attempt of a job. If the job is done in `parts`, the function returns the size
+    of the attempt of one part. `largest` are the largest amounts that one pod can get at the resource's
+    site, which has `nodes` nodes. The workers of the job may use up to `pods` pods.
 
-    The memory is the declared memory of the job. Without one, it comes from measurements of the same job,
-    scaled by its size. Without measurements, it comes from the memory model of its kind, corrected by
-    measurements of its subject. An estimate is cut at `largest` and at the memory of the resource, and its
-    reasons say so. A declared amount is not cut: the planner refuses it if it is too large. A job that
-    spills leaves room for the other pods of its resource, because it would not be faster alone with all
-    the memory.
+    The memory of the attempt is the declared memory of the job. If no memory is declared, the memory comes
+    from measurements of the same job, scaled by the size of the data. Without measurements of the job, the
+    memory comes from the memory model of its kind, corrected by measurements of its subject. An estimate is
+    cut at `largest` and at the memory of the resource, and the reasons of the size mention this. A declared
+    amount is not cut, because the planner refuses the job if the amount is too large. A job that spills
+    leaves memory for the other pods of its resource, because it would not be faster alone with all the
+    memory.
     """
     size = _whole(job, size, resource)
     advice_input = _advice_input(job, history, pipeline, resource, largest, pods)
@@ -151,8 +152,8 @@ def size_job(
 
 
 def _left(name: str, subject: str, size: JobSize, history: MeasurementHistory) -> float | None:
-    """The expected remaining time in seconds, which decides the job's place in the queue. None if nothing
-    was measured."""
+    """Return the expected remaining time in seconds, which determines the position of the job in the queue.
+    The result is None if nothing was measured."""
     durations = lasted(name, subject, size, history)
     return expected_left(durations, 0.0) if durations else None
 
@@ -160,7 +161,7 @@ def _left(name: str, subject: str, size: JobSize, history: MeasurementHistory) -
 def _advice_input(
     job: Job, history: MeasurementHistory, pipeline: str, resource: Resource, largest: Amounts, pods: int
 ) -> AdviceInput | None:
-    """The measurements for advice on a job with workers."""
+    """Return the measurements for advice on a job with workers."""
     if not has_workers(job):
         return None
     name = f"{pipeline}/{job.name}"
@@ -169,8 +170,8 @@ def _advice_input(
 
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
-    """The size of the job. Declared values come before measured ones. The size of the resource replaces
-    unknown values."""
+    """Return the size of the data of the job. Declared values take precedence over measured values. The size
+    of the resource replaces values that are unknown."""
     if job.rows is not None:
         size = replace(size, rows=job.rows)
     return size if resource.size is None else size.or_else(resource.size)
@@ -202,18 +203,18 @@ def _estimate(
 
 
 def declared_as(job: Job) -> str:
-    """A hash of the settings and the command that the job's memory may depend on. Dates and times in a
-    command do not count, because a schedule changes them in each run."""
+    """Return a hash of the settings and the command that the memory of the job may depend on. Dates and
+    times in a command do not change the hash, because a schedule changes them in each run."""
     spec = text_of_changes(job.spec)
     text = _TIMES.sub("", spec) if is_plain(job) else spec
     return sha256(text.encode()).hexdigest()[:16]
 
 
 def _declared_alike(job: Job, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """The measurements that are valid for the job as it is declared now. If the memory model uses the
-    settings of the job, these are all measurements. Otherwise they are the measurements with the same
-    command. If several commands were measured, all measurements count, because the command changes each
-    time."""
+    """Return the measurements that are valid for the job as it is declared now. If the memory model uses the
+    settings of the job, all measurements are valid. Otherwise only the measurements with the same command
+    are valid. If several commands were measured, all measurements are valid, because the command changes
+    each time."""
     if not measured or knows_settings(job):
         return measured
     now = declared_as(job)
@@ -224,8 +225,8 @@ def _declared_alike(job: Job, measured: tuple[Measurement, ...]) -> tuple[Measur
 def _by_job(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int, parts: int
 ) -> _Estimate:
-    """The largest peak, scaled to this size and these settings, plus a margin that shrinks with the number
-    of attempts."""
+    """Return the largest peak, scaled to this size and these settings, plus a margin that shrinks with the
+    number of attempts."""
     needed = {one.attempt_id: _needed(one) for one in measured}
     same = tuple([one for one in measured if _settings_ratio(job, one) == 1.0])
     measured = same or tuple([_as_declared(job, one) for one in measured])
@@ -257,7 +258,7 @@ def _by_job(
 
 
 def _as_declared(job: Job, measurement: Measurement) -> Measurement:
-    """The measurement, scaled to the present settings by the memory estimate of the job's kind."""
+    """Return the measurement, scaled to the present settings by the memory estimate of the job's kind."""
     ratio = _settings_ratio(job, measurement)
     if ratio == 1.0:
         return measurement
@@ -278,14 +279,14 @@ def _settings_ratio(job: Job, measurement: Measurement) -> float:
 
 
 def model_bytes(job: Job, size: JobSize, parallel: ParallelTiming | None) -> int:
-    """The memory estimate in bytes for an attempt with that many workers. 0 if it does not depend on the
-    settings."""
+    """Return the memory estimate in bytes for an attempt with that many workers. 0 if it does not depend on
+    the settings."""
     return memory_of(job, size, _crew(parallel) if parallel else 1) if knows_settings(job) else 0
 
 
 def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
-    """The measurements of about this size, if there are enough. Scaling by a small factor has a small
-    error."""
+    """Return the measurements of about this size, if there are enough of them. Scaling by a small factor has
+    only a small error."""
     alike = tuple(
         measurement for measurement in measured if 1 / NEAR <= _growth(size, measurement.size) <= NEAR
     )
@@ -295,8 +296,8 @@ def _alike(size: JobSize, measured: tuple[Measurement, ...]) -> tuple[Measuremen
 def _frugal(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], parts: int
 ) -> tuple[Measurement, ...]:
-    """The measurements, except of attempts that were given far more memory than other attempts needed.
-    This applies to kinds that use more memory if they get more."""
+    """Return the measurements without the attempts that had far more memory than other attempts needed. The
+    function does this for kinds of jobs that use more memory if they have more."""
     if not footprint_of(job).spills:
         return measured
     had = [
@@ -316,9 +317,9 @@ def _margin(job: Job, attempts: int) -> float:
 
 
 def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: int) -> int:
-    """The estimate if there is far more data than in any earlier attempt; otherwise 0. With little data, a
-    peak consists almost only of the base and does not show the memory per row. The estimate grows at most
-    in proportion to the data, and at most to the estimate of the kind."""
+    """Return the estimate if there is far more data than in any earlier attempt; otherwise 0. With little
+    data, a peak consists almost only of the base and does not show the memory per row. The estimate grows at
+    most in proportion to the data, and at most to the estimate of the kind of job."""
     if any(_growth(size, measurement.size) <= NEAR for measurement in measured):
         return 0
     most = max(_needed(measurement) * _growth(size, measurement.size) for measurement in measured)
@@ -326,32 +327,34 @@ def _leap(job: Job, size: JobSize, measured: tuple[Measurement, ...], workers: i
 
 
 def _scaled_peak(job: Job, size: JobSize, measurement: Measurement, workers: int, parts: int) -> int:
-    """The peak, scaled to this size. If there are more workers than measured, each may use as much memory
-    as a measured one. Fewer workers do not lower the peak."""
+    """Return the peak, scaled to this size of the data. If there are more workers than were measured, each
+    of them may use as much memory as a measured worker. A smaller number of workers does not lower the
+    peak."""
     peak = _needed(measurement)
     crowd = workers / _crew(measurement.parallel) if measurement.parallel else 1.0
     return int(max(_grown(job, peak, _ratio(size, measurement, parts)), peak * crowd if crowd > 1 else 0))
 
 
 def _ratio(size: JobSize, measurement: Measurement, parts: int) -> float:
-    """The factor by which a part is larger than the measured part. More parts than measured do not lower
-    it, because parts may be unequal."""
+    """Return the factor by which a part is larger than the measured part. A larger number of parts than was
+    measured does not lower the factor, because parts may be unequal."""
     timing = measurement.parallel
     fewer = timing.pods / parts if timing is not None and timing.pods > parts else 1.0
     return _growth(size, measurement.size) * fewer
 
 
 def _grown(job: Job, memory_bytes: int, ratio: float) -> float:
-    """The scaled memory in bytes. The base is constant. The rest grows with the cells (or with the bytes
-    read), and more slowly for jobs that spill."""
+    """Return the memory in bytes, scaled to the size of the data. The base of the memory is constant. The
+    memory above the base grows with the cells (or with the bytes that are read), and more slowly for jobs
+    that spill."""
     footprint = footprint_of(job)
     fixed = min(footprint.base_bytes, memory_bytes)
     return fixed + (memory_bytes - fixed) * (ratio**SPILLED if footprint.spills else ratio)
 
 
 def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measurement, ...]:
-    """The measurements with the same number of workers, otherwise with the next larger number, otherwise
-    with the largest number. Scaling up has a larger error than scaling down."""
+    """Return the measurements with the same number of workers, otherwise with the next larger number,
+    otherwise with the largest number. Scaling up to more workers has a larger error than scaling down."""
     crews = sorted({_crew(measurement.parallel) for measurement in measured if measurement.parallel})
     nearest = next((crew for crew in crews if crew >= workers), max(crews, default=0))
     return tuple(
@@ -362,7 +365,7 @@ def _crewed(measured: tuple[Measurement, ...], workers: int) -> tuple[Measuremen
 
 
 def _crew(timing: ParallelTiming) -> int:
-    """The number of workers in one pod."""
+    """Return the number of workers in one pod."""
     return max(1, timing.workers // timing.pods)
 
 
@@ -374,8 +377,8 @@ def _growth(size: JobSize, before: JobSize) -> float:
 
 
 def _needed(measurement: Measurement) -> int:
-    """The memory that an attempt needed, in bytes. A killed attempt needed more than its limit by an
-    unknown amount, so its limit counts."""
+    """Return the memory that an attempt needed, in bytes. An attempt that was killed needed more than its
+    limit by an unknown amount, so its limit is used."""
     peak = measurement.use.peak_memory_bytes
     return max(peak, measurement.given.memory_bytes) if measurement.memory_killed else peak
 
@@ -413,7 +416,8 @@ def _in_steps(memory: float) -> int:
 
 
 def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[str]]:
-    """The estimate, but at most the available memory. An estimate is no reason to refuse a job."""
+    """Return the estimate, but at most the available memory. An estimate is never a reason to refuse a
+    job."""
     bounds = [
         (resource.memory_bytes, f"the memory of resource {resource.name}"),
         (largest.memory_bytes or None, f"the largest node of site {resource.site}"),
@@ -427,7 +431,7 @@ def _cut(memory: int, resource: Resource, largest: Amounts) -> tuple[int, list[s
 
 
 def _gets_by_with_less(job: Job, history: MeasurementHistory, pipeline: str) -> bool:
-    """Whether the job spills and never ran out of memory."""
+    """Return whether the job spills and never ran out of memory."""
     measurements = history.of_job(f"{pipeline}/{job.name}", subject_of(job, pipeline))
     return footprint_of(job).spills and not any(measured.memory_killed for measured in measurements)
 
@@ -435,11 +439,11 @@ def _gets_by_with_less(job: Job, history: MeasurementHistory, pipeline: str) -> 
 def size_resource(
     resource: Resource, history: MeasurementHistory, largest: Amounts, *, node_cpus: float | None = None
 ) -> Sizing:
-    """The amounts that one worker of a resource gets if it runs one job of the resource's size.
+    """Return the amounts that one worker of a resource gets if it runs one job of the resource's size.
 
-    Explicit amounts come first. `largest` are the largest amounts of one pod at the site; they limit
-    estimates. If the site's deployments request only what jobs need, the worker gets fewer CPUs than the
-    node (`node_cpus`).
+    Amounts that are set explicitly come first. `largest` are the largest amounts of one pod at the site,
+    which limit the estimates. If the deployments of the site request only the amounts that jobs need, the
+    worker gets fewer CPUs than the node (`node_cpus`).
     """
     memory, why = _resource_memory(resource, history, largest)
     gpus = gpus_of(resource)
@@ -474,8 +478,8 @@ def _resource_memory(
 
 
 def after_memory_kill(sizing: Sizing, killed_at_bytes: int, largest: int, growth: int = GROWTH) -> Sizing:
-    """The sizing with `growth` times the memory limit at which the attempt was killed, at most `largest`
-    bytes. The sizing is unchanged if no more memory is available."""
+    """Return the sizing with `growth` times the memory limit at which the attempt was killed, at most
+    `largest` bytes. The sizing does not change if no more memory is available."""
     memory = min(growth * killed_at_bytes, largest)
     if memory <= killed_at_bytes:
         return sizing

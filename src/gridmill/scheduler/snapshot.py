@@ -1,5 +1,5 @@
-"""The snapshot from which the planner decides: all live records, with indices that are updated on every
-change."""
+"""This module has the snapshot from which the planner decides: all live records, with indices that are
+updated on every change."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -21,11 +21,13 @@ _NOTHING = Amounts()
 
 
 class Snapshot:
-    """Live records and their indices. `put` and `remove` change it; the planner only reads it.
+    """All live records of a home and their indices. `put` and `remove` change the snapshot; the planner only
+    reads it.
 
     Finished records are removed automatically: a finished run with its jobs, a finished attempt, an ended
     deployment, and a chunk of a backfill after a run was started for it. The indices depend only on the
-    contents, not on the order of changes. Not safe for several threads.
+    contents of the snapshot, not on the order of changes. A snapshot must not be used by several threads at
+    the same time.
     """
 
     def __init__(self, nouns: Iterable[object] = ()) -> None:
@@ -58,7 +60,8 @@ class Snapshot:
             self.put(noun)
 
     def put(self, noun: object) -> None:
-        """Insert or replace a record. Kinds that planning does not need are ignored."""
+        """Insert a record into the snapshot, or replace it. Kinds of records that planning does not need are
+        ignored."""
         match noun:
             case JobRun():
                 self.lines.put_job_run(noun)
@@ -86,7 +89,7 @@ class Snapshot:
                 self.history.add(noun)
 
     def remove(self, kind: type[Any], key: str) -> None:
-        """Remove a record. An unknown key is ignored."""
+        """Remove a record from the snapshot. If the key is unknown, the method does nothing."""
         if kind is JobRun:
             self.lines.drop_job_run(key)
         elif kind is Attempt:
@@ -109,37 +112,40 @@ class Snapshot:
             self.chunks.pop(key, None)
 
     def find(self, kind: type[Any], key: str) -> object | None:
-        """The record of that class and key. None if it is not live."""
+        """Return the record of that class and key. The result is None if the record is not live."""
         return self._tables.get(kind, {}).get(key)
 
     def job_runs_of(self, run_id: str) -> tuple[JobRun, ...]:
-        """The jobs of a run, in declaration order."""
+        """Return the jobs of a run, in the order of their declaration."""
         return self.lines.jobs_of(run_id)
 
     def unfinished_of(self, run_id: str) -> Collection[str]:
-        """The ids of the jobs of a run that have not finished, in any order."""
+        """Return the ids of the jobs of a run that have not finished, in any order."""
         return self.lines.unfinished_of(run_id)
 
     def dependents_of(self, job_run_id: str) -> tuple[JobRun, ...]:
-        """The jobs that need this job directly, in declaration order."""
+        """Return the jobs that need this job directly, in the order of their declaration."""
         return self.lines.dependents_of(job_run_id)
 
     def attempts_on(self, where: str) -> tuple[Attempt, ...]:
-        """The live attempts on a pod or on a whole deployment, in the order of their ids."""
+        """Return the live attempts on a pod or on a whole deployment, in the order of their ids."""
         return tuple(self.attempts[key] for key in sorted(self.places.on.get(where, ())))
 
     def resource_of(self, name: str, kind: JobKind) -> Resource | None:
-        """The resource of that name. The default resource of a kind exists even if it was never inserted."""
+        """Return the resource of that name. The default resource of a kind of job exists even if it was
+        never inserted."""
         resource = self.resources.get(name)
         if resource is None and name == f"default-{kind}":
             return default_resource(kind)
         return resource
 
     def largest_pod(self, site: str) -> Amounts:
-        """The largest amounts that one pod can get on an empty site. Zero for an unknown site."""
+        """Return the largest amounts that one pod can get on an empty site. The amounts are zero for an
+        unknown site."""
         return self.places.largest.get(site, _NOTHING)
 
     def largest(self, site: str) -> Amounts:
-        """The amounts of the node with the most memory at a site. Zero if no node is known."""
+        """Return the amounts of the node with the most memory at a site. The amounts are zero if no node is
+        known."""
         shapes = self.places.shapes.get(site)
         return shapes[0] if shapes else Amounts()

@@ -1,4 +1,4 @@
-"""A sorted collection of distinct items that is cheap to change and very cheap to copy."""
+"""This module has a sorted collection of distinct items that is cheap to change and very cheap to copy."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +15,8 @@ class SortedTuples(Generic[T]):
     """A sorted collection of distinct tuples. Adding, discarding and finding cost O(log n + bucket); copying
     costs n pointers.
 
-    The content depends only on the added and discarded items, never on the order of these operations.
+    The content of the collection depends only on the added and discarded items, never on the order of these
+    operations.
     """
 
     __slots__ = ("_buckets", "_count", "_last")
@@ -38,7 +39,7 @@ class SortedTuples(Generic[T]):
         return chain.from_iterable(reversed(bucket) for bucket in reversed(self._buckets))
 
     def copy(self) -> "SortedTuples[T]":
-        """An independent copy of the collection."""
+        """Return an independent copy of the collection."""
         twin: SortedTuples[T] = SortedTuples.__new__(SortedTuples)
         twin._buckets = [bucket.copy() for bucket in self._buckets]
         twin._last = self._last.copy()
@@ -65,8 +66,8 @@ class SortedTuples(Generic[T]):
             self._split(at)
 
     def update(self, items: Sequence[T]) -> None:
-        """Add items that are not in the collection. If the new items are many in comparison, the whole
-        collection is sorted again, because this is cheaper."""
+        """Add items that are not in the collection. If the number of new items is large in comparison, the
+        whole collection is sorted again, because this is cheaper."""
         if len(items) * 8 < self._count:
             for item in items:
                 self.add(item)
@@ -79,7 +80,8 @@ class SortedTuples(Generic[T]):
         self._last[at : at + 1] = [bucket[_BUCKET - 1], bucket[-1]]
 
     def discard(self, item: T) -> None:
-        """Remove an item. An unknown item is ignored."""
+        """Remove an item from the collection. If the item is not in the collection, the method does
+        nothing."""
         at = place = 0
         if not self._buckets or self._buckets[0][0] != item:  # in most cases it is the first
             at = bisect_left(self._last, item)
@@ -97,15 +99,15 @@ class SortedTuples(Generic[T]):
             self._last[at] = bucket[-1]
 
     def first(self) -> T | None:
-        """The smallest item."""
+        """Return the smallest item of the collection."""
         return self._buckets[0][0] if self._buckets else None
 
     def last(self) -> T | None:
-        """The largest item."""
+        """Return the largest item of the collection."""
         return self._last[-1] if self._last else None
 
     def first_from(self, key: tuple[Any, ...]) -> T | None:
-        """The smallest item that is not smaller than `key`."""
+        """Return the smallest item that is not smaller than `key`."""
         at = bisect_left(self._last, key)
         if at == len(self._last):
             return None
@@ -113,13 +115,14 @@ class SortedTuples(Generic[T]):
         return bucket[bisect_left(bucket, key)]
 
     def count_before(self, key: tuple[Any, ...]) -> int:
-        """The number of items that are smaller than `key`."""
+        """Return the number of items that are smaller than `key`."""
         at = bisect_left(self._last, key)
         inside = bisect_left(self._buckets[at], key) if at < len(self._last) else 0
         return sum(len(bucket) for bucket in self._buckets[:at]) + inside
 
     def iter_from(self, key: tuple[Any, ...]) -> Iterator[T]:
-        """The items not smaller than `key`, in order. The collection must not change meanwhile."""
+        """Return the items that are not smaller than `key`, in order. The collection must not change during
+        the iteration."""
         at = bisect_left(self._last, key)
         if at == len(self._last):
             return
@@ -129,7 +132,8 @@ class SortedTuples(Generic[T]):
             yield from later
 
     def iter_down_from(self, key: tuple[Any, ...]) -> Iterator[T]:
-        """The items smaller than `key`, largest first. The collection must not change meanwhile."""
+        """Return the items that are smaller than `key`, largest first. The collection must not change during
+        the iteration."""
         at = bisect_left(self._last, key)
         if at < len(self._last):
             bucket = self._buckets[at]

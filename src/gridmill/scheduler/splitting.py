@@ -1,5 +1,5 @@
-"""Decides into how many parts a job that can run on several machines is divided, and the size of each
-part."""
+"""This module decides into how many parts a job that can run on several machines is divided, and the size of
+each part."""
 
 from collections.abc import Callable
 
@@ -14,15 +14,16 @@ from gridmill.scheduler.bottleneck import entity_of
 from gridmill.scheduler.feasibility import gpus_of
 
 Size = Callable[..., Sizing]
-"""Returns the size of one attempt of a job. If `parts` is given, the size of the attempt of one part."""
+"""A function that returns the size of one attempt of a job. If `parts` is set, the function returns the size
+of the attempt of one part."""
 PART_BYTES = 256 * MIB
 """The bytes of a sink's source files for each part, if the number of parts is not declared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSizes:
-    """The number of parts and the size of each part. `whole` is the size of the attempt that combines the
-    results of the parts."""
+    """The number of parts of a job and the size of each part. `whole` is the size of the attempt that
+    combines the results of the parts."""
 
     count: int
     part: Sizing
@@ -30,8 +31,8 @@ class PartSizes:
 
 
 def cut_job(job: Job, job_size: JobSize, resource: Resource, site: Site, size: Size) -> PartSizes | None:
-    """The parts of a job. None if the job runs as a whole. The parts of a job are the same on every site
-    with the same number of machines."""
+    """Return the parts of a job. The result is None if the job runs as a whole. The parts of a job are the
+    same on every site that has the same number of machines."""
     if job.dataset is None and job.sink is None and job.prediction is None:
         return None
     pods = pods_of(resource, site, size(job, parts=max(1, len(site.nodes))).amounts.memory_bytes)
@@ -45,7 +46,7 @@ def cut_job(job: Job, job_size: JobSize, resource: Resource, site: Site, size: S
 
 
 def parts_line(job: Job, job_size: JobSize, resource: Resource, site: Site, size: Size) -> str:
-    """A sentence about the parts of a job. Empty if the job runs as a whole."""
+    """Return a sentence about the parts of a job. The result is empty if the job runs as a whole."""
     if job.each is not None:
         node_count = sum(map(job.each.matches, site.nodes))
         if not node_count:
@@ -56,8 +57,8 @@ def parts_line(job: Job, job_size: JobSize, resource: Resource, site: Site, size
 
 
 def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
-    """The number of pods that the resource may have, for a job that takes this much memory in each pod.
-    This is the declared number, otherwise one pod on every node that is large enough."""
+    """Return the number of pods that the resource may have, for a job that takes this much memory in each
+    pod. The result is the declared number, otherwise one pod for every node that is large enough."""
     if resource.workers is not None:
         return resource.workers
     amounts = Amounts(
@@ -69,13 +70,13 @@ def pods_of(resource: Resource, site: Site, memory_bytes: int = 0) -> int:
 
 
 def _cpus(resource: Resource, site: Site, pods: int) -> float:
-    """The number of CPUs of one pod."""
+    """Return the number of CPUs of one pod."""
     per_node = -(-pods // max(1, len(site.nodes)))
     return max(1.0, resource.cpus or site.largest.cpus // per_node)
 
 
 def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size: Size) -> PartSizes | None:
-    """Divide a dataset by its buckets. All rows of an entity are in the same bucket."""
+    """Divide a dataset into parts by its buckets. All rows of an entity are in the same bucket."""
     buckets = (spec.buckets or -(-(rows or 0) // BUCKET_ROWS)) if entity_of(spec) else 1
     count = min(pods, buckets)
     if count < 2:
@@ -86,8 +87,8 @@ def _cut_dataset(job: Job, spec: DatasetSpec, rows: int | None, pods: int, size:
 
 
 def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size: Size) -> PartSizes | None:
-    """Divide a sink by its source files. Only the job can find out which files are new, so a part may have
-    no work."""
+    """Divide a sink into parts by its source files. Only the job can find out which files are new, so a part
+    may have no work."""
     if not spec.source.splits:
         return None
     count = min(pods, spec.parts or -(-(input_bytes or 0) // PART_BYTES))
@@ -99,8 +100,8 @@ def _cut_sink(job: Job, spec: SinkSpec, input_bytes: int | None, pods: int, size
 
 
 def _cut_swarm(job: Job, pods: int, pod: Amounts, size: Size) -> PartSizes | None:
-    """Divide a prediction by its workers. Each part has as many workers as its `pod` has CPUs. There are
-    only as many parts as the workers need."""
+    """Divide a prediction into parts by its workers. Each part has as many workers as its `pod` has CPUs.
+    There are only as many parts as the workers need."""
     spec = job.prediction
     assert spec is not None
     swarm = size(job, largest=pod, pods=pods)

@@ -1,4 +1,4 @@
-"""Estimates how long waiting jobs still wait, by simulating the queue of a resource in order.
+"""This module estimates how long waiting jobs still wait, by simulating the queue of a resource in order.
 
 The simulation uses the durations of measured jobs.
 """
@@ -36,22 +36,22 @@ from gridmill.scheduler.snapshot import Snapshot
 
 
 class OccupiedPlace(NamedTuple):
-    """A place that an attempt holds until a time, in seconds from now. The time is infinite if the end is
-    unknown."""
+    """A place that an attempt holds until a time, in seconds from now. The time is infinite if the end of
+    the attempt is unknown."""
 
     ends: float
     claim: QuotaClaim
 
 
 class WaitSimulation:
-    """A simulation of the queue of one resource. `places` is the number of jobs that run at once. `here` are
-    the attempts that run on the resource now, with their expected ends. `elsewhere` are attempts on other
-    resources that count for the projects. `standings` are the standings of the projects now; the simulation
-    changes them.
+    """A simulation of the queue of one resource. `places` is the number of jobs that run at the same time.
+    `here` has the attempts that run on the resource now, with their expected ends. `elsewhere` has attempts
+    on other resources that are counted for the projects. `standings` has the standings of the projects now;
+    the simulation changes them.
 
-    Of several projects, the project with the lowest use goes first, as in a plan
-    (gridmill.scheduler.fair_share). A project that has reached its quota lets others pass until enough of
-    its jobs have ended.
+    If several projects wait, the project with the lowest use is first, as in a plan
+    (gridmill.scheduler.fair_share). If a project has reached its quota, jobs of other projects start before
+    its jobs until enough of its jobs have ended.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class WaitSimulation:
     def starts(
         self, lines: Mapping[str, Iterator[Ticket]], lasts: Callable[[Ticket], float | None]
     ) -> Iterator[tuple[Ticket, float]]:
-        """The jobs in the order in which they start, with their start in seconds from now. `lines` are the
-        waiting jobs, by project. `lasts` returns the duration of a job in seconds. The iteration stops
-        after the first job whose duration is unknown."""
+        """Return the jobs in the order in which they start, with their start in seconds from now. `lines`
+        has the waiting jobs, by project. `lasts` returns the duration of a job in seconds. The iteration
+        stops after the first job whose duration is unknown."""
         heads = {name: head for name, line in lines.items() if (head := next(line, None)) is not None}
         while (first := self._first(heads.values())) is not None:
             demand = first[JOB_CLASS].demand
@@ -92,8 +92,8 @@ class WaitSimulation:
                 heads[demand.project] = following
 
     def _first(self, heads: Iterable[Ticket]) -> Ticket | None:
-        """The job that starts when the next place is free and its quota has room. None if there is no such
-        job."""
+        """Return the job that starts when the next place is free and its quota allows it. The result is None
+        if there is no such job."""
         self._go_on(self._free[0])
         while heads:
             ready = [head for head in heads if not self._standing(head).is_over(head[JOB_CLASS])]
@@ -110,7 +110,8 @@ class WaitSimulation:
         return self._standings[head[JOB_CLASS].demand.project]
 
     def _go_on(self, until: float) -> None:
-        """Advance to that time. All jobs that end by then release the amounts that they hold."""
+        """Advance the simulation to that time. All jobs that end by then release the amounts that they
+        hold."""
         while self._ends and self._ends[0][0] <= until:
             ended, _, claim = heappop(self._ends)
             self._lapse(ended)
@@ -134,7 +135,7 @@ LOW, LIKELY, HIGH = 0.2, 0.5, 0.8
 _LAST = ""
 """The id of a simulated job that is not in the queue yet."""
 MOST_BEFORE = 500
-"""If more jobs than this are before a job, there is no estimate, because errors would add up."""
+"""If more jobs than this are before a job, its wait is not estimated, because errors would add up."""
 
 
 class WaitForecast(NamedTuple):
@@ -146,7 +147,7 @@ class WaitForecast(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        """The estimate as text: `about 12 min (8 min - 20 min)`."""
+        """Return the estimate as text. An example is `about 12 min (8 min - 20 min)`."""
         around = f" ({show_seconds(self.low)} - {show_seconds(self.high)})" if self.high > self.low else ""
         return f"about {show_seconds(self.likely)}{around}"
 
@@ -159,8 +160,8 @@ class _RunningAttempt(NamedTuple):
     measured_seconds: Sequence[float]
 
     def occupied_place(self, share: float) -> OccupiedPlace:
-        """The place that the attempt holds. Its end assumes that the attempt takes as long as this
-        quantile (`share`) of similar jobs."""
+        """Return the place that the attempt holds. The end of this place assumes that the attempt takes as
+        long as this quantile (`share`) of similar jobs."""
         return OccupiedPlace(
             remaining(self.measured_seconds, self.attained, share) if self.measured_seconds else inf,
             self.claim,
@@ -168,11 +169,11 @@ class _RunningAttempt(NamedTuple):
 
 
 class WaitForecasts:
-    """Forecasts for the waiting jobs of a snapshot. The forecasts of all jobs of a resource are computed
-    together.
+    """Forecasts of the waits of the waiting jobs of a snapshot. The forecasts of all jobs of a resource are
+    computed together.
 
     The estimate assumes that jobs start in order, each as soon as a place is free. The number of places is
-    the number of jobs of its size that the pods can run at once.
+    the number of jobs of the same size that the pods can run at the same time.
     """
 
     def __init__(self, snapshot: Snapshot, now: float) -> None:
@@ -184,8 +185,9 @@ class WaitForecasts:
         self._lasted: dict[str, Sequence[float]] = {}
 
     def of(self, job_run_id: str) -> WaitForecast | None:
-        """The forecast for a job. None if no forecast is possible: no pod is up, a pod ends at a fixed
-        time, the job could start now, or a running job or a job before it was never measured."""
+        """Return the forecast of the wait of a job. The result is None if no forecast is possible: no pod is
+        up, a pod ends at a fixed time, the job could start now, or a running job or a job before it was
+        never measured."""
         job_run = self._snapshot.job_runs[job_run_id]
         demand = demand_of(job_run)
         key = (job_run.resource, self._places(job_run.resource, demand))
@@ -195,8 +197,8 @@ class WaitForecasts:
         return wait if wait is not None and wait.likely and not self._could_start(job_run, demand) else None
 
     def behind(self, resource: str, demand: Demand) -> float | None:
-        """The seconds from now until one more job would start behind all waiting jobs. None if they cannot
-        be estimated."""
+        """Return the seconds from now until one more job would start behind all waiting jobs. The result is
+        None if these seconds cannot be estimated."""
         most = self._places(resource, demand) + self._places(resource, demand, coming=True)
         key = (resource, most, demand._replace(memory_bytes=1 << demand.memory_bytes.bit_length()))
         if key not in self._behind:  # memory decides the number of places and counts against a quota
@@ -211,8 +213,8 @@ class WaitForecasts:
         return next((began for ticket, began in starts if ticket is last), None)
 
     def _places(self, resource: str, demand: Demand, *, coming: bool = False) -> int:
-        """The number of such jobs that the resource's pods, up or starting, would run at once if they were
-        empty."""
+        """Return the number of such jobs that the resource's pods, up or starting, would run at the same
+        time if they were empty."""
         places = self._snapshot.places
         pods = (places.coming if coming else places.open).get(resource, Pods())
         return pods.places(demand.memory_bytes, demand.gpus, empty=True)
@@ -239,8 +241,8 @@ class WaitForecasts:
         }
 
     def _starts(self, resource: str, places: int, share: float) -> Mapping[str, float]:
-        """The start of each waiting job, if every job takes as long as the quantile `share` of similar
-        jobs."""
+        """Return the start of each waiting job, if every job takes as long as the quantile `share` of
+        similar jobs."""
         return {
             ticket[JOB_RUN_ID]: began
             for ticket, began in self._simulated(resource, places, share)
@@ -250,7 +252,8 @@ class WaitForecasts:
     def _simulated(
         self, resource: str, places: int, share: float, last: Ticket | None = None
     ) -> Iterator[tuple[Ticket, float]]:
-        """The starts of the waiting jobs and, if there is a `last` job, of this job behind all others."""
+        """Return the starts of the waiting jobs and, if there is a `last` job, the start of this job behind
+        all others."""
         lines = dict(_lines(self._queue(resource)))
         if last is not None:
             project = last[JOB_CLASS].project
@@ -265,9 +268,9 @@ class WaitForecasts:
     def _elsewhere(
         self, resource: str, projects: Collection[str], stays: Mapping[str, Sequence[OccupiedPlace]]
     ) -> Iterator[OccupiedPlace]:
-        """The running attempts at other resources that belong to projects with waiting jobs here. If
-        several projects wait, these attempts decide whose turn is next. If one project waits, they count
-        only against its quota."""
+        """Return the running attempts at other resources that belong to projects with waiting jobs on this
+        resource. If several projects wait, these attempts affect which project is next. If only one project
+        waits, these attempts are counted only against its quota."""
         counted = {name for name in projects if len(projects) > 1 or self._standing(name).bounded}
         for other, some in stays.items() if counted else ():
             if other != resource:
@@ -297,7 +300,7 @@ class WaitForecasts:
 
     @cached_property
     def _held(self) -> Mapping[str, Sequence[_RunningAttempt]]:
-        """The running attempts, by resource. Each rank of a gang has its own attempt."""
+        """Return the running attempts, by resource. Each rank of a gang has its own attempt."""
         held: dict[str, list[_RunningAttempt]] = {}
         for attempt in self._snapshot.attempts.values():
             job_run = self._snapshot.job_runs.get(attempt.job_run_id)
@@ -314,7 +317,7 @@ class WaitForecasts:
 
 
 def _lines(queue: JobQueue) -> Mapping[str, Iterator[Ticket]]:
-    """The waiting jobs in order, by project."""
+    """Return the waiting jobs in order, by project."""
     groups: dict[str, list[Iterator[Ticket]]] = {}
     for group in queue.classes.values():
         groups.setdefault(group.demand.project, []).append(iter(group.members))
@@ -322,7 +325,7 @@ def _lines(queue: JobQueue) -> Mapping[str, Iterator[Ticket]]:
 
 
 def _claim(attempt: Attempt, job_run: JobRun) -> QuotaClaim:
-    """The amounts of the attempt that count against a quota."""
+    """Return the amounts of the attempt that are counted against a quota."""
     given, cpus = attempt.given, attempt.asked_cpus
     kind, project = job_run.job.kind, attempt.project
     return QuotaClaim(Demand(given.memory_bytes, given.gpus, cpus, 0, kind, project=project))

@@ -1,7 +1,7 @@
-"""Explains why a job executes (what changed since an earlier version) and selects its code files. All
-functions are pure.
+"""This module explains why a job executes (what changed since an earlier version) and selects its code
+files. All functions of this module are pure.
 
-The code of a job consists of the files that it declares to read, or of all code files of the project.
+The code of a job consists of the files that it declares as inputs, or of all code files of the project.
 """
 
 import posixpath
@@ -33,8 +33,8 @@ class ReadVersion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenanceComparison:
     """The comparison of a job's present provenance with the provenance of an earlier version, with the
-    versions and the code files that each reads. `code_before` is None if the earlier files are no longer
-    known."""
+    versions and the code files that each of them reads. `code_before` is None if the earlier files are no
+    longer known."""
 
     job: str
     now: Provenance
@@ -46,7 +46,8 @@ class ProvenanceComparison:
 
 
 def why_changed(compared: ProvenanceComparison) -> tuple[str, ...]:
-    """The differences as texts, the most informative first. Empty if there are none."""
+    """Return the differences between the two provenances as texts, the most informative text first. The
+    result is empty if there are no differences."""
     return tuple(_differences(compared))
 
 
@@ -77,8 +78,8 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]
 
 
 def _field(name: str, before: Provenance, now: Provenance) -> str:
-    """The change of a field: `training.trees 100 -> 200`. If a value is long or missing, only the name of
-    the field."""
+    """Return the change of a field. An example is `training.trees 100 -> 200`. If a value is long or
+    missing, the function returns only the name of the field."""
     both = (before.declared.get(name), now.declared.get(name))
     texts = [one for one in both if one and not one.startswith(HASHED) and "\n" not in one]
     if len(texts) < len(both) or sum(map(len, texts)) > _LONG:
@@ -92,8 +93,8 @@ def _follows(
     now: Mapping[str, str],
     parameters: Mapping[str, tuple[Given | None, Given | None]],
 ) -> bool:
-    """Whether the change of a field follows from the changed values of these parameters alone. Of long
-    texts only the hashes are known; a change of such a text counts as following from the parameters."""
+    """Return whether the change of a field follows only from the changed values of these parameters. If only
+    the hashes of a long text are known, a change of this text is treated as a result of the parameters."""
     was, is_ = before.get(name), now.get(name)
     if was is None or is_ is None or not parameters:
         return False
@@ -181,7 +182,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def together(reasons: Iterable[str], with_version: str) -> str:
-    """One line with the reasons and the version that was compared."""
+    """Return one line with the reasons and the version that was compared."""
     text = "; ".join(reasons) or "it was made from the same inputs"
     return f"{text} (compared with {with_version})"
 
@@ -192,12 +193,13 @@ _NO_CODE = (".gitignore", ".gitattributes", ".gridmillignore")
 def files_read(
     job: Job, files: Sequence[CodeFile], *, file: str, data: Iterable[str], folder: str
 ) -> Mapping[str, str]:
-    """The hashes of the files of the code bundle that the job's code reads, by name.
+    """Return the hashes of the files of the code bundle that the code of the job reads, by name.
 
     If the job has `inputs`, these are the files that `inputs` names and the files that other fields of the
-    job name. Otherwise they are all files except pipeline files (`file` is the pipeline's own), `data` and
-    ignore files such as `.gitignore`. `data` are the paths and patterns of files that sinks load, relative
-    to `folder`. Empty folders never count. Raises InputError for an input that names no file.
+    job name. Without `inputs`, these are all files except pipeline files (`file` is the pipeline's own
+    file), `data` and ignore files such as `.gitignore`. `data` has the paths and patterns of files that
+    sinks load, relative to `folder`. Empty folders are never included. Raises InputError if an input names
+    no file.
     """
     every = {one.name: one for one in files if not one.digest.endswith(FOLDER_MARK)}
     if job.reads_files:
@@ -229,7 +231,7 @@ def _declared(job: Job, every: Mapping[str, CodeFile]) -> Iterator[str]:
 
 
 def files_named(job: Job) -> tuple[str, ...]:
-    """The files that fields other than `inputs` name: scripts, models, requirements."""
+    """Return the files that fields other than `inputs` name: scripts, models, requirements."""
     training = job.training
     scripts = (training.script, training.predict) if training is not None else ()
     names = (job.environment, training.file if training is not None else None)
@@ -238,8 +240,8 @@ def files_named(job: Job) -> tuple[str, ...]:
 
 
 def _inside(written: str, folder: str) -> str:
-    """A path or pattern relative to the project's folder. Empty if it leads outside this folder, or if the
-    folder of an absolute path is unknown."""
+    """Return a path or pattern relative to the folder of the project. The result is empty if the path leads
+    outside this folder, or if the folder of an absolute path is unknown."""
     if posixpath.isabs(written) and not posixpath.isabs(folder):
         return ""
     path = posixpath.relpath(written, folder) if posixpath.isabs(written) else written
@@ -249,8 +251,8 @@ def _inside(written: str, folder: str) -> str:
 
 @cache
 def _pattern(glob: str, *, below: bool) -> re.Pattern[str]:
-    """The regular expression for the names that a glob matches: `*` matches no slash, `**` matches any
-    folders. With `below`, a folder matches everything in it."""
+    """Return the regular expression for the names that a glob matches. In the glob, `*` matches no slash,
+    and `**` matches any folders. With `below`, a folder matches everything in it."""
     parts: list[str] = []
     at = 0
     while at < len(glob):
