@@ -264,8 +264,8 @@ class _WidenedForecast:
         return line
 
     def _reached(self, largest: int, workers: int) -> float:
-        """Return the expected speed-up if only one number of workers was measured. The measurements do not show
-        whether more workers would help, or whether the measured workers helped."""
+        """Return the expected speed-up if only one number of workers was measured. The measurements do not
+        show whether more workers would help, or whether the measured workers helped."""
         return 1.0 if workers <= largest or largest == 1 else self.curve.speedup(largest)
 
 

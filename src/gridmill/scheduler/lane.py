@@ -26,23 +26,19 @@ def find_pod(pods: Pods, demand: Demand) -> Key | None:
 class Lane:
     """The state of one resource in a plan.
 
-    `closed` means that no further job fits into the pods of the resource.
-    `stuck` means that no further deployment can be started for the resource either.
-    `reserved` means that free amounts are reserved for a job of the resource (for a gang, in `kept`).
-    `reclaimed` means that the plan is releasing deployments for a job.
-    `drained` is the node that is emptied for this job.
-    `interrupting` means that running jobs are being preempted for a job.
-    `beneficiary` is this job, once the running jobs were asked to end.
-    `tries` is the number of jobs for which the plan looked for jobs to preempt.
-    `over_quota` is the number of jobs over their project's quota for which the plan looked for jobs to preempt.
-    `fair` means that jobs of several projects wait.
-    `alive` is the number of pods that are up, starting or planned.
-    Pods of broken deployments are counted in `alive` while they run a job.
-    `members` has the jobs of each class behind the first job, once the first job was processed.
-    `wanted_amounts` are the amounts that a new pod should have, once they were computed.
-    `kept_for` is the reservation for the job for which free amounts are reserved.
-    `backfills` is the number of jobs that the plan tried to start before that job.
-    `claimant` is the delayed job that has precedence and for which the plan found no place.
+    `closed` means that no further job fits into the pods of the resource. `stuck` means that no further
+    deployment can be started for the resource either. `reserved` means that free amounts are reserved for a
+    job of the resource (for a gang, in `kept`). `reclaimed` means that the plan is releasing deployments for
+    a job. `drained` is the node that is emptied for this job. `interrupting` means that running jobs are
+    being preempted for a job. `beneficiary` is this job, once the running jobs were asked to end. `tries` is
+    the number of jobs for which the plan looked for jobs to preempt. `over_quota` is the number of jobs over
+    their quota for which the plan looked for jobs to preempt. `fair` means that jobs of several projects
+    wait. `alive` is the number of pods that are up, starting or planned. Pods of broken deployments are
+    counted in `alive` while they run a job. `members` has the jobs of each class behind the first job, once
+    the first job was processed. `wanted_amounts` are the amounts that a new pod should have, once they were
+    computed. `kept_for` is the reservation for the job for which free amounts are reserved. `backfills` is
+    the number of jobs that the plan tried to start before that job. `claimant` is the delayed job that has
+    precedence and for which the plan found no place.
     """
 
     __slots__ = (

@@ -12,27 +12,27 @@ W(n) follows Amdahl's law with the serial fraction q/a (Amdahl, Validity of the 
 achieving large scale computing capabilities, AFIPS 1967).
 
 The cost d arises because each pair of workers has to synchronise. With d, W(n)/a is the denominator of the
-Universal Scalability Law, whose contention is q/a and whose coherence is d/a (Gunther, A Simple Capacity Model
-of Massively Parallel Transaction Systems, CMG 1993, and Guerrilla Capacity Planning, Springer 2007).
+Universal Scalability Law, whose contention is q/a and whose coherence is d/a (Gunther, A Simple Capacity
+Model of Massively Parallel Transaction Systems, CMG 1993, and Guerrilla Capacity Planning, Springer 2007).
 
 If a part of the work runs under a lock, or on a server that serves one worker at a time, workers lose time
-only when they need this part at the same time. Then W(n)/a is the cycle time of the machine repairman's model:
-each worker computes alone for the fraction 1 - D of its time, and needs the shared part for the fraction D.
-Two cases bound the possible cycle times. In the first case the times are exponential, and the cycle time
-follows from exact mean value analysis (Reiser and Lavenberg, Mean-Value Analysis of Closed Multichain Queuing
-Networks, JACM 27, 1980). In the second case the times are constant, and W(n)/a = max(1, n D). In both cases
-the speed-up approaches 1/D, as in Amdahl's law with the serial fraction D. Below this limit, Amdahl's law
-predicts a lower speed-up than both cases. If Amdahl's law is fitted to measurements below the limit, it
-predicts a higher speed-up than both cases for more workers. Measurements with a third number of workers
-distinguish both cases from Amdahl's law.
+only when they need this part at the same time. Then W(n)/a is the cycle time of the machine repairman's
+model: each worker computes alone for the fraction 1 - D of its time, and needs the shared part for the
+fraction D. Two cases bound the possible cycle times. In the first case the times are exponential, and the
+cycle time follows from exact mean value analysis (Reiser and Lavenberg, Mean-Value Analysis of Closed
+Multichain Queuing Networks, JACM 27, 1980). In the second case the times are constant, and W(n)/a = max(1, n
+D). In both cases the speed-up approaches 1/D, as in Amdahl's law with the serial fraction D. Below this
+limit, Amdahl's law predicts a lower speed-up than both cases. If Amdahl's law is fitted to measurements
+below the limit, it predicts a higher speed-up than both cases for more workers. Measurements with a third
+number of workers distinguish both cases from Amdahl's law.
 
 The parameters are fitted by weighted linear least squares on relative errors with a, q, d >= 0 and q <= a.
 (If q = a, all work is done by one worker at a time, and the job is as fast as with one worker, not slower.)
 If three numbers of workers were measured, d is fitted only if an F-test shows that d explains more than
 noise. If two numbers of workers were measured, d is fitted only if more workers were slower than any law
 without d allows; then all work is assumed to be done by one worker at a time. With three numbers of workers,
-a queue, or coherence alone, replaces Amdahl's law if it explains the measurements better. Each of these three
-laws has two parameters. The fraction D of a queue is found on a grid.
+a queue, or coherence alone, replaces Amdahl's law if it explains the measurements better. Each of these
+three laws has two parameters. The fraction D of a queue is found on a grid.
 
 `TimeCurve` returns the expected time for a number of workers with its confidence interval.
 """
