@@ -1,1 +1,1 @@
-"""The control node: use cases and small ticks that communicate only through the store."""
+"""This package is the control node: use cases and short ticks that communicate only through the store."""

@@ -1,6 +1,7 @@
-"""Runs slow observations and slow actions in threads beside the ticks, so that no tick waits for them.
+"""This module runs slow observations and slow actions in threads beside the ticks, so that no tick waits for
+them.
 
-A later tick processes their results under the node's lock, with the records of that time.
+A later tick processes the results of these actions under the node's lock, with the records of that time.
 """
 
 import threading
@@ -13,61 +14,62 @@ from typing import Any, Protocol, TypeVar
 T = TypeVar("T")
 
 THREADS = 16
-"""The number of slow actions that run at once. An action that hangs (on a folder of an unreachable file
-server) occupies one thread."""
+"""The number of slow actions that run at the same time. An action that hangs (on a folder of a file server
+that does not answer) occupies one thread."""
 
 
 class BackgroundRunner(Protocol):
-    """The interface of background work: it runs slow functions outside the ticks. `act` must not use
-    records. `then` is called with its result under the node's lock."""
+    """The interface for work in the background: it runs slow functions outside the ticks. The function `act`
+    must not use records. The function `then` is called with the result of `act` under the node's lock."""
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
         """Start `act`, unless work with the same key is running or its result was not processed yet."""
 
     def is_running(self, key: str) -> bool:
-        """Whether work with that key is running, or its result was not processed yet."""
+        """Return whether work with that key is running, or its result was not processed yet."""
 
     def apply_results(self) -> bool:
-        """Call `then` for all finished work. Returns whether there was any. The caller holds the lock."""
+        """Call `then` for all work that has finished. The method returns whether any work had finished. The
+        caller holds the node's lock."""
 
     def has_more(self) -> bool:
-        """Whether work has finished since the last tick."""
+        """Return whether work has finished since the last tick."""
 
     def stop(self, seconds: float) -> None:
         """Wait until all submitted work has finished, but at most for that time. The caller must not hold
-        the lock."""
+        the node's lock."""
 
 
 class ImmediateRunner:
-    """A BackgroundRunner that runs each function at once: for readers, tests and simulations."""
+    """A BackgroundRunner that runs each function immediately, for readers, tests and simulations."""
 
     def __init__(self) -> None:
         self._settled = False
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
-        """Run `act` and call `then` at once."""
+        """Run `act` immediately, and then call `then`."""
         self._settled = True
         then(completed(act))
 
     def is_running(self, key: str) -> bool:
-        """False: no work is ever pending."""
+        """Return False, because no work is ever pending."""
         return False
 
     def apply_results(self) -> bool:
-        """Whether work was submitted since the last call."""
+        """Return whether work was submitted since the last call."""
         settled, self._settled = self._settled, False
         return settled
 
     def has_more(self) -> bool:
-        """Whether work was submitted since the last call."""
+        """Return whether work was submitted since the last call."""
         return self.apply_results()
 
     def stop(self, seconds: float) -> None:
-        """Do nothing: no work is ever pending."""
+        """Do nothing, because no work is ever pending."""
 
 
 class ThreadRunner:
-    """A BackgroundRunner of daemon threads. One of them calls `wake` when work has finished."""
+    """A BackgroundRunner that uses daemon threads. When work has finished, its thread calls `wake`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -111,7 +113,7 @@ class ThreadRunner:
         return bool(self._results)
 
     def stop(self, seconds: float) -> None:
-        """Wait until all submitted work has finished, at most for that time."""
+        """Wait until all submitted work has finished, but at most for that time."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._results) == len(self._keys), timeout=seconds)
 
@@ -133,7 +135,7 @@ class ThreadRunner:
 
 
 def completed(act: Callable[[], T]) -> Future[T]:
-    """A finished future with the result of `act`, or with the error that it raised."""
+    """Return a finished future with the result of `act`, or with the error that it raised."""
     future: Future[T] = Future()
     try:
         future.set_result(act())

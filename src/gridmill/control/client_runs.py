@@ -1,5 +1,5 @@
-"""Runs for which a client waits: the environment of their jobs, and their stop when the client
-disconnects."""
+"""This module has the runs for which a client waits: the environment of their jobs, and their stop when the
+client disconnects."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,15 +11,16 @@ from gridmill.domain.states import RunState
 from gridmill.domain.views import RunView
 
 _NEWEST = 1000
-"""How many of the newest runs are searched for a run that was started seconds ago, if its client does not
-know whether it was started."""
+"""The number of the newest runs that are searched for a run that was started seconds ago, if its client does
+not know whether it was started."""
 
 
 class AttendedRuns:
-    """The runs of clients on one node. With `own_environment`, jobs get the environment of the control node,
-    whichever client starts them.
+    """The runs for which clients of one control node wait. With `own_environment`, jobs get the environment
+    of the control node, whichever client starts the run.
 
-    Environments can contain secrets. They are kept only in memory and are deleted with their run.
+    Environments of clients can contain secrets. The environments are held only in memory, and are deleted
+    together with their run.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class AttendedRuns:
         return next((run.id for run in runs if request and run.request == request), None)
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
-        """Attach a client to its run, which another control node started. The client has reconnected."""
+        """Attach a client to its run, which was started by another control node. The client has reconnected
+        after the other control node ended."""
         with self._node.lock:
             self._set_environment(run, environment)
             self._mark(run)
@@ -83,12 +85,12 @@ class AttendedRuns:
                 )
 
     def is_over(self, run: str) -> bool:
-        """Whether the run has ended."""
+        """Return whether the run has ended."""
         with self._node.lock:
             return run not in self._node.control.ledger.snapshot.runs
 
     def end_waits(self) -> None:
-        """End all waits for news, because the control node stops."""
+        """End all calls that wait for new events, because the control node stops."""
         self._node.begin_end()
 
     def _set_environment(self, run: str, environment: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
-"""The newest events of followed runs, encoded once for all followers.
+"""This module has the newest events of followed runs, encoded once for all clients that follow them.
 
-A run with thousands of jobs has many events each second. To read them from the store and encode them for each
-follower would take more time than the run itself. Therefore each committed event of a followed run is also
-kept in memory. Older events, and the events of a single job, are read from the store.
+A run with thousands of jobs has many events each second. If the events were read from the store and encoded
+for each follower, this would take more time than the run itself. Therefore each committed event of a
+followed run is also held in memory. Older events, and the events of a single job, are read from the store.
 """
 
 import threading
@@ -15,14 +15,14 @@ from gridmill.domain.pod_protocol import Event, event_id
 
 _RUNS = 16
 _EVENTS, _BYTES = 4000, 256 * 1024
-"""The largest number of kept events of one run, and their largest total size in bytes."""
+"""The largest number of events of one run that are held in memory, and their largest total size in bytes."""
 _PAGES_BYTES = 8 * 1024 * 1024
-"""The largest total size in bytes of kept pages of earlier events. Followers that begin with the first event
-read these pages."""
+"""The largest total size in bytes of the pages of earlier events that are held in memory. Followers that
+begin with the first event of a run read these pages."""
 
 
 class _Tail:
-    """All events of a run whose sequence is greater than `begin`."""
+    """All events of a run whose sequence number is greater than `begin`."""
 
     def __init__(self, begin: int) -> None:
         self.begin = begin
@@ -31,7 +31,8 @@ class _Tail:
         self._size = 0
 
     def add(self, sequence: int, text: bytes) -> None:
-        """Keep the next event. While the limits are exceeded, drop the older half of the events."""
+        """Add the next event of the run. While the limits are exceeded, the method drops the older half of
+        the events."""
         self.sequences.append(sequence)
         self.texts.append(text)
         self._size += len(text)
@@ -43,8 +44,8 @@ class _Tail:
 
 
 class EventTails:
-    """The kept events of all followed runs. The thread that commits adds events, and any thread may read
-    them."""
+    """The events of all followed runs that are held in memory. The thread that commits adds events, and any
+    thread may read them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,8 +54,8 @@ class EventTails:
         self._page_bytes = 0
 
     def add(self, events: Sequence[Event], sequences: Sequence[int]) -> None:
-        """Keep committed events of followed runs. An event with the sequence 0 is skipped, because it is
-        already kept."""
+        """Add the committed events of followed runs. An event with the sequence number 0 is skipped, because
+        it was already added."""
         with self._lock:
             for event, sequence in zip(events, sequences, strict=True):
                 tail = self._tails.get(event.run_id)
@@ -62,8 +63,9 @@ class EventTails:
                     tail.add(sequence, encode(replace(event, id=event_id(sequence))))
 
     def follow(self, run_id: str, read_last: Callable[[], int]) -> None:
-        """Keep the events of a run from the next commit on. If the run is already followed, nothing changes.
-        `read_last` reads the sequence of the run's last event from the store. All later events are kept."""
+        """Hold the events of a run in memory, beginning with the next commit. If the run is already
+        followed, the method changes nothing. `read_last` reads the sequence number of the run's last event
+        from the store. All events after this event are held in memory."""
         with self._lock:
             if run_id in self._tails:
                 return
@@ -81,14 +83,16 @@ class EventTails:
             tail.begin = max(tail.begin, last)
 
     def clear(self) -> None:
-        """Delete all kept events and pages, because the content of the store is not known for certain."""
+        """Delete all events and pages from memory, because the content of the store is not known for
+        certain."""
         with self._lock:
             self._tails.clear()
             self._pages.clear()
             self._page_bytes = 0
 
     def keep_page(self, run_id: str, sequence: int, limit: int, page: bytes) -> None:
-        """Keep a full page of events that was read from the store. No later event can belong to this page."""
+        """Store a full page of events, which was read from the store, in memory. No later event can belong
+        to this page."""
         with self._lock:
             self._drop_page((run_id, sequence, limit))
             self._pages[run_id, sequence, limit] = page
@@ -100,8 +104,8 @@ class EventTails:
         self._page_bytes -= len(self._pages.pop(key, b""))
 
     def after(self, run_id: str, sequence: int, limit: int) -> bytes | None:
-        """At most `limit` events with a sequence greater than `sequence`, as a JSON array; None if the store
-        must be read."""
+        """Return at most `limit` events with a sequence number greater than `sequence`, as a JSON array.
+        The result is None if the caller must read the store."""
         with self._lock:
             tail = self._tails.get(run_id)
             if tail is None or tail.begin < 0 or sequence < tail.begin:

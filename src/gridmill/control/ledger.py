@@ -1,4 +1,5 @@
-"""The ledger: the store and its copy in memory, changed together in one transaction per change."""
+"""This module has the ledger: the store and its copy in memory, which are changed together in one
+transaction for each change."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,15 +28,16 @@ Key: TypeAlias = tuple[type[Any], str]
 """The class and the key of a record."""
 
 REMEMBERED = 4096
-"""How many of the records written last are kept, for the kinds that each job looks up. These records are
-not read from the store again."""
+"""The number of the newest written records that are held in memory, for the kinds of records that each job
+looks up. These records do not have to be read from the store again."""
 HISTORY_PER_START = 5000
 """The number of measurements that are read when the control node starts. Older measurements hardly change
-a size."""
+the size of a job."""
 
 
 class Transaction:
-    """Changes and events that will be committed together. Reads return the changes of the transaction."""
+    """Changes and events that are committed together. Reads in a transaction return the changes of the
+    transaction."""
 
     def __init__(self, ledger: "Ledger | Transaction", now: float) -> None:
         self._ledger = ledger
@@ -48,12 +50,13 @@ class Transaction:
         self.after: list[Callable[[], None]] = []
 
     def get(self, kind: type[N], key: str) -> N | None:
-        """The record as this transaction will store it. None if it is not live."""
+        """Return the record as this transaction will store it. The result is None if the record is not
+        live."""
         pending = self.nouns.get((kind, key))
         return cast(N, pending) if pending is not None else self._ledger.find(kind, key)
 
     def put(self, *nouns: Noun) -> None:
-        """Write records. A change in the state of a run or job also adds an event."""
+        """Write records to the transaction. A change in the state of a run or job also adds an event."""
         for noun in nouns:
             key = (type(noun), key_of(noun))
             self._add_state_event(noun, self.get(*key))
@@ -64,15 +67,17 @@ class Transaction:
         self.deletes[(kind, key)] = Delete(noun=kind, key=key, expected=self._ledger.version(kind, key))
 
     def find(self, kind: type[N], key: str) -> N | None:
-        """The record as this transaction will store it; see `get`. Nested transactions use this method."""
+        """Return the record as this transaction will store it; see `get`. Nested transactions use this
+        method."""
         return self.get(kind, key)
 
     def version(self, kind: type[Any], key: str) -> int:
-        """The version of a record in memory. 0 if the record is not in memory."""
+        """Return the version number of a record in memory. 0 if the record is not in memory."""
         return self._ledger.version(kind, key)
 
     def within(self) -> "Transaction":
-        """A nested transaction. `join` adds its changes to this one. Without `join`, it has no effect."""
+        """Return a nested transaction. `join` adds the changes of the nested transaction to this
+        transaction. Without a call of `join`, the nested transaction has no effect."""
         return Transaction(self, self.now)
 
     def join(self, inner: "Transaction") -> None:
@@ -89,8 +94,8 @@ class Transaction:
         self.before[act] = None
 
     def then(self, act: Callable[[], None]) -> None:
-        """Call `act` after the commit. This way, no effect outside the store happens before its record is
-        written."""
+        """Call `act` after the commit of the transaction. In this way, no effect outside the store happens
+        before its record is written."""
         self.after.append(act)
 
     def _add_state_event(self, noun: Noun, old: Noun | None) -> None:
@@ -107,13 +112,15 @@ class Transaction:
 
 
 class Ledger:
-    """The store and its copy in memory. The ledger is the only writer of the store. If the versions in the
-    store differ from its own, a commit fails and the ledger loads the store again.
+    """The store of a control node and its copy in memory. The ledger is the only writer of the store. If the
+    versions in the store differ from those of the ledger, a commit fails and the ledger loads the store
+    again.
 
-    A tick stages the transactions of its steps. Staging changes the memory at once, so that the next step
-    sees the changes. One commit then writes all staged transactions. Only after this commit are their
-    effects executed. If the commit fails, the memory returns to its earlier state. The thread that stages
-    holds the node's lock until it has flushed.
+    A tick stages the transactions of its steps. Staging a transaction changes the memory immediately, so
+    that the next step sees the changes. One commit then writes all staged transactions to the store. The
+    effects of the transactions are executed only after this commit. If the commit fails, the memory returns
+    to its earlier state. The thread that stages transactions holds the node's lock until it has flushed
+    them.
     """
 
     def __init__(self, store: Store, logs: LogStore, owner: str = "") -> None:
@@ -126,7 +133,7 @@ class Ledger:
         self.snapshot = Snapshot()
         self.doubtful = True
         self.text_size = 0
-        """The number of characters of logs in the last commit."""
+        """The number of characters of log text in the last commit."""
         self._versions: dict[Key, int] = {}
         self._written: dict[Key, tuple[Noun, int]] = {}
         self._staged: Transaction | None = None
@@ -137,7 +144,8 @@ class Ledger:
         self.followers: list[Callable[[Collection[Noun], Collection[Key]], None]] = []
 
     def load(self) -> None:
-        """Read all live records. This is called at the start, and after a commit whose success is unknown.
+        """Read all live records from the store. This method is called at the start, and after a commit whose
+        success is unknown.
 
         Raises StoreInUseError if another control node owns the store.
         """
@@ -157,32 +165,33 @@ class Ledger:
         self.tails.clear()
 
     def look_for_provenances(self, names: Sequence[str]) -> None:
-        """Find with one query which of these names have no Provenance. The results of earlier calls are
-        replaced."""
+        """Find with one query which of these names have no Provenance. The new results replace the results
+        of earlier calls."""
         staged = {noun.name for noun in self._own_staged().values() if isinstance(noun, Provenance)}
         self._without_provenance = {*names} - self.store.parents(Provenance, names) - staged
 
     def has_no_provenance(self, name: str) -> bool:
-        """Whether the store is known to have no Provenance of that name."""
+        """Return whether the store is known to have no Provenance of that name."""
         return name in self._without_provenance
 
     def find(self, kind: type[N], key: str) -> N | None:
-        """A live record from memory."""
+        """Return a live record from memory."""
         return cast("N | None", self.snapshot.find(kind, key))
 
     def version(self, kind: type[Any], key: str) -> int:
-        """The version of a record in memory. 0 if the record is not in memory."""
+        """Return the version number of a record in memory. 0 if the record is not in memory."""
         return self._versions.get((kind, key), 0)
 
     def fetch(self, kind: type[N], key: str) -> N:
-        """A record from the store, ready to be changed. Raises NotFoundError."""
+        """Return a record from the store, ready to be changed. Raises NotFoundError."""
         result = self.look_up(kind, key)
         if result is None:
             raise NotFoundError(f"there is no {kind.__name__.lower()} {key!r}")
         return result
 
     def look_up(self, kind: type[N], key: str) -> N | None:
-        """A record from the store, ready to be changed; None if there is none."""
+        """Return a record from the store, ready to be changed. The result is None if there is no such
+        record."""
         if (staged := self._own_staged().get((kind, key))) is not None:
             return cast(N, staged)
         written = self._written.get((kind, key))
@@ -195,7 +204,7 @@ class Ledger:
         return cast(N, noun)
 
     def read(self, kind: type[N], key: str) -> N | None:
-        """A live or finished record: the staged record, otherwise the record in the store."""
+        """Return a live or finished record: the staged record, otherwise the record in the store."""
         if (staged := self._own_staged().get((kind, key))) is not None:
             return cast(N, staged)
         record = self.store.get(kind, key)
@@ -209,7 +218,7 @@ class Ledger:
         limit: int | None = None,
         newest_first: bool = False,
     ) -> tuple[N, ...]:
-        """Records from the store, after all staged records were written."""
+        """Return records from the store, after all staged records were written."""
         staged = self._own_staged().values()
         if any(isinstance(noun, kind) and parent in (None, parent_of(noun)) for noun in staged):
             self.flush()
@@ -217,22 +226,22 @@ class Ledger:
         return tuple(record.noun for record in records if isinstance(record.noun, kind))
 
     def _own_staged(self) -> Mapping[Key, Noun]:
-        """The staged records of this thread. Empty for a thread that reads without the lock: it sees only
-        committed records."""
+        """Return the staged records of this thread. The result is empty for a thread that reads without the
+        lock, because such a thread sees only committed records."""
         return self._staged.nouns if self._staged is not None and self._stager == get_ident() else {}
 
     def begin(self, now: float) -> Transaction:
-        """An empty transaction."""
+        """Return an empty transaction of the ledger."""
         return Transaction(self, now)
 
     def commit(self, transaction: Transaction) -> None:
-        """Commit, update the memory, then execute the effects. Raises the errors of the store; in this
-        case no effect was executed."""
+        """Commit the transaction, update the memory, then execute the effects. Raises the errors of the
+        store; if an error is raised, no effect was executed."""
         self.stage(transaction)
         self.flush()
 
     def stage(self, transaction: Transaction) -> None:
-        """Apply a transaction to the memory. The next `flush` writes it to the store."""
+        """Apply a transaction to the memory. The next `flush` writes the transaction to the store."""
         if transaction.deletes and self._staged is not None:
             self.flush()  # deletes compare with the versions in the store
         if self._staged is None:
@@ -257,8 +266,8 @@ class Ledger:
             self.snapshot.remove(*key)
 
     def flush(self) -> None:
-        """Write all staged transactions in one commit, then execute their effects. Raises the errors of
-        the store; in this case no effect was executed, and the memory is in its earlier state."""
+        """Write all staged transactions in one commit, then execute their effects. Raises the errors of the
+        store; if an error is raised, no effect was executed, and the memory is in its earlier state."""
         while self._staged is not None:
             staged, self._staged = self._staged, None
             if staged.nouns or staged.events or staged.deletes or staged.logs:
@@ -268,8 +277,8 @@ class Ledger:
 
     @contextmanager
     def staging(self) -> Iterator[None]:
-        """A context that flushes at its end, even if a step failed, because the transactions of the steps
-        before it are complete."""
+        """Return a context manager that flushes at its end, even if a step failed, because the transactions
+        of the steps before it are complete."""
         try:
             yield
         finally:
@@ -319,8 +328,8 @@ class Ledger:
             self._before[key] = (self.snapshot.find(*key), self._versions.get(key, 0))
 
     def _ended_with(self, kind: type[Any], key: str) -> Sequence[Key]:
-        """The keys of the records that are no longer live when this record ends: the record itself, and
-        for a run also its jobs."""
+        """Return the keys of the records that are no longer live when this record ends: the record itself,
+        and for a run also its jobs."""
         if kind is not Run:
             return [(kind, key)]
         over: list[Key] = [(kind, key), *((JobRun, job.id) for job in self.snapshot.job_runs_of(key))]
@@ -329,8 +338,8 @@ class Ledger:
         return over
 
     def _remember(self, key: Key, noun: Noun) -> None:
-        """Keep a record that will be looked up soon, when the job ends or runs next. Records that garbage
-        collection deletes without the ledger are not kept."""
+        """Hold a record in memory that will be looked up soon, when the job ends or runs next. Records that
+        garbage collection deletes without the ledger are not held in memory."""
         if isinstance(noun, Provenance):
             self._without_provenance.discard(noun.name)
         if isinstance(noun, Latest) or (isinstance(noun, Provenance) and not noun.artifact):

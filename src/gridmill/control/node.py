@@ -1,4 +1,5 @@
-"""The control node: one lock and one loop, which runs the ticks when an event or a due time occurs."""
+"""This module has the control node, which consists of one lock and one loop that runs the ticks when an
+event or a due time occurs."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -25,19 +26,20 @@ LONGEST_WAIT_SECONDS = 60.0
 BACK_OFF_SECONDS = 1.0
 GATHER_SECONDS = 0.02
 CROWD = 16
-"""If at least this many attempts are live, the node waits for a moment after a tick and collects messages
-of pods. All of them then need only one commit and one disk write. Use cases do not wait. With fewer live
-attempts, nothing waits."""
+"""If at least this many attempts are live, the node waits for a moment after each tick and collects messages
+of pods. All collected messages then need only one commit and one disk write. Use cases do not wait for this
+moment. With fewer live attempts, the node does not wait."""
 LOUD_CHARACTERS = 16_000
-"""The node also collects messages if the last commit contained at least this many characters of logs."""
+"""The node also collects messages if the last commit contained at least this many characters of log text."""
 LONGEST_END_SECONDS = 10.0
-"""How long a control node that stops waits for background actions."""
+"""The number of seconds that a control node that stops waits for background actions."""
 LATEST_NOT_BEFORE_SECONDS = 60.0
 """The longest backoff in seconds. A later time was written before the clock was set back."""
 
 
 class ControlNode:
-    """The control node: it runs the ticks with one Control. Tests and the simulator call `tick` directly."""
+    """The control node, which runs the ticks with one Control. Tests and the simulator call the method
+    `tick` directly."""
 
     def __init__(self, control: Control) -> None:
         self.control = control
@@ -58,7 +60,8 @@ class ControlNode:
         control.ledger.listeners.append(self._notify_waiters)
 
     def tick(self) -> float:
-        """Do all work that is possible now. Returns the seconds until more work may be possible."""
+        """Do all work that is possible now. The method returns the number of seconds until more work may be
+        possible."""
         with self.lock:
             control = self.control
             if (left := self._left_to_await()) > 0:
@@ -88,8 +91,8 @@ class ControlNode:
             return max(0.0, min(waits))
 
     def await_clients(self, seconds: float) -> None:
-        """Hold runs whose clients lost the previous control node until these clients reconnect, but at
-        most for that time. The jobs of these runs need the clients' environments."""
+        """Hold back runs whose clients lost the previous control node until these clients reconnect, but at
+        most for that time. The jobs of these runs need the environments of their clients."""
         with self.lock:
             self._awaited = {run.id for run in self.control.ledger.snapshot.runs.values() if run.attended}
             self._await_until = self.control.clock.monotonic() + seconds
@@ -113,7 +116,7 @@ class ControlNode:
         return left
 
     def _load(self) -> None:
-        """Read the store, and check again all work that a crash may have interrupted."""
+        """Read the store, and check all work again that a crash may have interrupted."""
         control = self.control
         control.ledger.load()
         control.counters.raise_to(control.ledger.store.counters())
@@ -137,8 +140,8 @@ class ControlNode:
         summarize(control.problems, control.ledger.store)
 
     def check_store(self) -> None:
-        """Read the whole store. If a record is damaged, load all records again. This runs beside the
-        ticks, because it can take long."""
+        """Read the whole store to find damaged records. If a record is damaged, the method loads all records
+        again. This method runs beside the ticks, because it can take long."""
         known = len(self.control.ledger.store.damage())
         if len(self.control.ledger.store.check()) > known:
             with self.lock:
@@ -146,8 +149,8 @@ class ControlNode:
             self.wake_now()
 
     def _greet_again(self) -> None:
-        """Make every pod send a new Hello. Messages may have been lost, and the exchange after a Hello
-        makes each pod and the store consistent again."""
+        """Make every pod send a new Hello. Messages may have been lost, and the messages after a Hello make
+        each pod and the store consistent again."""
         control = self.control
         control.channels.drop_all()
 
@@ -165,9 +168,9 @@ class ControlNode:
 
     @contextmanager
     def changing(self) -> Iterator[Transaction]:
-        """A context with the transaction of a use case. It begins with the records of the store, is
-        committed at the end, and a tick follows. The tick also follows a failed commit, because it finds
-        out whether the commit reached the store."""
+        """Return a context manager with the transaction of a use case. The transaction begins with the
+        records of the store and is committed at the end; a tick follows. The tick also follows if the commit
+        fails, because the tick finds out whether the commit reached the store."""
         try:
             with self.lock:
                 if self.control.ledger.doubtful:
@@ -180,27 +183,27 @@ class ControlNode:
             self.wake_now()
 
     def wake(self) -> None:
-        """Start a tick soon. This is safe in any thread."""
+        """Start a tick soon. This method may be called from any thread."""
         self._wake.set()
 
     def wake_now(self) -> None:
-        """Start a tick at once, without waiting for further messages."""
+        """Start a tick immediately, without waiting for further messages."""
         self._wake_immediately.set()
         self._wake.set()
 
     def start(self) -> None:
-        """Run the loop in its own thread."""
+        """Run the loop of the control node in its own thread."""
         self._thread = threading.Thread(target=self._loop, name="control", daemon=True)
         self._thread.start()
 
     def begin_end(self) -> None:
-        """Start no more ticks, and end all waits for news."""
+        """Start no more ticks, and end all calls that wait for new events."""
         self._ending = True
         self.wake_now()
         self._notify_waiters()
 
     def stop(self) -> None:
-        """End the loop. Jobs and pods continue to run."""
+        """End the loop of the control node. Jobs and pods continue to run after the loop has ended."""
         self.begin_end()
         if self._thread is not None:
             self._thread.join()
@@ -208,7 +211,7 @@ class ControlNode:
 
     @property
     def ending(self) -> bool:
-        """Whether `stop` was called."""
+        """Whether `stop` was called for this control node."""
         return self._ending
 
     def _loop(self) -> None:
@@ -230,8 +233,8 @@ class ControlNode:
             self._wake_immediately.wait(left)
 
     def _guarded(self, tick: Callable[[], float]) -> float:
-        """Run one tick in the outermost loop. An error is logged, and the next tick begins with a fresh
-        read of the store."""
+        """Run one tick in the outermost loop. An error of the tick is logged, and the next tick begins with
+        a fresh read of the store."""
         try:
             wait = tick()
             self._last_error = ""
@@ -251,14 +254,14 @@ class ControlNode:
         return BACK_OFF_SECONDS
 
     def _log_error(self, complaint: str) -> None:
-        """Log an error once until it ends or changes. A full disk, for example, causes the same error
-        several times a second for hours."""
+        """Log an error once until it ends or changes. For example, a full disk causes the same error several
+        times a second for hours."""
         if complaint != self._last_error:
             self.control.problems.warn(complaint)
         self._last_error = complaint
 
     def release_idle(self) -> None:
-        """Tear down every deployment without a live attempt now."""
+        """Tear down every deployment that has no live attempt now."""
         with self.lock:
             control = self.control
             if control.ledger.doubtful:
@@ -269,8 +272,8 @@ class ControlNode:
             control.ledger.flush()
 
     def begin_release(self) -> None:
-        """Start to tear down idle deployments beside the ticks, so that a caller without work need not
-        wait until the pods end. If the store refuses this now, it is repeated when the control node stops."""
+        """Start to tear down idle deployments beside the ticks, so that a caller without work does not wait
+        until the pods end. If the store refuses this now, the control node repeats it when it stops."""
         with self.lock, suppress(StorageError):
             if not self.control.ledger.doubtful:
                 self._release_idle()
@@ -287,12 +290,12 @@ class ControlNode:
         self.control.ledger.commit(transaction)
 
     def active_runs(self) -> tuple[Run, ...]:
-        """Runs that are not finished."""
+        """Return the runs that are not finished."""
         with self.lock:
             return tuple(self.control.ledger.snapshot.runs.values())
 
     def counts(self) -> tuple[int, int]:
-        """The number of jobs that wait or are blocked, and the number of jobs that run."""
+        """Return the number of jobs that wait or are blocked, and the number of jobs that run."""
         with self.lock:
             states = [job.state for job in self.control.ledger.snapshot.job_runs.values()]
         waiting = sum(state in (JobState.BLOCKED, JobState.WAITING) for state in states)

@@ -1,4 +1,4 @@
-"""Decides which records are restored from a storage root because the store lacks them.
+"""This module decides which records are restored from a storage root because the store lacks them.
 
 Records in the store are never replaced, so a recovery may be repeated.
 """
@@ -23,15 +23,15 @@ LOST = (
     "unfinished backfills: start them again; unchanged chunks are not repeated",
     "the usage of projects, which decides their turns",
 )
-"""The information that only the store has."""
+"""The information that exists only in the store."""
 _STEP = 1000
 _BEST = "best by "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restoration:
-    """The records that a store lacks, each with a text for users. It also has the number of records that
-    the store already has, and the records that cannot be restored."""
+    """The records that a store lacks, each with a text for users. The restoration also has the number of
+    records that the store already has, and the records that cannot be restored."""
 
     nouns: tuple[Noun, ...]
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Restoration:
 
 
 def restoration(found: RootRecords, store: Store, now: float) -> Restoration:
-    """The records that must be added to the store."""
+    """Return the records that must be added to the store."""
     versions = {one.version.id: one.version for one in found.manifests}
     problems = [*found.problems]
     wanted: list[Noun] = [*versions.values()]
@@ -63,8 +63,8 @@ def restoration(found: RootRecords, store: Store, now: float) -> Restoration:
 
 
 def numbers(found: RootRecords, *, forgotten: bool) -> Mapping[str, int]:
-    """The highest used number of each kind of id. With `forgotten`, the store has lost the numbers of ids
-    without files; numbers then continue at the next thousand."""
+    """Return the highest number that is used for each kind of id. With `forgotten`, the store has lost the
+    numbers of ids that left no files; new numbers then begin at the next thousand."""
     used: dict[str, int] = {**found.deployments, **found.runs}
     for manifest in found.manifests:
         pipeline, _, number = manifest.version.run_id.rpartition("-")
@@ -83,7 +83,7 @@ def _by_name(moves: Iterable[AliasMove]) -> Mapping[str, Sequence[AliasMove]]:
 def _aliases(
     moves: Sequence[AliasMove], versions: Mapping[str, Artifact], problems: list[tuple[str, str]]
 ) -> Iterator[Alias]:
-    """The aliases of one name after the last recorded move of each."""
+    """Return the aliases of one name after the last recorded move of each alias."""
     last = {move.alias: move for move in moves}
     for alias, move in last.items():
         if alias == LATEST or not move.after:
@@ -98,8 +98,8 @@ def _aliases(
 
 
 def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest]:
-    """The latest version of each name: the target of the last move of `latest` if it exists, otherwise the
-    version with the highest number. Every later run comes after it."""
+    """Return the latest version of each name: the target of the last move of `latest` if it exists,
+    otherwise the version with the highest number. Every later run replaces this version as the latest."""
     highest: dict[str, Artifact] = {}
     for version in versions:
         before = highest.get(version.name)
@@ -112,7 +112,7 @@ def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest
 
 
 def _declared(noun: Declared, now: float) -> Declared:
-    """The schedule without due times before now. Missed runs are not repeated."""
+    """Return the schedule without due times before now. Missed runs of the schedule are not repeated."""
     return replace(noun, done=now, message="restored") if isinstance(noun, Schedule) else noun
 
 

@@ -1,9 +1,9 @@
-"""Garbage collection: decides from the records and the disk which records and files can be deleted. It
-deletes nothing itself, except with `delete_records`.
+"""This module has the garbage collection, which decides from the records and the disk which records and
+files can be deleted. The module itself deletes nothing, except in `delete_records`.
 
-`plan_removal` lists what the removal of versions would delete, and what prevents the removal.
-`unused_files` finds files that no record needs. `old_history` finds records of runs, deployments and
-removed versions that are old enough to be deleted. They are deleted in small steps.
+`plan_removal` lists the content that the removal of versions would delete, and the reasons that prevent the
+removal. `unused_files` finds files that no record needs. `old_history` finds records of runs, deployments
+and removed versions that are old enough to be deleted. Old records are deleted in small steps.
 """
 
 from collections import Counter
@@ -34,12 +34,12 @@ from gridmill.scheduler.history import PER_JOB
 def plan_removal(
     catalog: Catalog, reference: str, *, of_table: bool = False
 ) -> tuple[RemovalPreview, tuple[Artifact, ...]]:
-    """The versions that a reference names for removal, and the obstacles. `pipeline/job` names all versions
-    of the job.
+    """Return the versions that a reference names for removal, and the obstacles. The reference
+    `pipeline/job` names all versions of the job.
 
-    With `of_table`, a single version of a sink is accepted, too. The table is kept, and a later load
-    deletes the files that only this version needed. Without `of_table`, such a version raises
-    ConflictError. Raises InputError for an alias, and NotFoundError.
+    With `of_table`, a single version of a sink is accepted, too. The table of the sink is kept, and a later
+    load deletes the files that only this version needed. Without `of_table`, a single version of a sink
+    raises ConflictError. Raises InputError for an alias, and NotFoundError.
     """
     name, version = split_reference(reference)
     if version and not version.isdecimal():
@@ -70,8 +70,8 @@ def plan_removal(
 
 
 def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
-    """The existing versions of a name. If there are none, the removed versions, because a crash may have
-    left their files."""
+    """Return the existing versions of a name. If there are none, the function returns the removed versions,
+    because a crash may have left their files."""
     versions = versions_of(ledger, name)
     if versions:
         return versions
@@ -83,14 +83,14 @@ def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
 
 
 def _size(versions: Sequence[Artifact]) -> int:
-    """The size of the content in bytes. All versions of a sink share one table, so the newest version has
-    the size of all."""
+    """Return the size of the content in bytes. All versions of a sink share one table, so the newest version
+    has the size of the whole table."""
     tables = versions[:1] if versions and versions[0].kind == ArtifactKind.SINK else versions
     return sum(table.output.size_bytes for table in tables)
 
 
 def running(ledger: Ledger, name: str) -> Iterator[str]:
-    """The ids of active runs of the version's pipeline, and of runs whose jobs read the version."""
+    """Return the ids of active runs of the version's pipeline, and of runs whose jobs read the version."""
     for job_run in ledger.snapshot.job_runs.values():
         read = {split_reference(reference)[0] for reference in job_run.job.external_names}
         if job_run.pipeline == name.partition("/")[0] or name in read:
@@ -98,8 +98,8 @@ def running(ledger: Ledger, name: str) -> Iterator[str]:
 
 
 def check_removal(plan: RemovalPreview, *, force: bool) -> None:
-    """Raise ConflictError if a run may be using the version. Without `force`, also if an alias or another
-    version refers to it."""
+    """Raise ConflictError if a run may be using the version. Without `force`, the function also raises
+    ConflictError if an alias or another version refers to the version."""
     what = plan.versions[0] if len(plan.versions) == 1 else f"{plan.versions[-1]} ... {plan.versions[0]}"
     if plan.running:
         raise ConflictError(
@@ -122,7 +122,7 @@ def check_removal(plan: RemovalPreview, *, force: bool) -> None:
 
 
 def removed_uris(ledger: Ledger, versions: Sequence[Artifact]) -> Iterator[str]:
-    """The URIs in storage that belong only to removed versions."""
+    """Return the URIs in storage that belong only to removed versions."""
     for one in versions:
         kept = {other.output.uri for other in versions_of(ledger, one.name)}
         uri = one.output.uri
@@ -131,14 +131,15 @@ def removed_uris(ledger: Ledger, versions: Sequence[Artifact]) -> Iterator[str]:
 
 
 _SETTLED_SECONDS = DAY_SECONDS
-"""Folders of ended pods and attempts are kept for this time, so that users can find out why they ended."""
+"""The number of seconds for which folders of ended pods and attempts are kept, so that users can find out
+why they ended."""
 
 Rubbish = tuple[ReclaimableItem, DiskItem]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageSnapshot:
-    """The records that decide what is deleted, read once."""
+    """The records from which the function decides what is deleted, read once."""
 
     artifacts: tuple[Artifact, ...]  # newest first
     runs: tuple[Run, ...]
@@ -150,7 +151,7 @@ class GarbageSnapshot:
 
 
 def read_records(ledger: Ledger) -> GarbageSnapshot:
-    """Read all versions and runs."""
+    """Read all versions and runs from the store."""
     store = ledger.store
     artifacts = (record.noun for record in store.list(Artifact, newest_first=True))
     runs = (record.noun for record in store.list(Run))
@@ -161,7 +162,7 @@ def read_records(ledger: Ledger) -> GarbageSnapshot:
 
 
 def old_versions(catalog: Catalog, records: GarbageSnapshot, now: float) -> tuple[Artifact, ...]:
-    """Versions beyond the retention of their jobs that no other version or alias needs."""
+    """Return the versions beyond the retention of their jobs that no other version or alias needs."""
     wanted = _retentions(catalog, {one.name for one in records.artifacts})
     existing = [one for one in records.artifacts if not one.removed]
     stay = (one.id for one in existing if one.name in wanted and names_of(catalog, one))
@@ -171,7 +172,7 @@ def old_versions(catalog: Catalog, records: GarbageSnapshot, now: float) -> tupl
 
 
 def _retentions(catalog: Catalog, names: Iterable[str]) -> Mapping[str, Retention]:
-    """The retention that the newest run of each job declares."""
+    """Return the retention that the newest run of each job declares."""
     retentions: dict[str, Retention] = {}
     for name in names:
         newest = catalog.newest_artifact(name)
@@ -187,7 +188,7 @@ def _retentions(catalog: Catalog, names: Iterable[str]) -> Mapping[str, Retentio
 
 
 def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[str]:
-    """Finished runs that ended before that time and have events."""
+    """Return the finished runs that ended before that time and still have events."""
     for run in records.runs:
         ended = run.state in FINISHED_RUNS and run.ended is not None and run.ended < before
         if ended and ledger.store.events(run_id=run.id, limit=1):
@@ -195,8 +196,8 @@ def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterato
 
 
 def unused_logs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[tuple[str, int]]:
-    """The runs whose logs are no longer kept, with the sizes of these logs. Such a run ended before that
-    time, or has no record."""
+    """Return the runs whose logs are no longer kept, with the sizes of these logs. These runs ended before
+    that time, or have no record."""
     runs = {run.id: run for run in records.runs}
     for run_id, size in ledger.logs.sizes().items():
         run = runs.get(run_id)
@@ -207,7 +208,8 @@ def unused_logs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iter
 def unused_files(
     catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float, before: float
 ) -> Iterator[Rubbish]:
-    """The files on the disk that can be deleted. Records that ended before the time `before` are not kept."""
+    """Return the files on the disk that can be deleted. Records that ended before the time `before` no
+    longer protect their files."""
     idle = not catalog.ledger.snapshot.runs
     lost = may_have_lost_versions(catalog.ledger)
     pods = catalog.ledger.snapshot.places.owners  # their journals may still be read
@@ -254,15 +256,15 @@ def unused_files(
 EVICTABLE = frozenset(
     {DiskArea.OUTPUT, DiskArea.HANDED, DiskArea.IMPORT, DiskArea.REPORT, DiskArea.CODE, DiskArea.ENVIRONMENT}
 )
-"""The areas of the disk from which items are evicted if a disk is nearly full. No record needs these
-items, or they can be made again."""
+"""The areas of the disk from which items are evicted if a disk is nearly full. No record needs these items,
+or Gridmill can make them again."""
 
 
 def evictable(
     catalog: Catalog, records: GarbageSnapshot, things: Iterable[DiskItem], now: float
 ) -> Iterator[Rubbish]:
-    """The items that can be deleted at once if their disk is nearly full, whatever their age. Code and
-    environments are kept while a pod is up, because the pod may need them."""
+    """Return the items that can be deleted immediately if their disk is nearly full, whatever their age is.
+    Code and environments are kept while a pod is up, because the pod may need them."""
     snapshot = catalog.ledger.snapshot
     in_use = bool(snapshot.deployments) or bool(snapshot.attempts)
     caches = frozenset({DiskArea.CODE, DiskArea.ENVIRONMENT})
@@ -280,9 +282,9 @@ def evictable(
 
 
 def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[DiskItem]:
-    """The oldest unused items, as many as are needed to restore the reserve of each disk that is nearly
-    full, plus a quarter of the reserve. The extra quarter prevents that the disk is nearly full again at
-    once. `spaces` are the disks of home and root, or the one disk that has both."""
+    """Return the oldest unused items, as many as are needed to restore the reserve of each disk that is
+    nearly full, plus a quarter of the reserve. The additional quarter prevents that the disk is soon nearly
+    full again. `spaces` are the disks of home and root, or the one disk that has both."""
     chosen: list[DiskItem] = []
     in_order = sorted(unused, key=lambda thing: thing.changed)
     for at, space in enumerate(spaces):
@@ -296,13 +298,14 @@ def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[
 
 
 def _is_going(thing: DiskItem) -> bool:
-    """Whether the item or its folder is being deleted. The folder of a sink is deleted as a whole."""
+    """Return whether the item or its folder is being deleted. The folder of a sink is deleted as a whole."""
     return any(part.startswith(GOING) for part in thing.name.split("/"))
 
 
 def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
-    """The reason why no record needs this output. Empty if this is unknown. Files that no record mentions
-    are kept, because another home may share the root."""
+    """Return the reason why no record needs this output. The result is empty if it is unknown whether a
+    record needs the output. Files that no record mentions are kept, because another home may share the
+    storage root."""
     if uri in removed and not any(running(ledger, "/".join(uri.split("/")[1:3]))):
         return "its version was removed"
     attempt_id = uri.rpartition("/")[2].removeprefix(".").removesuffix(".draft")
@@ -316,8 +319,8 @@ def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
 
 
 def _why_manifest(ledger: Ledger, thing: DiskItem, *, settled: bool) -> str:
-    """The reason why no record needs a version's manifest, or the list from which an attempt makes a
-    manifest. Empty if a record needs it, or if no record of this home knows it."""
+    """Return the reason why no record needs a version's manifest, or the list from which an attempt makes a
+    manifest. The result is empty if a record needs the file, or if no record of this home knows it."""
     _, pipeline, job, name = thing.name.split("/")
     if name.startswith("."):
         return _why_output(ledger, thing.name, set()) if settled else ""
@@ -327,8 +330,9 @@ def _why_manifest(ledger: Ledger, thing: DiskItem, *, settled: bool) -> str:
 
 
 def _why_checkpoints(catalog: Catalog, thing: DiskItem, *, old: bool) -> str:
-    """The reason why no attempt resumes from these checkpoints. Empty if an attempt may resume from them.
-    If the job has succeeded since, the checkpoints are not needed."""
+    """Return the reason why no attempt resumes from these checkpoints. The result is empty if an attempt may
+    resume from them. If the job has succeeded after the checkpoints were written, the checkpoints are not
+    needed."""
     if any(job_run.checkpoints == thing.name for job_run in catalog.ledger.snapshot.job_runs.values()):
         return ""
     newest = catalog.newest_artifact("/".join(thing.name.split("/")[1:3]))
@@ -351,7 +355,7 @@ _AT_ONCE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnusedRecords:
-    """Records that are no longer needed, with the versions at which they were read."""
+    """The records that are no longer needed, with the versions at which they were read."""
 
     runs: tuple[Record, ...] = ()
     deployments: tuple[Record, ...] = ()
@@ -360,7 +364,7 @@ class UnusedRecords:
     provenances: tuple[Record, ...] = ()
 
     def reclaimable_items(self, days: float) -> Iterator[ReclaimableItem]:
-        """The items that can be deleted, with the reason for each."""
+        """Return the items that can be deleted, with the reason for each."""
         for one in self.runs:
             why = f"it ended over {days:g} days ago, and no existing version depends on its results"
             yield ReclaimableItem(kind="run", name=key_of(one.noun), why=why)
@@ -382,9 +386,9 @@ class UnusedRecords:
 def old_history(
     store: Store, records: GarbageSnapshot, before: float, lying: frozenset[str]
 ) -> UnusedRecords:
-    """The records that ended before that time and can be deleted. A run to which a version refers is kept,
-    with all versions that it used. A removed version is kept if a run refers to it, or if it may still
-    have files (`lying`: URIs of these files)."""
+    """Return the records that ended before that time and can be deleted. If a version refers to a run, the
+    run is kept, with all versions that it used. A removed version is kept if a run refers to it, or if it
+    may still have files (`lying`: URIs of these files)."""
     runs = {run.id: run for run in records.runs}
     needed = lineage(records.artifacts)
     makers = frozenset(artifact.run_id for artifact in records.artifacts if artifact.id in needed)
@@ -401,8 +405,8 @@ def old_history(
 
 
 def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Iterator[Record]:
-    """The provenances from which no existing version was made, and the lists of code files to which no
-    other provenance refers."""
+    """Return the provenances from which no existing version was made, and the lists of code files to which
+    no other provenance refers."""
     existing = {f"{one.name}#{one.fingerprint}" for one in artifacts if not one.removed}
     ids = {one.id for one in artifacts if not one.removed}
     lists = set[str]()
@@ -425,8 +429,8 @@ def _unmade(store: Store, artifacts: Iterable[Artifact], before: float) -> Itera
 def deletable_versions(
     records: GarbageSnapshot, needed: frozenset[str], before: float, lying: frozenset[str]
 ) -> frozenset[str]:
-    """The ids of removed versions that were made before that time, have no files, and are no input of an
-    existing version (`needed`). The newest version of each name is kept, because the next version number
+    """Return the ids of removed versions that were made before that time, have no files, and are no input of
+    an existing version (`needed`). The newest version of each name is kept, because the next version number
     follows from it."""
     newest: dict[str, Artifact] = {}
     for artifact in records.artifacts:
@@ -443,7 +447,7 @@ def deletable_versions(
 
 
 def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator[Record]:
-    """The records of these versions to which no run refers once the runs `going` are deleted."""
+    """Return the records of these versions to which no run refers once the runs `going` are deleted."""
     if versions:
         jobs = (record.noun for record in store.list(JobRun))
         kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
@@ -454,8 +458,8 @@ def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator
 
 
 def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record]:
-    """The measurements of attempts before that time. For each job, the newest measurements, from which
-    sizes are estimated, are kept."""
+    """Return the measurements of attempts before that time. For each job, the newest measurements are kept,
+    because sizes are estimated from them."""
     places: Counter[str] = Counter()
     for record in newest_first:
         if isinstance(record.noun, Measurement):
@@ -465,9 +469,9 @@ def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record
 
 
 def deletable_runs(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
-    """The runs that are not needed, from all runs (the oldest first for each pipeline).
+    """Return the runs that are not needed, out of all runs (the oldest first for each pipeline).
 
-    These runs ended before that time. The newest runs of each pipeline, the runs of a backfill (the
+    The returned runs ended before that time. The newest runs of each pipeline, the runs of a backfill (the
     backfill refers to them), and the runs in `needed` are kept.
     """
     places: dict[str, int] = {}
@@ -481,7 +485,7 @@ def deletable_runs(runs: Sequence[Run], needed: frozenset[str], before: float) -
 
 
 def lineage(artifacts: tuple[Artifact, ...]) -> frozenset[str]:
-    """The existing versions and all their inputs, back to the sources."""
+    """Return the existing versions and all their inputs, back to the sources."""
     by_id = {one.id: one for one in artifacts}
     waiting = [one.id for one in artifacts if not one.removed]
     visited = set(waiting)
@@ -499,11 +503,11 @@ def _is_gone(noun: object, before: float) -> bool:
 def delete_records(
     store: Store, history: UnusedRecords, *, goes_on: Callable[[], bool] = lambda: True
 ) -> None:
-    """Delete the records. A run is deleted with its jobs and attempts in one commit, all or nothing. A
-    record that changed after it was read is kept (a run was resumed, for example). In this case all
-    removed versions are kept this time, because the changed run may refer to them. The caller does not
-    need the lock: the memory of the control node contains none of these records, except records that
-    should not be in it any more."""
+    """Delete these records from the store. A run is deleted together with its jobs and attempts in one
+    commit, which deletes all of them or none. If a record has changed after it was read, it is kept (for
+    example, because a run was resumed). In this case all removed versions are kept this time, because the
+    changed run may refer to them. The caller does not need the lock, because the memory of the control node
+    contains none of these records, except records that should no longer be there."""
     further = (*history.deployments, *history.measurements, *history.versions, *history.provenances)
     for run in history.runs:
         if not goes_on():
@@ -517,7 +521,8 @@ def delete_records(
 
 
 def _delete(store: Store, records: list[Record] | tuple[Record, ...]) -> bool:
-    """Delete the records if they are unchanged since they were read. Returns whether they were deleted."""
+    """Delete the records if they have not changed since they were read. The function returns whether the
+    records were deleted."""
     try:
         store.commit(
             [

@@ -1,9 +1,9 @@
-"""Opens the ports of sites on other machines when the sites are declared, and polls the sites for their
-nodes.
+"""This module opens the ports of sites on other machines when the sites are declared, and polls these sites
+for their nodes.
 
-A site can take seconds to answer, or not answer at all. Each poll has its own thread, so that no site
-delays another. A thread takes the node's lock only to record its result. (The local site is opened with
-the node and does not change.)
+A site can take seconds to answer, or may not answer at all. Each poll has its own thread, so that no site
+delays another site. The thread of a poll takes the node's lock only to record its result. (The local site is
+opened together with the control node and does not change.)
 """
 
 import threading
@@ -21,12 +21,13 @@ from gridmill.ports.site import ExternalCleanup, QueueSite, SitePort, TransferSi
 
 SURVEY_SECONDS = 5.0
 PROBE_SECONDS = 600.0
-"""The time between two probes of a site on other machines, in seconds, while its transfer rates are
+"""The number of seconds between two probes of a site on other machines, while its transfer rates are
 unknown."""
 
 
 class SiteMonitor:
-    """Keeps `control.sites` and the nodes of declared sites up to date. `close` ends its threads."""
+    """An object that keeps `control.sites` and the nodes of declared sites up to date. `close` ends the
+    threads of the monitor."""
 
     def __init__(self, node: ControlNode, seconds: float = SURVEY_SECONDS) -> None:
         self._node = node
@@ -41,7 +42,7 @@ class SiteMonitor:
         self._thread.start()
 
     def close(self) -> None:
-        """End the threads. Sites that do not answer are not waited for."""
+        """End the threads of the monitor. The method does not wait for sites that do not answer."""
         self._ending.set()
         self._thread.join(1.0)
 
@@ -51,7 +52,7 @@ class SiteMonitor:
             self._ending.wait(self._seconds)
 
     def start_checks(self) -> None:
-        """Start a poll of every site whose last poll has ended. The function does not wait for the polls."""
+        """Start a poll of every site whose last poll has ended. The method does not wait for the polls."""
         self._futures = {name: look for name, look in self._futures.items() if look.is_alive()}
         for site in self._declared():
             if site.name not in self._futures:
@@ -68,7 +69,7 @@ class SiteMonitor:
             )
 
     def _guarded(self, site: Site) -> None:
-        """Poll a site and report each problem once."""
+        """Poll a site, and report each problem once."""
         try:
             self.survey(site)
             self._note(site, "")
@@ -78,8 +79,8 @@ class SiteMonitor:
             self._note(site, f"the state of site {site.name} cannot be read: {error!r}")
 
     def _note(self, site: Site, trouble: str) -> None:
-        """Record a problem of a site. If the site was removed or changed meanwhile, its port was closed,
-        which causes errors that are not recorded."""
+        """Record a problem of a site. If the site was removed or changed in the meantime, its port was
+        closed, which causes errors that are not recorded."""
         with self._node.lock:
             stands = self._is_unchanged(site)
             if self._ending.is_set():
@@ -97,13 +98,13 @@ class SiteMonitor:
                 self._node.control.site_states.unreachable.discard(site.name)
 
     def _is_unchanged(self, site: Site) -> bool:
-        """Whether the declaration of the site is the same as at the start of the poll. The caller holds
-        the lock."""
+        """Return whether the declaration of the site is the same as at the start of the poll. The caller
+        holds the node's lock."""
         now = self._node.control.ledger.snapshot.sites.get(site.name)
         return now is not None and describe_farm(now) == describe_farm(site)
 
     def survey(self, site: Site) -> None:
-        """Poll one site. Raises the errors of the site."""
+        """Poll one site and record the result. Raises the errors of the site."""
         known = self._node.control.sites.get(site.name)
         port = known or self._node.control.open_site(site)
         adopted = False
@@ -124,8 +125,8 @@ class SiteMonitor:
         configured: ConfiguredNodes | None,
         way: Route | None,
     ) -> bool:
-        """Record the result of a poll, and make the port the port of the site. Returns False if the site
-        was removed or got another port meanwhile."""
+        """Record the result of a poll, and make the port of the poll the port of the site. The method
+        returns False if the site was removed or got another port in the meantime."""
         with self._node.lock:
             now = self._node.control.ledger.snapshot.sites.get(site.name)
             if now is None or not self._is_unchanged(site) or self._node.ending:
@@ -148,8 +149,8 @@ class SiteMonitor:
                 self._node.control.site_states.farm_statuses[site.name] = look
 
     def _route_of(self, site: Site, port: SitePort) -> Route | None:
-        """The transfer rates of a site. While they are unknown, the site is probed now and then, because a
-        farm with an older version may not support probes yet."""
+        """Return the transfer rates of a site. While the rates are unknown, the site is probed from time to
+        time, because a farm with an older version may not support probes yet."""
         now = self._node.control.clock.monotonic()
         if is_measured(site.route) or now < self._next_probes.get(site.name, 0.0):
             return site.route
@@ -158,14 +159,14 @@ class SiteMonitor:
 
 
 def configured_of(port: SitePort) -> ConfiguredNodes | None:
-    """The nodes that the site reports as configured but not available. None for a site that does not
-    report such nodes."""
+    """Return the nodes that the site reports as configured but not available. The result is None for a site
+    that does not report such nodes."""
     return port.configured_nodes() if isinstance(port, QueueSite) else None
 
 
 def route_of(site: Site, port: SitePort) -> Route | None:
-    """The known transfer rates of a site, otherwise the result of a probe if it succeeds. A probe takes
-    about a second."""
+    """Return the known transfer rates of a site, otherwise the result of a probe if the probe succeeds. A
+    probe of the transfer rates takes about a second."""
     if is_measured(site.route) or not isinstance(port, TransferSite):
         return site.route
     try:
@@ -175,12 +176,12 @@ def route_of(site: Site, port: SitePort) -> Route | None:
 
 
 def is_measured(way: Route | None) -> bool:
-    """Whether the rates of both directions are known."""
+    """Return whether the transfer rates of both directions are known."""
     return way is not None and way.upload is not None and way.download is not None
 
 
 def completed(route: Route | None, probed: Route | None) -> Route | None:
-    """The known rates, completed by the rates of a probe."""
+    """Return the known rates, completed by the rates of a probe."""
     if route is None or probed is None:
         return route or probed
     trip = route.round_trip_seconds
@@ -193,12 +194,12 @@ def completed(route: Route | None, probed: Route | None) -> Route | None:
 
 
 def describe_farm(site: Site) -> Site:
-    """The site as declared, without the observed values."""
+    """Return the site as declared, without the observed values."""
     return replace(site, nodes=(), past=(), away=(), partitions=(), route=None)
 
 
 def adopt(node: ControlNode, name: str, port: SitePort) -> None:
-    """Make this port the port of the site and close the previous port. The pods of the site continue to
+    """Make this port the port of the site, and close the previous port. The pods of the site continue to
     run."""
     if node.control.sites.get(name) is port:
         return
@@ -209,8 +210,8 @@ def adopt(node: ControlNode, name: str, port: SitePort) -> None:
 
 
 def retire(node: ControlNode, name: str) -> None:
-    """Close the port of a site beside the ticks, because a pending request can take long. The values
-    observed through the port are deleted."""
+    """Close the port of a site beside the ticks, because a pending request can take long. The values that
+    were observed through the port are deleted."""
     port = _remove_site(node, name)
     if port is not None:
         node.control.background.submit(

@@ -1,4 +1,5 @@
-"""The state of a control node, in parts: the ledger, the ports, and values that are lost at a restart."""
+"""This module has the state of a control node, in parts: the ledger, the ports, and values that are lost at
+a restart."""
 
 import hashlib
 import hmac
@@ -29,24 +30,24 @@ from gridmill.ports.storage import FileStat, Storage
 T = TypeVar("T")
 
 VERSIONS_KEPT = 4096
-"""The number of artifact records in memory: enough for the active jobs."""
+"""The number of artifact records in memory, which is enough for the active jobs."""
 PROVENANCES_KEPT = 512
 LISTS_KEPT = 64
 BUNDLES_KEPT = 8
-"""The number of code bundles whose lists of files are kept in memory."""
+"""The number of code bundles whose lists of files are held in memory."""
 BRING_UPS = 3
 """If the pods of a resource fail to start this many times in a row, its waiting jobs fail."""
 STARTS_PER_TICK = 200
-"""The largest number of starts in one plan. The limit keeps a tick short, so that a new job does not wait
-for many others."""
+"""The largest number of starts in one plan. This limit keeps a tick short, so that a new job does not wait
+for many other jobs."""
 CANDIDATES_PER_TICK = 200
-"""The number of jobs whose fingerprints are computed in one tick. The jobs are taken from all runs in
+"""The number of jobs whose fingerprints are computed in one tick. These jobs are taken from all runs in
 turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlTimeouts:
-    """Times in seconds, from the settings."""
+    """The timeouts of the control node in seconds, from the settings."""
 
     observe_seconds: float = 1.0
     orphan_seconds: float = 3600.0
@@ -54,14 +55,14 @@ class ControlTimeouts:
 
 
 class BoundedCache(Generic[T]):
-    """A bounded cache of immutable objects by name; a new entry replaces the oldest."""
+    """A cache with a limited number of immutable objects by name; a new entry replaces the oldest entry."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._kept: dict[str, T] = {}
 
     def get(self, name: str) -> T | None:
-        """The object of that name."""
+        """Return the object of that name."""
         return self._kept.get(name)
 
     def __setitem__(self, name: str, value: T) -> None:
@@ -70,44 +71,47 @@ class BoundedCache(Generic[T]):
             del self._kept[next(iter(self._kept))]
 
     def clear(self) -> None:
-        """Remove all entries."""
+        """Remove all entries of the cache."""
         self._kept.clear()
 
 
 FLOOR = "*floor"
-"""The counter with the lower bound of all numbers in a recovered store. It is unknown which numbers up to
-this bound are used. The name contains `*`, which no name of a user contains."""
+"""The counter with the lower bound of all numbers in a recovered store. For the numbers up to this bound, it
+is unknown which are used. The name of this counter contains `*`, which no name of a user contains."""
 
 
 class Counters:
-    """The numbers for ids. Each name has its own sequence, and no number is given twice."""
+    """The numbers from which ids are made. Each name has its own sequence of numbers, and no number is
+    returned twice."""
 
     def __init__(self, used: Mapping[str, int]) -> None:
         self._used = dict(used)
 
     def raise_to(self, used: Mapping[str, int]) -> None:
-        """Give no number up to these. Another control node may have used the store meanwhile."""
+        """Return no number up to these numbers from now on. Another control node may have used the store in
+        the meantime."""
         self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
 
     def used(self, name: str, number: int) -> None:
-        """Mark a number as used."""
+        """Record that a number is used."""
         self._used[name] = max(number, self._used.get(name, 0))
 
     def has_given(self, name: str) -> bool:
-        """Whether any number of `name` is used."""
+        """Return whether any number of `name` is used."""
         return self._used.get(name, 0) > 0
 
     def next(self, name: str) -> int:
-        """The next number of `name`. Numbers start at 1, or above the lower bound of a recovered store."""
+        """Return the next number of `name`. Numbers start at 1, or above the lower bound of a recovered
+        store."""
         self._used[name] = max(self._used.get(name, 0), self._used.get(FLOOR, 0)) + 1
         return self._used[name]
 
 
 @dataclass(slots=True)
 class SourceWatch:
-    """The state of the sources of a continuous schedule. `seen` are the files for which runs were started
-    (none after a restart). `waiting_since` is the time since which new files wait, and `look_at` is the
-    time of the next check; both are monotonic. `message` is the reason why no run starts."""
+    """The state of the sources of a continuous schedule. `seen` has the files for which runs were started
+    (empty after a restart). `waiting_since` is the time since which new files wait, and `look_at` is the
+    time of the next check; both are monotonic times. `message` is the reason why no run starts."""
 
     seen: frozenset[FileStat] = frozenset()
     waiting_since: float | None = None
@@ -117,12 +121,12 @@ class SourceWatch:
 
 @dataclass(slots=True)
 class ScheduleTimers:
-    """The times at which schedules are checked again. `times` contains, for each schedule, its record at that
+    """The times at which schedules are checked again. `times` has, for each schedule, its record at that
     time and the time of the next check (Unix time of the wall clock).
 
     `awake_since` is the time at which the control node started, or at which its machine woke from sleep.
-    `offset` is the difference between the wall clock and the monotonic clock. If it changes, the machine
-    slept or its clock was set. `watches` contains the state of continuous schedules.
+    `offset` is the difference between the wall clock and the monotonic clock. If the offset changes, the
+    machine slept or its clock was set. `watches` has the state of continuous schedules.
     """
 
     awake_since: float = 0.0
@@ -132,20 +136,20 @@ class ScheduleTimers:
 
 
 class Candidates:
-    """The jobs whose needs may be met now. Runs take turns, so that a large run does not delay a small
-    one."""
+    """The jobs that may be able to run now, because the jobs that they need may have ended. Jobs are taken
+    from the runs in turn, so that a large run does not delay a small run."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, deque[str]] = {}
 
     def add(self, run_id: str, job_run_ids: Iterable[str]) -> None:
-        """Check these jobs soon."""
+        """Check these jobs in one of the next ticks."""
         added = deque(job_run_ids)
         if added:
             self._by_run.setdefault(run_id, deque()).extend(added)
 
     def take(self, limit: int) -> Iterator[str]:
-        """Up to `limit` ids, one from each run in turn."""
+        """Return up to `limit` ids of jobs, one from each run in turn."""
         for _ in range(limit):
             run_id = next(iter(self._by_run), None)
             if run_id is None:
@@ -161,7 +165,7 @@ class Candidates:
 
 
 def no_site(site: Site) -> SitePort:
-    """Raise UnavailableError: a control node that starts no pods has no ports of sites."""
+    """Raise UnavailableError, because a control node that starts no pods has no ports of sites."""
     raise UnavailableError(f"site {site.name} is not open in this control node")
 
 
@@ -179,15 +183,15 @@ class Catalog:
     code_lists: BoundedCache[CodeList] = field(default_factory=lambda: BoundedCache(LISTS_KEPT))
 
     def newest_artifact(self, name: str) -> Artifact | None:
-        """The newest version of that name, including removed versions."""
+        """Return the newest version of that name, including removed versions."""
         if name not in self.newest_artifacts:
             newest = self.ledger.read_all(Artifact, parent=name, limit=1, newest_first=True)
             self.newest_artifacts[name] = newest[0] if newest else None
         return self.newest_artifacts[name]
 
     def look_up_names(self, names: Sequence[str]) -> None:
-        """Find with two queries which of these names have no version and no provenance. Otherwise, each
-        job that never ran needs two queries."""
+        """Find with two queries which of these names have no version and no provenance. Without this, each
+        job that never ran would need two queries."""
         unknown = [*({*names} - self.newest_artifacts.keys())]
         made = self.ledger.store.parents(Artifact, unknown)
         self.newest_artifacts |= {name: None for name in unknown if name not in made}
@@ -203,14 +207,14 @@ class Catalog:
 
 @dataclass(slots=True, kw_only=True)
 class Timeline:
-    """The time for records. The wall clock is read once, and the monotonic clock advances this time, so it
-    never jumps."""
+    """The clock from which records get their times. The wall clock is read once, and the monotonic clock
+    advances this time, so it never jumps."""
 
     clock: Clock
     offset: float | None = None
 
     def now(self) -> float:
-        """Unix time in seconds."""
+        """Return the time as Unix time in seconds."""
         if self.offset is None:
             self.offset = self.clock.now() - self.clock.monotonic()
         return self.offset + self.clock.monotonic()
@@ -228,7 +232,8 @@ class CodeFiles:
 
 @dataclass(slots=True, kw_only=True)
 class Channels:
-    """The connected pods. `open` contains all channels, including channels whose pod has not sent a Hello."""
+    """The channels of the connected pods. `open` has all channels, including channels whose pod has not sent
+    a Hello."""
 
     links: LinkServer
     secret: bytes
@@ -238,7 +243,8 @@ class Channels:
     open: set[int] = field(default_factory=set)
 
     def pod_secret(self, pod_id: str) -> str:
-        """The secret that a pod must send in its Hello. It is derived, so that no secret is stored."""
+        """Return the secret that a pod must send in its Hello. The secret is derived from another secret, so
+        that it does not have to be stored."""
         return hmac.new(self.secret, pod_id.encode(), hashlib.sha256).hexdigest()
 
     def drop_all(self) -> None:
@@ -252,7 +258,8 @@ class Channels:
 
 @dataclass(slots=True, kw_only=True)
 class Problems:
-    """The function that prints warnings, and the last warning about each subject with a lasting problem."""
+    """The function that prints warnings, and the last warning about each subject that has a lasting
+    problem."""
 
     warn: Callable[[str], None] = lambda message: None
     lasting: dict[str, str] = field(default_factory=dict)
@@ -260,7 +267,8 @@ class Problems:
 
 @dataclass(slots=True, kw_only=True)
 class DiskState:
-    """The free space of home and root at the last check, and the evicted amounts since the start."""
+    """The free space of home and root at the last check, and the number of bytes that were evicted since the
+    start."""
 
     spaces: tuple[DiskSpace, ...] = ()
     evicted_bytes: int = 0
@@ -269,18 +277,20 @@ class DiskState:
 
     @property
     def shortage(self) -> str:
-        """A sentence about the disk that is nearly full. Empty if no disk is."""
+        """Return a sentence about the disk that is nearly full. The result is empty if no disk is nearly
+        full."""
         return next((space.shortage for space in self.spaces if space.is_short), "")
 
 
 @dataclass(slots=True, kw_only=True)
 class BringUps:
-    """The results of requests for pods. They are collected anew after a restart.
+    """The results of the requests for pods that were sent to sites. These results are collected anew after a
+    restart.
 
-    `failed` is the number of failures in a row, by resource. `problems` contains the last failure.
-    `refusing_nodes` contains, by resource, the nodes on which pods failed to start; a successful start
-    clears them. `unfit` contains, by resource and node, the time and the text of the node's report about
-    missing properties. `not_before` is the time at which tearing down a deployment is retried (monotonic).
+    `failed` is the number of failures in a row, by resource. `problems` has the last failure of each
+    resource. `refusing_nodes` has, by resource, the nodes on which pods failed to start; a successful start
+    clears them. `unfit` has, by resource and node, the time and the text of the node's report about missing
+    properties. `not_before` is the time at which Gridmill tries again to tear down a deployment (monotonic).
     """
 
     brought_up: set[str] = field(default_factory=set)
@@ -294,7 +304,7 @@ class BringUps:
 
 @dataclass(slots=True, kw_only=True)
 class ReportedProgress:
-    """The values of running jobs that are not stored: progress, metrics, the last line of each node."""
+    """The values of running jobs that are not stored: progress, metrics, and the last line of each node."""
 
     progress: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -316,7 +326,7 @@ class ReportedProgress:
 
 @dataclass(slots=True, kw_only=True)
 class SiteChoices:
-    """The jobs that may use several resources. `to_recheck` are the jobs that will check for a better
+    """The jobs that may use several resources. `to_recheck` has the jobs that will check for a better
     resource, in turn."""
 
     choosing: set[str] = field(default_factory=set)
@@ -334,7 +344,8 @@ class SiteStates:
 
 @dataclass(slots=True, kw_only=True)
 class PendingReads:
-    """The results of background reads that were not used yet: of sources, and of the files of versions."""
+    """The results of background reads that were not used yet: the files of sources, and the files of
+    versions."""
 
     listings: dict[str, Future[Any]] = field(default_factory=dict)
     files: dict[str, Future[Any]] = field(default_factory=dict)
@@ -350,7 +361,7 @@ class Clients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endings:
-    """The parts of the state that ending an attempt needs: the records, the reported values of the job,
+    """The parts of the state that the end of an attempt needs: the records, the reported values of the job,
     and the state that the end changes."""
 
     catalog: Catalog
@@ -369,7 +380,8 @@ class Endings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starting:
-    """The parts of the state that starting an attempt needs, or ending an attempt that cannot be started."""
+    """The parts of the state that the start of an attempt needs, or the end of an attempt that cannot be
+    started."""
 
     endings: Endings
     timeline: Timeline
@@ -390,7 +402,8 @@ class Starting:
 @dataclass(slots=True, kw_only=True)
 class Control:
     """The whole state of a control node: its ports, and values that are lost at a restart, divided into
-    parts. Steps get only the parts that they need. Only the holder of the node's lock may use this object.
+    parts. Each step receives only the parts of the state that it needs. Only the holder of the node's lock
+    may use this object.
 
     `alarms` is None if schedules do not run: in a control node that is embedded in a command, and in a
     node that only reads.
@@ -426,7 +439,7 @@ class Control:
 
     @property
     def endings(self) -> Endings:
-        """The parts of the state that ending an attempt needs."""
+        """The parts of the state that the end of an attempt needs."""
         return Endings(
             catalog=self.catalog,
             channels=self.channels,
@@ -439,7 +452,7 @@ class Control:
 
     @property
     def starting(self) -> Starting:
-        """The parts of the state that starting an attempt needs."""
+        """The parts of the state that the start of an attempt needs."""
         return Starting(
             endings=self.endings, timeline=self.timeline, aside=self.background, clients=self.clients
         )
@@ -449,11 +462,11 @@ class Control:
         return self.timeline.now()
 
     def begin(self) -> Transaction:
-        """A transaction at the present time."""
+        """Return a transaction at the present time."""
         return self.ledger.begin(self.now())
 
     def clear_caches(self) -> None:
-        """Clear all caches that a newly loaded store may contradict."""
+        """Clear all caches that may contradict the newly loaded store."""
         snapshot = self.ledger.snapshot
         self.catalog.clear()
         self.pending_reads.listings.clear()

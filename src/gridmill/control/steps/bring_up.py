@@ -1,4 +1,4 @@
-"""Requests the pods of deployments from sites, beside the ticks."""
+"""This module requests the pods of deployments from sites, beside the ticks."""
 
 from concurrent.futures import Future
 from functools import partial
@@ -32,7 +32,7 @@ def bring_up(control: Control, deployment: Deployment) -> None:
 def being_brought_up(
     background_runner: BackgroundRunner, bring_ups: BringUps, deployment: Deployment
 ) -> bool:
-    """Whether a request for the deployment's pods is running: a request for this deployment, or an
+    """Return whether a request for the deployment's pods is running: a request for this deployment, or an
     observation of its site while some of its pods are missing."""
     looked_at = background_runner.is_running(f"observe {deployment.site}")
     missing = looked_at and any(_is_missing(bring_ups, pod) for pod in deployment.pods)
@@ -61,7 +61,8 @@ def _not_now(deployment_id: str, error: UnavailableError) -> str:
 def _bring_up(
     channels: Channels, limits: ControlTimeouts, site: SitePort, deployment: Deployment
 ) -> tuple[str, ...]:
-    """Start the pods and return their ids. Uses only the port of the site. Raises UnavailableError."""
+    """Start the pods and return their ids. The function uses only the port of the site. Raises
+    UnavailableError."""
     orders = [
         PodOrder(
             pod_id=pod.id,

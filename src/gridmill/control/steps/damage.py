@@ -1,7 +1,7 @@
-"""Reports damaged records of the store, and repairs records that refer to lost ones.
+"""This module reports damaged records of the store, and repairs records that refer to lost records.
 
 If the record of a run or of one of its jobs is lost, the run ends as failed, with the reason. The next run
-reuses its versions. Pods are told to end attempts that have no record.
+of the pipeline reuses the versions of this run. Pods receive a request to end attempts that have no record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,13 @@ SUBJECT = "damaged records"
 """The subject of the lasting problem that `gridmill status` shows."""
 _NAMED = 3
 _WITHOUT_FILES = frozenset({"Event", "Counter", Measurement.__name__})
-"""The kinds of records that do not decide which files are needed."""
+"""The kinds of records from which Gridmill does not decide which files are needed."""
 _BLOCKED = (JobState.BLOCKED, JobState.WAITING)
 
 
 def report_new(problems: Problems, store: Store) -> bool:
-    """Warn once of each damage that was found since the last call. Returns whether there was any."""
+    """Warn once of each damage that was found since the last call. The function returns whether there was
+    any new damage."""
     noticed = store.take_new_damage()
     for one in noticed:
         problems.warn(f"the record of {one.name} in the store is damaged and lost: {one.problem}")
@@ -51,8 +52,8 @@ def summarize(problems: Problems, store: Store) -> None:
 
 
 def may_have_lost_versions(ledger: Ledger) -> bool:
-    """Whether damage may have destroyed records of versions. In this case it is unknown which files these
-    versions need."""
+    """Return whether damage may have destroyed records of versions. In this case it is unknown which files
+    these versions need."""
     serious = (one for one in ledger.store.damage() if one.noun not in _WITHOUT_FILES)
     return any(
         not one.told or (one.noun == Artifact.__name__ and ledger.read(Artifact, one.key) is None)
@@ -61,8 +62,8 @@ def may_have_lost_versions(ledger: Ledger) -> bool:
 
 
 def set_right(ledger: Ledger, transaction: Transaction) -> None:
-    """Make the runs consistent whose records the store has partly lost. Called after the ledger was
-    loaded."""
+    """Make runs consistent if the store has lost some of their records. This function is called after the
+    ledger was loaded."""
     snapshot = ledger.snapshot
     damaged = ledger.store.damage()
     for job_run in tuple(snapshot.job_runs.values()):
@@ -92,7 +93,7 @@ def _set_job_right(snapshot: Snapshot, transaction: Transaction, job_run: JobRun
 
 
 def _what_it_lost(snapshot: Snapshot, transaction: Transaction, job_run: JobRun) -> str:
-    """The reason why a job cannot continue. Empty if it can."""
+    """Return the reason why a job cannot continue. The result is empty if the job can continue."""
     if job_run.attempt_id is None:
         left = sum(1 for _ in parts_of(transaction, job_run))
         return "the record of one of its parts was damaged" if left < job_run.parts else ""
@@ -130,7 +131,8 @@ def _end_orphans(snapshot: Snapshot, transaction: Transaction, run_id: str) -> N
 
 
 def _is_stray(snapshot: Snapshot, transaction: Transaction, attempt: Attempt) -> bool:
-    """Whether the attempt belongs to no job, because its own record or the record of its pod is lost."""
+    """Return whether the attempt belongs to no job, because its own record or the record of its pod is
+    lost."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
     return (
         job_run is None
@@ -151,7 +153,7 @@ def _lost(attempt: Attempt, now: float) -> Attempt:
 
 
 def _lost_jobs(snapshot: Snapshot, run: Run, damaged: Sequence[DamagedRecord]) -> Iterator[str]:
-    """The names of the run's lost jobs, as far as they are known. `?` stands for an unknown job."""
+    """Return the names of the run's lost jobs, as far as they are known. An unknown job has the name `?`."""
     jobs = {job.id: job for job in snapshot.job_runs_of(run.id)}
     names = {need for job in jobs.values() for need in job.needs if need not in jobs}
     for one in damaged:
@@ -166,7 +168,8 @@ def _lost_jobs(snapshot: Snapshot, run: Run, damaged: Sequence[DamagedRecord]) -
 
 
 def _is_part(jobs: dict[str, JobRun], run: Run, name: str) -> bool:
-    """Whether the name is a part of a job whose record exists. In this case, the whole job fails."""
+    """Return whether the name is a part of a job whose record exists. If the record of a part is lost, the
+    whole job fails."""
     whole, sign, number = name.rpartition(".p")
     return bool(sign) and number.isdecimal() and f"{run.id}/{whole}" in jobs
 

@@ -1,4 +1,4 @@
-"""The active runs of schedules, and the current state of a schedule."""
+"""This module has the active runs of schedules, and the current state of a schedule."""
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.state import Control
@@ -10,9 +10,9 @@ from gridmill.domain.views import ScheduleView
 
 
 def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
-    """The active runs that a schedule must not overlap. For a schedule of a single job: the runs in which
-    this job has not ended. For a schedule of a pipeline: the runs that are not limited to some of its
-    jobs."""
+    """Return the active runs that a schedule must not overlap. For a schedule of a single job, these are the
+    runs in which this job has not ended. For a schedule of a pipeline, these are the runs that are not
+    limited to some of its jobs."""
     snapshot = ledger.snapshot
     runs = [run for run in snapshot.runs.values() if run.pipeline == schedule.pipeline]
     if not schedule.only:
@@ -22,8 +22,8 @@ def active_runs(ledger: Ledger, schedule: Schedule) -> list[Run]:
 
 
 def _active(ledger: Ledger, schedule: Schedule) -> str:
-    """The id of the oldest active run that the next run would overlap. Runs of backfills do not count.
-    Empty if there is none."""
+    """Return the id of the oldest active run that the next run would overlap. Runs of backfills are not
+    considered. The result is empty if there is no such run."""
     active = [run for run in active_runs(ledger, schedule) if not run.chunk]
     return min(active, key=lambda run: run.order).id if active else ""
 
@@ -33,7 +33,7 @@ UPCOMING = 3
 
 
 def schedule_view(control: Control, schedule: Schedule) -> ScheduleView:
-    """The current state of a schedule."""
+    """Return the current state of a schedule, for display."""
     now = control.clock.now()
     if control.alarms is None:
         return ScheduleView(schedule=schedule, why="waits until `gridmill up` runs")

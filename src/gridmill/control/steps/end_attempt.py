@@ -1,7 +1,8 @@
-"""Ends an attempt: its record, the next state of its job, the versions that it made, and its measured use.
+"""This module ends an attempt: its record, the next state of its job, the versions that it made, and its
+measured use.
 
 If an unexpected error (a defect of Gridmill itself) occurs at one job, this job fails with a message, and
-the other jobs continue.
+all other jobs continue.
 """
 
 import traceback
@@ -52,7 +53,8 @@ from gridmill.scheduler.sizing import declared_as, model_bytes, subject_of
 
 
 def defect(problems: Problems, job: str, error: Exception) -> InternalError:
-    """The message for an unexpected error. The log of the control node gets the traceback."""
+    """Return the message about an unexpected error. The traceback of the error is written to the log of the
+    control node."""
     problems.warn(f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}")
     return InternalError(
         f"a defect of Gridmill: {type(error).__name__}: {error}".rstrip(": "),
@@ -68,8 +70,8 @@ class ManifestWriteError(Exception):
 
 
 def runs(attempt: Attempt) -> bool:
-    """Whether the attempt can still send events. It cannot if it has ended, or if it is a rank that has
-    ended and waits for the other ranks."""
+    """Return whether the attempt can still send events. An attempt can send no events if it has ended, or if
+    it is a rank that has ended and waits for the other ranks."""
     return attempt.state in LIVE_ATTEMPTS and attempt.outcome is None
 
 
@@ -78,8 +80,8 @@ def settle_attempt(
 ) -> None:
     """Record all consequences of the end of an attempt, in one transaction.
 
-    If a defect of Gridmill prevents this, only that attempt fails. The same applies if the manifests of
-    its versions cannot be written.
+    If a defect of Gridmill prevents this, only that attempt fails. The attempt also fails if the manifests
+    of its versions cannot be written.
     """
     inner = transaction.within()
     try:
@@ -154,9 +156,10 @@ def _part_report(ended: Attempt) -> PartReport | None:
 
 
 def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -> AttemptOutcome | None:
-    """The outcome from which the whole job is measured. If the job ran in parts, the outcome of the
-    attempt that combined them, with the use of all parts. None if the job cannot be measured from it. The
-    outcome of a part measures nothing, except that a node needed more memory for an `each` job."""
+    """Return the outcome from which the whole job is measured. If the job ran in parts, the result is the
+    outcome of the attempt that combined them, with the use of all parts. The result is None if the job
+    cannot be measured from the outcome. The outcome of a part does not measure the job, except that it shows
+    if a node needed more memory for an `each` job."""
     if job_run.part is not None:
         return outcome if job_run.part.node and outcome.cause == Cause.MEMORY else None
     if not job_run.parts:
@@ -171,8 +174,8 @@ def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -
 def _parallel(
     job_run: JobRun, outcome: AttemptOutcome, part_reports: Sequence[PartReport]
 ) -> ParallelTiming | None:
-    """The parallel timing of a job in parts. The workers of a prediction have reported a timing. For any
-    other job, its parts count as its workers."""
+    """Return the parallel timing of a job in parts. The workers of a prediction have reported a timing. For
+    any other job, its parts are treated as its workers."""
     if outcome.parallel is not None:
         return parallel_of_swarm(outcome.parallel, part_reports)
     if has_workers(job_run.job):
@@ -182,7 +185,7 @@ def _parallel(
 
 
 def _extent(job_run: JobRun) -> tuple[int, str]:
-    """The amount of work of the job, and the unit in which it is counted."""
+    """Return the amount of work of the job, and the unit in which it is counted."""
     size = job_run.size or JobSize()
     if job_run.job.sink is not None and size.input_bytes:
         return size.input_bytes, "bytes"
@@ -213,7 +216,7 @@ def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
 
 
 def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction, job_run: JobRun) -> None:
-    """Check jobs of other runs that waited for this job. They may need its result."""
+    """Check jobs of other runs that waited for this job. Such jobs may need the result of this job."""
     snapshot = ledger.snapshot
     for key in snapshot.lines.turns.behind(snapshot.lines.turn_of(job_run)):
         other = transaction.get(JobRun, key)
@@ -227,7 +230,7 @@ def _clear_job_caches(reported: ReportedProgress, job_run_id: str) -> None:
 
 
 def _placed(outcome: AttemptOutcome, job_run: JobRun | None) -> AttemptOutcome:
-    """The outcome, with the file and line of the field that its message names."""
+    """Return the outcome, with the file and line of the field that its message names."""
     if job_run is None or not outcome.message:
         return outcome
     job = job_run.job
@@ -235,7 +238,7 @@ def _placed(outcome: AttemptOutcome, job_run: JobRun | None) -> AttemptOutcome:
 
 
 def _ended(reported: ReportedProgress, attempt: Attempt, outcome: AttemptOutcome, now: float) -> Attempt:
-    """The final record of the attempt, with the values that the job measured."""
+    """Return the final record of the attempt, with the values that the job measured."""
     check_move(ATTEMPT_MOVES, attempt.state, outcome.state, f"attempt {attempt.id}")
     return replace(
         attempt,
@@ -252,7 +255,7 @@ def _ended(reported: ReportedProgress, attempt: Attempt, outcome: AttemptOutcome
 
 
 def _most_memory(ledger: Ledger, job_run: JobRun) -> tuple[int, str]:
-    """The largest memory of an attempt in bytes, and the name of the resource or site that sets this
+    """Return the largest memory of an attempt in bytes, and the name of the resource or site that sets this
     limit."""
     resource = ledger.snapshot.resources.get(job_run.resource)
     site = ledger.snapshot.sites.get(resource.site if resource else LOCAL)
@@ -271,8 +274,8 @@ def publish(
     attempt: Attempt | None,
     outputs: tuple[Output, ...],
 ) -> JobRun:
-    """Commit the versions that the attempt made. Their manifests are written to the disk first. A command
-    without files makes an empty version, so that it can be found unchanged, too. Raises
+    """Commit the versions that the attempt made. The manifests of these versions are written to the disk
+    first. A command without files makes an empty version, so that a later run can find it unchanged. Raises
     ManifestWriteError."""
     outputs = outputs or (Output(kind=ArtifactKind.FILES, uri=""),)
     listed = contents_uri(output_uri(job_run, attempt.gang or attempt.id)) if attempt is not None else ""
@@ -339,7 +342,8 @@ def _keep_manifest(
 
 
 def _unchanged_version(catalog: Catalog, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
-    """The newest version, if the job checked its sources and the table is unchanged. None otherwise."""
+    """Return the newest version, if the job checked its sources and the table is unchanged. Otherwise the
+    function returns None."""
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or newest.removed or len(outputs) != 1:
         return None
@@ -396,7 +400,7 @@ def _site_of(ledger: Ledger, job_run: JobRun) -> str:
 
 
 def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[JobRun]) -> None:
-    """Record the use of a job that ran on every node: the memory is that of the node that used most."""
+    """Record the use of a job that ran on every node: its memory is that of the node that used most."""
     uses = [(part, part.part_report.use) for part in parts if part.part_report is not None]
     neediest, _ = max(uses, key=lambda one: one[1].peak_memory_bytes)
     transaction.put(
@@ -414,19 +418,19 @@ def measure_nodes(transaction: Transaction, job_run: JobRun, parts: Sequence[Job
 
 
 def _use_of_all(job_run: JobRun, use: MeasuredUse) -> MeasuredUse:
-    """The use of the attempt together with the earlier attempts whose checkpoints it continued."""
+    """Return the use of the attempt together with the earlier attempts whose checkpoints it continued."""
     return replace(use, wall_seconds=use.wall_seconds + job_run.served_seconds)
 
 
 def _waited(job_run: JobRun, attempt: Attempt) -> float:
-    """The seconds for which the job waited for room or its turn. 0 for a retry, because a retry also waits
-    for its backoff."""
+    """Return the seconds for which the job waited until it was placed. 0 for a retry, because a retry also
+    waits for its backoff."""
     return max(0.0, attempt.placed - job_run.ready) if job_run.attempts == 1 and job_run.ready else 0.0
 
 
 def _size(job_run: JobRun, outcome: AttemptOutcome) -> JobSize:
-    """The size of the job for its measurement. Values that were known before the attempt come first, so
-    that measured sizes are comparable with the sizes of plans. Values that only the job could measure
-    complete them. For a probe, the measured values come first."""
+    """Return the size of the job for its measurement. Values that were known before the attempt take
+    precedence, so that measured sizes are comparable with the sizes of plans. Values that only the job could
+    measure are used where these values are missing. For a probe, the measured values take precedence."""
     before, measured = job_run.size or JobSize(rows=job_run.job.rows), outcome.size or JobSize()
     return before.or_else(measured) if job_run.probe is None else measured.or_else(before)

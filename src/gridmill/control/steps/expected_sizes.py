@@ -1,8 +1,8 @@
-"""Predicts the amount of data that each job of a run will process, before the run begins.
+"""This module predicts the amount of data that each job of a run will process, before the run begins.
 
-A job that would be restored keeps its existing version. The version of any other job is expected to grow
-by the same factor as the job's inputs have grown since its newest version was made. This way, the growth
-of a source affects all later jobs of the pipeline. For a job without a version, nothing is predicted.
+A job that would be restored keeps its existing version. The version of any other job is expected to grow by
+the same factor by which the job's inputs have grown since its newest version was made. In this way, the
+growth of a source affects all later jobs of the pipeline. For a job without a version, nothing is predicted.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,8 +27,8 @@ def expected_sizes(
     listings: Mapping[str, SourceListing],
     unchanged: Collection[str],
 ) -> Mapping[str, JobSize]:
-    """The expected size of each job, as far as it is known: from the listed sources, and from the expected
-    sizes of the versions that the job reads. `unchanged` are the jobs that would be restored."""
+    """Return the expected size of each job, as far as it is known: from the listed sources, and from the
+    expected sizes of the versions that the job reads. `unchanged` has the jobs that would be restored."""
     settled = settle_names(catalog, pipeline.jobs)
     expected: dict[str, Artifact] = {}
     sizes: dict[str, JobSize] = {}
@@ -54,7 +54,8 @@ def _grown(version: Artifact, factor: float) -> Artifact:
 def _growth(
     catalog: Catalog, job: Job, newest: Artifact, present: Sequence[Artifact], size: JobSize
 ) -> float:
-    """The factor by which the next version of a job is expected to be larger than its newest version."""
+    """Return the factor by which the next version of a job is expected to be larger than its newest
+    version."""
     if job.sink is not None:
         return _growth_of_sink(catalog, job, newest, size)
     before = [one for key in newest.made_from if (one := _version(catalog, key)) is not None]
@@ -63,7 +64,7 @@ def _growth(
 
 
 def _growth_of_sink(catalog: Catalog, job: Job, newest: Artifact, size: JobSize) -> float:
-    """The growth factor of a sink: from the rows that it declares, otherwise from the bytes of its
+    """Return the growth factor of a sink: from the rows that it declares, otherwise from the bytes of its
     sources, which its last run measured."""
     if job.rows is not None and newest.output.rows:
         return job.rows / newest.output.rows
@@ -82,14 +83,16 @@ def _version(catalog: Catalog, key: str) -> Artifact | None:
 
 
 def _tables(versions: Sequence[Artifact], basis: str | None) -> Sequence[Artifact]:
-    """The versions whose growth decides. For a dataset with a known basis, the table of the basis.
-    Otherwise all versions except models."""
+    """Return the versions whose growth determines the growth of the job. For a dataset with a known basis,
+    the only such version is the table of the basis. For all other jobs, these are all input versions except
+    models."""
     own = [one for one in versions if basis is not None and one.name.rpartition("/")[2] == basis]
     return own or [one for one in versions if one.kind != ArtifactKind.MODEL]
 
 
 def _ratio(now: Sequence[Artifact], before: Sequence[Artifact]) -> float:
-    """The ratio of their rows, otherwise of their bytes. 1 if neither is known."""
+    """Return the ratio of the rows of two sizes, otherwise the ratio of their bytes. 1 if neither is
+    known."""
     for count in (_rows, _bytes):
         if (then := sum(map(count, before))) and (later := sum(map(count, now))):
             return later / then

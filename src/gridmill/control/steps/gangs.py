@@ -1,7 +1,8 @@
-"""Runs an attempt of a gang: gives its ranks each other's addresses and ends them together. It also sends
-messages to pods.
+"""This module runs an attempt of a gang: it gives its ranks the addresses of all ranks, and ends the ranks
+together. The module also sends messages to pods.
 
-Messages are sent to pods whose link is open. The other pods get them when they send their next Hello.
+Messages are sent to pods whose link is open. Pods whose link is not open get the messages when they send
+their next Hello.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,19 +21,20 @@ from gridmill.scheduler.gang_results import choose_ports, gang_of, to_dismiss, t
 
 
 def stop_message(channels: Channels, attempt_id: str, reason: str) -> Stop:
-    """A Stop message with the configured grace period."""
+    """Return a Stop message with the configured grace period."""
     return Stop(attempt_id=attempt_id, reason=reason, grace_seconds=channels.grace_seconds)
 
 
 def send_to_pod(channels: Channels, pod_id: str, message: ToPod) -> None:
-    """Send a message if the pod is connected."""
+    """Send a message to a pod if the pod is connected."""
     channel = channels.by_pod.get(pod_id)
     if channel is not None:
         channels.links.send(channel, [message])
 
 
 def rendezvous(ledger: Ledger, transaction: Transaction, members: Sequence[Attempt]) -> tuple[Attempt, ...]:
-    """The ranks of a new gang in order, each with its address and with a port that no other live rank has."""
+    """Return the ranks of a new gang in order, each with its address and with a port that no other live rank
+    has."""
     taken = {attempt.port for attempt in ledger.snapshot.attempts.values() if attempt.port}
     taken |= {noun.port for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
     ports = choose_ports([member.token for member in members], taken)
@@ -50,7 +52,7 @@ def rendezvous(ledger: Ledger, transaction: Transaction, members: Sequence[Attem
 
 
 def _address(transaction: Transaction, attempt: Attempt) -> str:
-    """The host that the pod has reported, otherwise its host name."""
+    """Return the host that the pod has reported, otherwise the host name of its node."""
     deployment = transaction.get(Deployment, attempt.deployment_id)
     pods = deployment.pods if deployment else ()
     pod = next((pod for pod in pods if pod.id == attempt.pod_id), None)
@@ -58,13 +60,13 @@ def _address(transaction: Transaction, attempt: Attempt) -> str:
 
 
 def member_id(gang: str, rank: int) -> str:
-    """The attempt id of a rank. Rank 0 has the id of the gang."""
+    """Return the attempt id of a rank. Rank 0 has the same id as the gang."""
     return f"{gang}.{rank}" if rank else gang
 
 
 def members_of(transaction: Transaction, attempt: Attempt) -> tuple[Attempt, ...]:
-    """All ranks of the attempt's gang in order, with the changes of the transaction. No rank's record has
-    ended before the others."""
+    """Return all ranks of the attempt's gang in order, with the changes of the transaction. The records of
+    all ranks end at the same time."""
     return tuple(_members(transaction, attempt))
 
 
@@ -76,7 +78,8 @@ def _members(transaction: Transaction, attempt: Attempt) -> Iterator[Attempt]:
 
 
 def gang_for(ledger: Ledger, transaction: Transaction, attempt: Attempt, job_run: JobRun) -> Gang | None:
-    """The description of the gang in the order for a rank. None if the attempt is no rank of a gang."""
+    """Return the description of the gang in the order for a rank. The result is None if the attempt is not a
+    rank of a gang."""
     if not attempt.ranks:
         return None
     deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
@@ -98,12 +101,12 @@ def _roles(job_run: JobRun) -> Mapping[str, int]:
 def note_end(
     channels: Channels, transaction: Transaction, attempt: Attempt, outcome: AttemptOutcome
 ) -> tuple[Attempt, AttemptOutcome] | None:
-    """Record how a rank ended. If it failed, the other ranks are stopped. Ranks that only serve others are
-    stopped after the last of the other ranks. Returns rank 0's attempt and the outcome of the gang once all
-    ranks have ended. Returns None until then.
+    """Record how a rank ended. If the rank failed, the other ranks are stopped. Ranks that only serve other
+    ranks are stopped after the last of the other ranks has ended. The function returns rank 0's attempt and
+    the outcome of the gang once all ranks have ended. The function returns None until all ranks have ended.
 
-    Ranks keep their places until all have ended. Otherwise another job could take a part of the room in
-    which the gang may start again.
+    Ranks keep their places until all of them have ended. Otherwise another job could take a part of the
+    places in which the gang may start again.
     """
     if attempt.outcome is not None:
         return None

@@ -1,4 +1,4 @@
-"""The inputs of a job: its input versions, its size, and the order for its pod."""
+"""This module finds the inputs of a job: its input versions, its size, and the order for its pod."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -25,17 +25,18 @@ from gridmill.scheduler.needs import failed_before
 
 
 def leaves_checkpoints(job: Job) -> bool:
-    """Whether attempts of the job leave a checkpoint from which the next attempt resumes."""
+    """Return whether attempts of the job leave a checkpoint from which the next attempt resumes."""
     return job.kind == JobKind.TRAINING or bool(job.gang) or job.can_resume
 
 
 def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact | None) -> str:
-    """The folder in which attempts of a training, a gang or a job that can resume leave checkpoints for the
-    next attempt. The folder is deleted when an attempt succeeds. Empty for other jobs.
+    """Return the folder in which attempts of a training, a gang or a job that can resume leave checkpoints
+    for the next attempt. The folder is deleted when an attempt succeeds. The result is empty for all other
+    jobs.
 
-    Attempts share a folder only if they do the same work (the fingerprint) and take turns
-    (`ExclusiveTurns`). Runs without parameters take turns with other jobs than runs with parameters do, so
-    their folders differ. If the job is repeated although a version exists (`same`), it gets another
+    Attempts share a folder only if they do the same work (the fingerprint) and never run at the same time
+    (`ExclusiveTurns`). Jobs of runs without parameters and jobs of runs with parameters may run at the same
+    time, so their folders differ. If the job is repeated although a version exists (`same`), it gets another
     folder, because the old folder may still be in deletion.
     """
     if not leaves_checkpoints(job_run.job):
@@ -45,13 +46,13 @@ def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact |
 
 
 def table_uri(job_run: JobRun) -> str:
-    """The Delta table of a sink, below the storage root."""
+    """Return the path of the Delta table of a sink, below the storage root."""
     return f"sinks/{job_run.name}/table" if job_run.job.kind == JobKind.SINK else ""
 
 
 def inputs_of(catalog: Catalog, transaction: Transaction, job_run: JobRun) -> tuple[Input, ...]:
-    """The versions that a job reads: the versions of the jobs that it needs, and versions of other pipelines.
-    The versions of other pipelines are fixed when the run begins.
+    """Return the versions that a job reads: the versions of the jobs that it needs, and versions of other
+    pipelines. The versions of other pipelines are fixed when the run begins.
 
     Raises InputError if a version does not exist, was removed, or has another kind.
     """
@@ -79,8 +80,8 @@ def _kept(artifact: Artifact, job_run: JobRun) -> Artifact:
 
 
 def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> Artifact:
-    """The version that a name means in the run. Raises InputError if the name had no version when the run
-    began."""
+    """Return the version that a name means in the run. Raises InputError if the name had no version when the
+    run began."""
     artifact_id = run.settled.get(name) if run is not None else None
     if artifact_id is not None:
         return fetch_artifact(catalog, artifact_id)
@@ -91,8 +92,8 @@ def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> A
 
 
 def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
-    """The size of the job as far as it is known from its declaration, its sources and its inputs. Models
-    do not count as data."""
+    """Return the size of the job as far as it is known from its declaration, its sources and its inputs.
+    Models are not counted as data of the job."""
     tables = [entry.artifact.output for entry in inputs if entry.artifact.kind != ArtifactKind.MODEL]
     rows = sum(output.rows or 0 for output in tables)
     columns = max((len(output.columns) for output in tables), default=0)
@@ -105,8 +106,8 @@ def size_of(job: Job, inputs: tuple[Input, ...], source_bytes: int) -> JobSize:
 def declared_sizes(
     catalog: Catalog, pipeline: Pipeline, listings: Mapping[str, SourceListing]
 ) -> Mapping[str, JobSize]:
-    """The sizes of jobs before a run: from the listed sources, and from the newest versions that each job
-    reads."""
+    """Return the sizes of jobs before a run: from the listed sources, and from the newest versions that each
+    job reads."""
     sizes: dict[str, JobSize] = {}
     for job in pipeline.jobs:
         inputs: list[Input] = []
@@ -119,8 +120,8 @@ def declared_sizes(
 
 
 def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
-    """The versions of a sink's table to which an artifact refers. Empty if the record of an artifact may
-    be lost; then the files of all versions are kept."""
+    """Return the versions of a sink's table to which an artifact refers. The result is empty if the record
+    of an artifact may be lost; then the files of all versions are kept."""
     if may_have_lost_versions(ledger):
         return ()
     artifacts = ledger.read_all(Artifact, parent=job_run.name)
@@ -131,15 +132,15 @@ def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
 def _shared_bundle(
     ledger: Ledger, storage: Storage, job_run: JobRun, bundle: str | None, attempt: Attempt
 ) -> str:
-    """The place where the pod finds the code, if the job needs code and the pod is on another machine.
-    Otherwise empty."""
+    """Return the path where the pod finds the code, if the job needs code and the pod is on another machine.
+    Otherwise the result is empty."""
     deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     elsewhere = deployment is not None and deployment.site != LOCAL
     return storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""
 
 
 def _staging(ledger: Ledger, attempt: Attempt) -> Staging:
-    """The way in which data is transferred to the attempt, as its resource declares it now."""
+    """Return the way in which data is transferred for the attempt, as its resource declares it now."""
     snapshot = ledger.snapshot
     deployment = snapshot.deployments.get(attempt.deployment_id)
     resource = snapshot.resources.get(deployment.resource) if deployment is not None else None
@@ -147,7 +148,7 @@ def _staging(ledger: Ledger, attempt: Attempt) -> Staging:
 
 
 def order_for(catalog: Catalog, storage: Storage, transaction: Transaction, attempt: Attempt) -> AttemptOrder:
-    """The order for the pod of an attempt."""
+    """Return the order for the pod of an attempt."""
     job_run = transaction.get(JobRun, attempt.job_run_id)
     run = transaction.get(Run, attempt.run_id)
     if job_run is None or run is None:

@@ -1,4 +1,5 @@
-"""Records and finds the latest version of each name, and writes committed alias moves to the storage root."""
+"""This module records and finds the latest version of each name, and writes committed alias moves to the
+storage root."""
 
 import os
 import pwd
@@ -21,7 +22,7 @@ def note_set(
     after: Alias | None,
     by: str = "",
 ) -> None:
-    """Record that a user set, moved or removed an alias."""
+    """Record that a user has set, moved or removed an alias."""
     alias = after or before
     if alias is not None:
         moved = _alias_target(before), _alias_target(after)
@@ -57,7 +58,8 @@ def _note(
 
 
 def _append(storage: Storage, problems: Problems, move: AliasMove) -> None:
-    """Append a committed move to the log in the storage root. An error does not undo the move."""
+    """Append a committed move of an alias to the log in the storage root. An error does not undo the move of
+    the alias."""
     try:
         storage.note_move(move)
     except StorageError as error:
@@ -82,8 +84,9 @@ def note_latest(
 ) -> None:
     """Record the version that a finished job made or found unchanged as the latest version of its name.
 
-    If a later run has already recorded its version, that version is kept. A run of a backfill makes no
-    version the latest one, except for a sink: all versions of a sink are states of one table.
+    If a later run has already recorded its version as the latest, that version stays the latest. A run of a
+    backfill makes no version the latest, except for a sink, because all versions of a sink are states of one
+    table.
     """
     run = transaction.get(Run, job_run.run_id)
     if run is None or not job_run.artifacts or (run.chunk and job_run.job.sink is None):
@@ -96,13 +99,15 @@ def note_latest(
 
 
 def find_latest(ledger: Ledger, name: str) -> Latest | None:
-    """The record of the latest version of a name. None if no run has made one."""
+    """Return the record of the latest version of a name. The result is None if no run has recorded a latest
+    version."""
     return ledger.read(Latest, name)
 
 
 def latest_of(catalog: Catalog, name: str) -> Artifact | None:
-    """The latest version of a name that is not removed. If its record is missing or its version was
-    removed, the version that was created last. None if there is none."""
+    """Return the latest version of a name that is not removed. If its record is missing or its version was
+    removed, the function returns the version that was created last. The result is None if the name has no
+    version."""
     known = find_latest(catalog.ledger, name)
     latest = catalog.ledger.read(Artifact, known.artifact) if known is not None else None
     if latest is not None and not latest.removed:

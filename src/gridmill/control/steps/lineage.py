@@ -1,5 +1,5 @@
-"""The lineage of a version: the versions and sources from which it was made, and the versions that were
-made from it."""
+"""This module has the lineage of a version: the versions and sources from which it was made, and the
+versions that were made from it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -18,7 +18,7 @@ from gridmill.errors import NotFoundError
 
 
 def version_view(catalog: Catalog, reference: str) -> VersionView:
-    """A version with its names and its lineage. Raises NotFoundError."""
+    """Return a version with its names and its lineage. Raises NotFoundError."""
     artifact = find_version(catalog, reference)
     lineage = ancestors(catalog, artifact)
     return VersionView(
@@ -33,8 +33,8 @@ def version_view(catalog: Catalog, reference: str) -> VersionView:
 
 
 def with_origin(artifact: Artifact, run: Run | None, job_run: JobRun) -> Artifact:
-    """The version with its source, its code and its parameters, as they are in the records of its run and
-    its job."""
+    """Return the version with its source, its code and its parameters, as they are in the records of its run
+    and its job."""
     if run is None:
         return artifact
     bundle = (run.bundle or "") if job_run.job.runs_code else ""
@@ -42,8 +42,8 @@ def with_origin(artifact: Artifact, run: Run | None, job_run: JobRun) -> Artifac
 
 
 def code_of(ledger: Ledger, artifact: Artifact) -> str:
-    """The code bundle of a version whose job runs code of its pipeline. Otherwise empty: the bundle of the
-    run may belong to other jobs."""
+    """Return the code bundle of a version whose job runs code of its pipeline. Otherwise the result is
+    empty, because the bundle of the run may belong to other jobs."""
     if artifact.bundle:
         return artifact.bundle
     job_run = ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
@@ -53,13 +53,15 @@ def code_of(ledger: Ledger, artifact: Artifact) -> str:
 
 
 def _parameters(ledger: Ledger, artifact: Artifact) -> Mapping[str, Given]:
-    """The parameters of the run that made the version. None if this run has no record any more."""
+    """Return the parameters of the run that made the version. The result is None if this run no longer has a
+    record."""
     record = ledger.store.get(Run, artifact.run_id)
     return record.noun.parameters if record is not None and isinstance(record.noun, Run) else {}
 
 
 def names_of(catalog: Catalog, artifact: Artifact) -> tuple[str, ...]:
-    """The names that refer to a version now: `latest`, `best` if there are several versions, and aliases."""
+    """Return the names that refer to a version now. The names are `latest`, `best` if there are several
+    versions, and aliases."""
     versions, aliases = versions_of(catalog.ledger, artifact.name), aliases_of(catalog.ledger, artifact.name)
     best = best_of(versions, best_by(catalog.ledger, artifact.name)) if len(versions) > 1 else None
     latest = latest_of(catalog, artifact.name) if versions else None
@@ -69,7 +71,8 @@ def names_of(catalog: Catalog, artifact: Artifact) -> tuple[str, ...]:
 
 
 def ancestors(catalog: Catalog, artifact: Artifact) -> tuple[Artifact, ...]:
-    """All versions from which the version was made, nearest first. Versions without a record are left out."""
+    """Return all versions from which the version was made, nearest first. Versions without a record are left
+    out."""
     artifacts: dict[str, Artifact] = {}
     waiting = list(artifact.made_from)
     for artifact_id in waiting:  # the list grows during the loop
@@ -84,7 +87,7 @@ def ancestors(catalog: Catalog, artifact: Artifact) -> tuple[Artifact, ...]:
 
 
 def users_of(ledger: Ledger, artifact_ids: Iterable[str]) -> Iterator[Artifact]:
-    """The existing versions that were made directly from one of these."""
+    """Return the existing versions that were made directly from one of these versions."""
     wanted = set(artifact_ids)
     for record in ledger.store.list(Artifact):
         if (
@@ -96,7 +99,7 @@ def users_of(ledger: Ledger, artifact_ids: Iterable[str]) -> Iterator[Artifact]:
 
 
 def _source(ledger: Ledger, artifact: Artifact) -> str:
-    """The source of a sink's rows, as declared. Empty for other versions."""
+    """Return the source of a sink's rows, as declared. The result is empty for versions of other kinds."""
     if artifact.source or artifact.kind != ArtifactKind.SINK:
         return artifact.source
     record = ledger.store.get(JobRun, f"{artifact.run_id}/{artifact.name.partition('/')[2]}")
@@ -113,6 +116,6 @@ def _source_of(job: Job) -> str:
 
 
 def _words(part: object) -> str:
-    """The fields of a declaration as text: `url: sqlite:///shop.db, table: sales`."""
+    """Return the fields of a declaration as text. An example is `url: sqlite:///shop.db, table: sales`."""
     values = ((field.name, getattr(part, field.name)) for field in fields(part))  # type: ignore[arg-type]
     return ", ".join(f"{name}: {value}" for name, value in values if isinstance(value, str) and value)

@@ -1,5 +1,5 @@
-"""Starts attempts: makes the order for the pod and sends it. If the pod is on another machine, the code is
-copied first."""
+"""This module starts attempts: it makes the order for the pod and sends it. If the pod is on another
+machine, the code is copied first."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -23,8 +23,8 @@ STOPPED_EARLY = AttemptOutcome(
 
 
 def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt) -> None:
-    """Send a Start message after the commit of the transaction, if the pod's link is open. Otherwise the
-    pod gets it after its next Hello."""
+    """Send a Start message after the commit of the transaction, if the pod's link is open. If the link is
+    not open, the pod gets the message after its next Hello."""
     current = transaction.get(Attempt, attempt.id)
     if current is not None and current.stop_requested:  # another rank of its gang could not be started
         settle_attempt(starting.endings, transaction, current, STOPPED_EARLY)
@@ -44,7 +44,8 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
 
 
 def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
-    """Send a Start message. If the pod is on another machine, the code is first copied beside the ticks."""
+    """Send a Start message for an attempt. If the pod is on another machine, the code is first copied beside
+    the ticks."""
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)
         starting.aside.submit(f"share code for {attempt.id}", share, partial(_shared, starting, order))
@@ -54,8 +55,8 @@ def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
 
 
 def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mapping[str, str] | None:
-    """The environment of the client that started the run, for jobs in pods on this machine. Otherwise
-    None."""
+    """Return the environment of the client that started the run, for jobs in pods on this machine. For all
+    other jobs, the result is None."""
     here = ledger.snapshot.deployments.get(attempt.deployment_id)
     is_local = here is not None and here.site == LOCAL
     return clients.environments.get(attempt.run_id) if is_local else None

@@ -1,4 +1,4 @@
-"""The output folders of attempts, and the ids and folders of the parts of a job."""
+"""This module has the output folders of attempts, and the ids and folders of the parts of a job."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,24 +18,24 @@ FOLDERS = {
 
 
 def output_uri(job_run: JobRun, attempt_id: str) -> str:
-    """The folder to which an attempt writes, below the storage root."""
+    """Return the folder to which an attempt writes, below the storage root."""
     return f"{FOLDERS[job_run.job.kind]}/{job_run.name}/{attempt_id}"
 
 
 def left_behind(job_run: JobRun, attempt_id: str) -> tuple[str, ...]:
-    """The folders that an unsuccessful attempt may have left below the storage root."""
+    """Return the folders that an unsuccessful attempt may have left below the storage root."""
     uri = output_uri(job_run, attempt_id)
     folder, _, name = uri.rpartition("/")
     return (uri, f"{folder}/.{name}.draft", contents_uri(uri))
 
 
 def part_id(job_run_id: str, number: int) -> str:
-    """The id of a part's JobRun."""
+    """Return the id of the JobRun of a part."""
     return f"{job_run_id}.p{number}"
 
 
 def parts_of(transaction: Transaction, job_run: JobRun) -> Iterator[JobRun]:
-    """The current parts of a job."""
+    """Return the current parts of a job."""
     for number in range(job_run.parts):
         part = transaction.get(JobRun, part_id(job_run.id, number))
         if part is not None:
@@ -43,7 +43,7 @@ def parts_of(transaction: Transaction, job_run: JobRun) -> Iterator[JobRun]:
 
 
 def folders_of_parts(transaction: Transaction, job_run: JobRun) -> tuple[str, ...]:
-    """The folders of the attempts of the parts, in order."""
+    """Return the folders of the attempts of the parts, in order."""
     parts = parts_of(transaction, job_run)
     return tuple(output_uri(part, part.attempt_id) for part in parts if part.attempt_id)
 

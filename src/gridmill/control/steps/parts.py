@@ -1,5 +1,5 @@
-"""Jobs in parts: a ready job is divided into parts, and the results are combined when the parts have
-ended."""
+"""This module runs jobs in parts: a ready job is divided into parts, and the results are combined when the
+parts have ended."""
 
 from functools import partial
 
@@ -25,8 +25,9 @@ _MOST_TOLD = 5
 
 
 def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
-    """A ready job after its division: RUNNING, with its parts WAITING beside it. The job is unchanged if a
-    division is not useful, or if another job that makes the same artifact has the turn."""
+    """Return a ready job after it was divided into parts. The job is then RUNNING, and its parts are WAITING
+    beside it. The job is returned unchanged if dividing it is not useful, or if another job that makes the
+    same artifact is next."""
     snapshot = ledger.snapshot
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
     site = snapshot.sites.get(resource.site) if resource else None
@@ -56,8 +57,8 @@ def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
 
 
 def _on_each(transaction: Transaction, job_run: JobRun, each: Each, site: Site) -> JobRun:
-    """The job with a part for every node that matches. A node whose memory is smaller than an estimate
-    still gets a part."""
+    """Return the job with one part for every node that matches. A node whose memory is smaller than an
+    estimate still gets a part."""
     nodes = sorted(filter(each.matches, site.nodes), key=lambda node: node.name)
     if not nodes:
         names = ", ".join(node.name for node in site.nodes) or "none"
@@ -80,7 +81,8 @@ def _has_turn(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> bool
 
 
 def _part(transaction: Transaction, job_run: JobRun, part: JobPart, sizing: Sizing) -> JobRun:
-    """A part that is ready. If the run was resumed, the part continues to count its attempts."""
+    """Return a part that is ready to run. If the run was resumed, the attempts of the part continue to be
+    counted."""
     before = transaction.get(JobRun, part_id(job_run.id, part.number))
     return replace(
         job_run,
@@ -103,9 +105,9 @@ def gather(
     run: Run,
     job_run: JobRun,
 ) -> JobRun:
-    """The job after its parts have ended: WAITING for the attempt that combines the parts, SUCCEEDED
-    without such an attempt, FAILED or STOPPED. While a part is still running, the job is unchanged. If a
-    part has failed, the other parts are stopped, except for an `each` job."""
+    """Return the job after its parts have ended. The job is WAITING for the attempt that combines the parts,
+    SUCCEEDED without such an attempt, FAILED or STOPPED. While a part is still running, the job is returned
+    unchanged. If a part has failed, the other parts are stopped, except for an `each` job."""
     parts = tuple(parts_of(transaction, job_run))
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
     each = job_run.job.each is not None
@@ -141,7 +143,7 @@ def _called(part_run: JobRun) -> str:
 
 
 def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> JobRun:
-    """The part after it was asked to end, if it has not ended."""
+    """Return the part after it was asked to end, if it has not ended."""
     if part_run.state in (JobState.BLOCKED, JobState.WAITING):
         part_run = replace(part_run, state=JobState.STOPPED, message="stopped", ended=transaction.now)
         transaction.put(part_run)
@@ -151,7 +153,8 @@ def _stopped(channels: Channels, transaction: Transaction, part_run: JobRun) -> 
 
 
 def stop_attempt(channels: Channels, transaction: Transaction, job_run: JobRun) -> None:
-    """Ask the attempt of the job to end, if there is one. For a gang, all ranks."""
+    """Ask the attempt of the job to end, if there is an attempt. For a gang, the function asks all ranks to
+    end."""
     attempt = transaction.get(Attempt, job_run.attempt_id or "")
     if attempt is None:
         return

@@ -1,5 +1,5 @@
-"""The folder to which a pipeline's name belongs: the folder of its first submission, until the name is
-moved."""
+"""This module has the folder to which a pipeline's name belongs: the folder of its first submission, until
+the name is moved."""
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.domain.pipeline import Origin, Pipeline
@@ -14,9 +14,8 @@ def note_origin(
     """Record the pipeline's folder for its name, or check that the name belongs to this folder. `adopt` moves
     the name to this folder.
 
-    If the recorded folder does not exist any more, it was moved, and the name moves to the new folder. A
-    pipeline that is declared without a folder (in Python, or over REST) is not checked. Raises
-    ConflictError.
+    If the recorded folder no longer exists, it was moved, and the name moves to the new folder. A pipeline
+    that is declared without a folder (in Python, or over REST) is not checked. Raises ConflictError.
     """
     if not pipeline.folder:
         return
@@ -29,8 +28,8 @@ def note_origin(
 
 
 def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
-    """The reason why a run of the pipeline would be refused because its name belongs to another folder.
-    Otherwise empty."""
+    """Return the reason why a run of the pipeline would be refused because its name belongs to another
+    folder. The result is empty if the run would not be refused."""
     here = _origin(pipeline)
     try:
         if here.folder:
@@ -41,8 +40,8 @@ def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
 
 
 def check_run_origin(ledger: Ledger, storage: Storage, transaction: Transaction, run: Run) -> None:
-    """Raise ConflictError if the pipeline's name no longer belongs to the folder of the run. Such a run is
-    not resumed."""
+    """Raise ConflictError if the pipeline's name no longer belongs to the folder of the run. Such a run
+    cannot be resumed."""
     here = Origin(name=run.pipeline, folder=run.folder)
     recorded = _recorded_origin(ledger, transaction, here)
     if recorded is None or recorded.folder == here.folder or storage.has_left(here.folder, recorded.host):

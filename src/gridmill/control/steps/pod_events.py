@@ -1,4 +1,5 @@
-"""Processes one event of a pod: its record, its effect on the attempt, and the end of the attempt."""
+"""This module processes one event of a pod: its record, its effect on the attempt, and the end of the
+attempt."""
 
 from collections.abc import Mapping
 
@@ -16,28 +17,28 @@ from gridmill.domain.states import AttemptState, Cause, DeploymentState, PodStat
 from gridmill.errors import GridmillError
 
 KEPT = (EventType.STARTED, EventType.METRIC, EventType.ENDED)
-"""The events that are stored. Progress is not stored: only its newest value is needed, and pods send it
-again. The texts of logs are kept in files beside the store."""
+"""The types of events that are stored. Progress events are not stored, because only their newest value is
+needed and pods send it again. The texts of logs are stored in files beside the store."""
 
 
 _LINE_LENGTH = 200
 
 
 def deployment_of(transaction: Transaction, pod_id: str) -> Deployment | None:
-    """The deployment of a pod, if it has not ended."""
+    """Return the deployment of a pod, if the deployment has not ended."""
     return transaction.get(Deployment, pod_id.rpartition(".")[0])
 
 
 def with_pod(deployment: Deployment, pod: Pod) -> Deployment:
-    """The deployment with that pod replaced. The deployment is UP as soon as one pod is up."""
+    """Return the deployment with that pod replaced. The deployment is UP as soon as one pod is up."""
     pods = tuple(pod if old.id == pod.id else old for old in deployment.pods)
     up = deployment.state == DeploymentState.STARTING and any(p.state == PodState.UP for p in pods)
     return replace(deployment, pods=pods, state=DeploymentState.UP if up else deployment.state)
 
 
 def apply_event(endings: Endings, transaction: Transaction, pod_id: str, event: PodEvent) -> None:
-    """Apply one event. Events of attempts that have ended, or with another token (fencing), have no
-    effect."""
+    """Apply one event of a pod to the records. Events of attempts that have ended, or with another token
+    (fencing), have no effect."""
     attempt = transaction.get(Attempt, event.attempt_id)
     if attempt is None or not runs(attempt) or attempt.token != event.token:
         return  # fencing: the event is acknowledged and ignored
@@ -92,7 +93,7 @@ def _log_record(attempt: Attempt, job_run: JobRun | None, event: PodEvent) -> Lo
 
 
 def _last_line(reported: ReportedProgress, part: JobRun, body: Mapping[str, object]) -> None:
-    """Keep the last line that a command printed on a node, for the table of nodes."""
+    """Record the last line that a command printed on a node, for the table of nodes."""
     lines = [line.strip() for line in text_of(body).split("\n") if line.strip()]
     if lines:
         reported.last_lines[part.id] = lines[-1][:_LINE_LENGTH]
@@ -105,15 +106,15 @@ def _metric(reported: ReportedProgress, attempt: Attempt, body: Mapping[str, obj
 
 
 def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
-    """The prefix of each line of the log. For a gang, the rank: `[1] `. For a command on every node, the
-    name of the node: `[alpha] `."""
+    """Return the prefix of each line of the log. For a gang, the prefix is the rank, for example: `[1] `.
+    For a command on every node, the prefix is the name of the node, for example: `[alpha] `."""
     if attempt.ranks > 1:
         return f"[{attempt.rank}] "
     return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""
 
 
 def outcome_of(event: PodEvent) -> AttemptOutcome:
-    """The outcome of an attempt from the event of its pod."""
+    """Return the outcome of an attempt from the event of its pod."""
     try:
         return from_builtins(event.body.get("outcome"), AttemptOutcome)
     except GridmillError as error:

@@ -1,8 +1,8 @@
-"""Lasting problems, which are reported once until they change or end; and nodes that are unfit for a
-resource.
+"""This module has lasting problems, which are reported once until they change or end, and nodes that are
+unfit for a resource.
 
-A node is unfit if it lacks properties that the pods of a resource need. It is not used while other nodes
-suffice.
+A node is unfit if it lacks properties that the pods of a resource need. An unfit node is not used while
+other nodes are sufficient.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,7 +17,8 @@ from gridmill.scheduler.feasibility import will_do_without
 
 
 def set_problem(problems: Problems, what: str, trouble: str) -> None:
-    """Set the problem of the subject `what`, and warn of it if it is new. An empty text ends the problem."""
+    """Set the problem of the subject `what`, and warn of the problem if it is new. An empty text ends the
+    problem."""
     if not trouble:
         problems.lasting.pop(what, None)
     elif problems.lasting.get(what) != trouble:
@@ -39,8 +40,8 @@ def surveyed(
     ledger: Ledger, problems: Problems, background_runner: BackgroundRunner, site: str, trouble: str
 ) -> None:
     """Record the result of a poll of a site. If a site does not answer, this is reported once, by the poll
-    or by the observation of its pods. The observation ends the problem. The poll ends it only if the site
-    has no pods, or while an observation is running."""
+    or by the observation of its pods. The observation of the pods ends this problem. The poll ends this
+    problem only if the site has no pods, or while an observation is running."""
     subject = f"site {site}"
     pods = any(deployment.site == site for deployment in ledger.snapshot.deployments.values())
     if not trouble and (not pods or background_runner.is_running(f"observe {site}")):
@@ -49,7 +50,7 @@ def surveyed(
 
 
 def clear_ended(ledger: Ledger, problems: Problems) -> None:
-    """Clear the problems of deployments and sites that ended."""
+    """Clear the problems of deployments and sites that have ended."""
     snapshot = ledger.snapshot
     for what in tuple(problems.lasting):
         kind, _, name = what.rpartition(" ")
@@ -59,7 +60,7 @@ def clear_ended(ledger: Ledger, problems: Problems) -> None:
 
 
 def problem_of_site(problems: Problems, site: str) -> str:
-    """The reason why a site does not answer. Empty if it answers."""
+    """Return the reason why a site does not answer. The result is empty if the site answers."""
     return problems.lasting.get(f"site {site}") or problems.lasting.get(f"look {site}") or ""
 
 
@@ -68,20 +69,21 @@ DISK = "disk"
 
 
 def problems(problems: Problems) -> tuple[str, ...]:
-    """All lasting problems."""
+    """Return all lasting problems of the control node."""
     # a copy, because a tick may add a problem meanwhile
     return tuple(dict.fromkeys(tuple(problems.lasting.values())))
 
 
 UNFIT_SECONDS = 600.0
-"""How long an unfit node is not used again, in seconds. After that, it may have been repaired, or other
-pods may have ended on it."""
+"""The number of seconds for which an unfit node is not used again. After this time, the node may have been
+repaired, or other pods on it may have ended."""
 
 
 def note_unfit(
     ledger: Ledger, bring_ups: BringUps, timeline: Timeline, deployment: Deployment, pod: Pod, message: str
 ) -> bool:
-    """Record that the node of a pod is unfit for its resource. Returns whether other nodes suffice."""
+    """Record that the node of a pod is unfit for its resource. The function returns whether other nodes are
+    sufficient."""
     nodes = bring_ups.unfit.setdefault(deployment.resource, {})
     nodes[pod.node] = (timeline.now(), message)
     snapshot = ledger.snapshot
@@ -92,7 +94,7 @@ def note_unfit(
 
 
 def unfit_of(bring_ups: BringUps, timeline: Timeline, resource: str) -> tuple[str, ...]:
-    """The nodes that a resource does not use. Old records expire."""
+    """Return the nodes that a resource does not use. Records of unfit nodes that are too old are removed."""
     nodes = bring_ups.unfit.get(resource, {})
     for node in [node for node, (at, _) in nodes.items() if at <= timeline.now() - UNFIT_SECONDS]:
         del nodes[node]
@@ -100,15 +102,15 @@ def unfit_of(bring_ups: BringUps, timeline: Timeline, resource: str) -> tuple[st
 
 
 def unfit_nodes(bring_ups: BringUps, timeline: Timeline) -> Mapping[str, Collection[str]]:
-    """The unfit nodes by resource. Resources without unfit nodes are left out."""
+    """Return the unfit nodes by resource. Resources without unfit nodes are left out."""
     return {
         resource: nodes for resource in bring_ups.unfit if (nodes := unfit_of(bring_ups, timeline, resource))
     }
 
 
 def why_excluded(bring_ups: BringUps, timeline: Timeline, job_run: JobRun) -> str:
-    """For a waiting job: a text about the nodes that its resource does not use, with the last reason.
-    Otherwise empty."""
+    """For a waiting job, return a text about the nodes that its resource does not use, with the last reason.
+    The result is empty if its resource uses all nodes."""
     nodes = unfit_of(bring_ups, timeline, job_run.resource) if job_run.state is JobState.WAITING else ()
     if not nodes:
         return ""

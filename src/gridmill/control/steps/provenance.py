@@ -1,6 +1,7 @@
-"""Computes the provenance of a job's result, and finds an earlier version with the same provenance.
+"""This module computes the provenance of a job's result, and finds an earlier version with the same
+provenance.
 
-If there is no such version, it reports why the job executes.
+If there is no such version, the module reports why the job executes.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -35,14 +36,14 @@ from gridmill.scheduler.why_changed import (
 )
 
 FORMAT = 4
-"""The format number, which is part of every fingerprint. It is increased when the results of built-in
-kinds change."""
+"""The format number, which is part of every fingerprint. The format number is increased when the results of
+built-in kinds of jobs change."""
 _WITHOUT_EFFECT: Mapping[type, frozenset[str]] = {
     SinkSpec: frozenset({"parts"}),
     Source: frozenset({"headers", "endpoint", "settled_seconds"}),
     TrainingSpec: frozenset({"checkpoint_seconds"}),
 }
-"""The fields that change how a job is executed, but not its result."""
+"""The fields of a job that change how it is executed, but not its result."""
 _SECRET = "env."
 _SCANNED = 100
 _LATER_VERSIONS = 50
@@ -52,11 +53,11 @@ _SHORT = 16
 def provenance_of(
     code: CodeFiles, run: Run, job_run: JobRun, inputs: tuple[Input, ...], source: Sequence[FileStat]
 ) -> Provenance:
-    """The provenance of a job's result in this run. `source` are the files from which a sink loads.
+    """Return the provenance of a job's result in this run. `source` has the files from which a sink loads.
 
-    Nothing else counts: no times, no absolute paths, no host, no order of keys, no defaults of fields.
-    Raises InputError for a declared input that names no file, and StorageError if the code bundle does not
-    exist.
+    The provenance contains nothing else: no times, no absolute paths, no host, no order of keys, no defaults
+    of fields. Raises InputError for a declared input that names no file, and StorageError if the code bundle
+    does not exist.
     """
     job = job_run.job
     kind = job.kind
@@ -84,7 +85,7 @@ def _look_of(stat: FileStat) -> str:
 
 
 def code_of(code: CodeFiles, run: Run, job: Job) -> CodeList:
-    """The files of the code bundle that the job's code reads. Jobs that read the same files share the
+    """Return the files of the code bundle that the job's code reads. Jobs that read the same files share the
     result."""
     if not job.runs_code or run.bundle is None:
         return CodeList(hash="")
@@ -101,8 +102,9 @@ def code_of(code: CodeFiles, run: Run, job: Job) -> CodeList:
 
 
 def _declared(noun: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  any part of a declaration
-    """Each field whose value differs from its default, by its path: `command.run`. If a later version of
-    Gridmill adds a field, nothing changes as long as the field has its default."""
+    """Return each field whose value differs from its default, by its path. An example of a path is
+    `command.run`. If a later version of Gridmill adds a field, the result does not change as long as the
+    field has its default."""
     empty = True
     for name, default in _defaults(cast(Hashable, type(noun))):
         value = getattr(noun, name)
@@ -127,13 +129,13 @@ def _value(value: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN4
 
 
 def _as_meant(value: object) -> object:
-    """A multi-line text without the blanks that the notations of YAML add at its ends."""
+    """Return a multi-line text without the blanks that the notations of YAML add at its ends."""
     return value.strip() if isinstance(value, str) and "\n" in value and value.strip() else value
 
 
 @cache
 def _defaults(made: Hashable) -> Sequence[tuple[str, object]]:
-    """The fields of a class that affect results, with their defaults."""
+    """Return the fields of a class that affect results, with their defaults."""
     kind = cast(type, made)
     without_effect = _WITHOUT_EFFECT.get(kind, frozenset())
     return [(one.name, _default(one)) for one in fields(kind) if one.name not in without_effect]
@@ -146,8 +148,8 @@ def _default(one: Field[Any]) -> object:
 
 
 def _text(name: str, value: object) -> str:
-    """The value as it is shown. Long texts and environment variables, which may be secrets, are shown as a
-    hash."""
+    """Return the value as it is shown to users. Long texts and environment variables, which may be secrets,
+    are shown as a hash."""
     result = value if isinstance(value, str) else encode(value).decode()
     if len(result) > TEXT_BYTES or _SECRET in name:
         return HASHED + sha256(result.encode("utf-8", "surrogateescape")).hexdigest()[:_SHORT]
@@ -155,7 +157,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
-    """The files by name, with a limited number of entries. If there are more files, each top folder
+    """Return the files by name, with a limited number of entries. If there are more files, each top folder
     (`src/`) is one entry, with the number of its files."""
     if len(files) <= MOST_FILES:
         return {name: digest[:_SHORT] + digest[64:] for name, digest in files.items()}
@@ -169,7 +171,7 @@ def _bounded(files: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def find_provenance(catalog: Catalog, name: str, whole: str) -> Provenance | None:
-    """The provenance record of that name with this fingerprint."""
+    """Return the provenance record of that name with this fingerprint."""
     if catalog.ledger.has_no_provenance(name):
         return None
     key = f"{name}#{whole}"
@@ -183,7 +185,8 @@ def find_provenance(catalog: Catalog, name: str, whole: str) -> Provenance | Non
 
 
 def find_code(catalog: Catalog, whole: str) -> CodeList | None:
-    """The list of code files with this hash (an empty hash: no code). None if it is unknown."""
+    """Return the list of code files with this hash (an empty hash: no code). The result is None if the list
+    is unknown."""
     code_list = catalog.code_lists.get(whole)
     if code_list is None and whole:
         code_list = catalog.ledger.read(CodeList, whole)
@@ -213,8 +216,8 @@ def note_made(catalog: Catalog, transaction: Transaction, job_run: JobRun, artif
 
 
 def restorable(catalog: Catalog, job_run: JobRun, now: Provenance) -> Artifact | None:
-    """The newest earlier version with the same provenance that was not removed. None for a source that
-    only the job can read."""
+    """Return the newest earlier version with the same provenance that was not removed. The result is None
+    for a source that only the job can read."""
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or (job_run.job.sink and job_run.job.sink.source.live):
         return None
@@ -250,8 +253,8 @@ def _fetched(catalog: Catalog, artifact_id: str) -> Artifact | None:
 
 
 def _may_go_back(catalog: Catalog, job: Job, now: Provenance, artifact: Artifact, newest: Artifact) -> bool:
-    """Whether a load would make a sink's table as it was at `artifact`. Rows of deleted files remain in
-    the table. Therefore no later version may have loaded a file that does not exist now."""
+    """Return whether a load would make a sink's table as it was at `artifact`. Rows of deleted files stay in
+    the table. Therefore no later version may have loaded a file that no longer exists."""
     if job.sink is None or job.sink.source.format == Format.FILES or job.sink.retain is not None:
         return artifact.id == newest.id
     if newest.number - artifact.number > _LATER_VERSIONS:
@@ -269,7 +272,7 @@ def _may_go_back(catalog: Catalog, job: Job, now: Provenance, artifact: Artifact
 
 
 def is_declared_alike(catalog: Catalog, name: str, one: str, other: str) -> bool:
-    """Whether the declarations of two fingerprints of a job are equal."""
+    """Return whether the declarations of two fingerprints of a job are equal."""
     if one == other:
         return True
     a, b = find_provenance(catalog, name, one), find_provenance(catalog, name, other)
@@ -277,16 +280,16 @@ def is_declared_alike(catalog: Catalog, name: str, one: str, other: str) -> bool
 
 
 def why_restored(same: Artifact) -> str:
-    """The reason why a job does not execute."""
+    """Return the reason why a job does not execute."""
     return f"{SAME} {same.id}"
 
 
 def why_executes(
     catalog: Catalog, code: CodeFiles, run: Run, job_run: JobRun, now: Provenance, *, broken: str = ""
 ) -> str:
-    """The reason why a job executes instead of being restored: the changes since its latest version, or
-    the rule by which it always executes. `broken` is the problem with the files of the version that could
-    be restored."""
+    """Return the reason why a job executes instead of being restored: the changes since its latest version,
+    or the rule by which it always executes. `broken` is the problem with the files of the version that could
+    otherwise be restored."""
     if job_run.probe is not None:
         return "a probe runs the job on a part of its data"
     if job_run.force:

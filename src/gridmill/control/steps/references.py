@@ -1,4 +1,5 @@
-"""Resolves references to versions: `pipeline/job`, `pipeline/job@3`, `pipeline/job@prod`."""
+"""This module resolves references to versions. A reference is `pipeline/job`, `pipeline/job@3` or
+`pipeline/job@prod`."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -12,7 +13,7 @@ from gridmill.errors import NotFoundError
 
 
 def fetch_artifact(catalog: Catalog, artifact_id: str) -> Artifact:
-    """A version by id, including removed versions. Raises NotFoundError."""
+    """Return a version by id, including removed versions. Raises NotFoundError."""
     result = catalog.versions.get(artifact_id)
     if result is not None:
         return result
@@ -26,7 +27,7 @@ def fetch_artifact(catalog: Catalog, artifact_id: str) -> Artifact:
 
 
 def metrics_of(catalog: Catalog, version: Artifact) -> Mapping[str, float]:
-    """The metrics of a version, with those of the attempt that made it if its record exists."""
+    """Return the metrics of a version, with those of the attempt that made it if its record exists."""
     result = catalog.metrics_of_versions.get(version.id)
     if result is None:
         attempt = catalog.ledger.read(Attempt, version.attempt_id) if version.attempt_id else None
@@ -36,7 +37,8 @@ def metrics_of(catalog: Catalog, version: Artifact) -> Mapping[str, float]:
 
 
 def find_version(catalog: Catalog, reference: str) -> Artifact:
-    """The version to which a reference refers now. A name alone means `latest`. Raises NotFoundError."""
+    """Return the version to which a reference refers now. A name without a version number or alias means
+    `latest`. Raises NotFoundError."""
     name, version = split_reference(_with_pipeline(catalog.ledger, reference))
     if version.isdecimal():
         return fetch_artifact(catalog, f"{name}@{int(version)}")
@@ -51,8 +53,8 @@ def find_version(catalog: Catalog, reference: str) -> Artifact:
 
 
 def _with_pipeline(ledger: Ledger, reference: str) -> str:
-    """The full reference for a job without its pipeline: `sales@3` means `shop/sales@3` if only the pipeline
-    `shop` has versions of a job `sales`.
+    """Return the full reference for a job without its pipeline. For example, `sales@3` means `shop/sales@3`
+    if only the pipeline `shop` has versions of a job `sales`.
 
     Raises NotFoundError if several pipelines have versions of this job.
     """
@@ -69,23 +71,24 @@ def _with_pipeline(ledger: Ledger, reference: str) -> str:
 
 
 def find_alias(ledger: Ledger, alias_id: str) -> Alias | None:
-    """An alias that was set, by its id `pipeline/job@alias`."""
+    """Return an alias that was set, by its id `pipeline/job@alias`."""
     return ledger.read(Alias, alias_id)
 
 
 def aliases_of(ledger: Ledger, name: str | None) -> tuple[Alias, ...]:
-    """The aliases that were set: those of one name, or all."""
+    """Return the aliases that were set: the aliases of one name, or all aliases."""
     return ledger.read_all(Alias, parent=name)
 
 
 def best_by(ledger: Ledger, name: str) -> str:
-    """The metric that was set for the best version of that name. Empty if the model chooses the metric."""
+    """Return the metric that was set for the best version of that name. The result is empty if the model
+    chooses the metric."""
     alias = find_alias(ledger, f"{name}@{BEST}")
     return alias.metric if alias else ""
 
 
 def versions_of(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
-    """All versions of that name that are not removed, newest first."""
+    """Return all versions of that name that are not removed, newest first."""
     every = ledger.read_all(Artifact, parent=name, newest_first=True)
     return tuple(one for one in every if not one.removed)
 
@@ -98,7 +101,7 @@ def _latest(catalog: Catalog, name: str) -> Artifact:
 
 
 def _near(ledger: Ledger, name: str) -> str:
-    """The existing name that is most like this one, and the command that lists all names."""
+    """Return the existing name that is most similar to this name, and the command that lists all names."""
     names = {version.name for version in ledger.read_all(Artifact) if not version.removed}
     near = get_close_matches(name, names, n=1)
     return (f"Did you mean {near[0]!r}? " if near else "") + "`gridmill list artifacts` lists all names."

@@ -1,4 +1,5 @@
-"""Chooses the resource of a job that may use several resources, and moves the job to another resource."""
+"""This module chooses the resource of a job that may use several resources, and moves the job to another
+resource."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -25,7 +26,7 @@ from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_MOVES = 8
-"""A job that has moved this many times, and is refused at its resource, fails."""
+"""If a job has moved this many times, and is refused at its resource, it fails."""
 
 
 def chosen_resource(
@@ -39,9 +40,9 @@ def chosen_resource(
     standing: bool = False,
     refused: str = "",
 ) -> tuple[Resource, ResourceChoice | None]:
-    """The resource of a ready job, and the reason for it if there was a choice. With `standing`, the job
-    is already in the queue of its resource. `refused` is the reason why it can never run on that resource.
-    Raises PipelineError if a resource of the job was removed."""
+    """Return the resource of a ready job, and the reason for it if there was a choice. With `standing`, the
+    job is already in the queue of its resource. `refused` is the reason why the job can never run on that
+    resource. Raises PipelineError if a resource of the job was removed."""
     snapshot, job = joining.snapshot, job_run.job
     resources = resources_for(job, job_run.pipeline, snapshot.resources)
     if len(resources) == 1:
@@ -74,7 +75,7 @@ def chosen_resource(
 
 
 def joining_now(ledger: Ledger, sites_seen: SiteStates, timeline: Timeline) -> CachedForecasts:
-    """The expected wait at each resource."""
+    """Return the expected wait at each resource."""
     return CachedForecasts(ledger.snapshot, timeline.now(), coming_at_farms(sites_seen))
 
 
@@ -92,21 +93,22 @@ def _sized(snapshot: Snapshot, job_run: JobRun, size: JobSize, resource: Resourc
 
 
 def crowded_among(sites_seen: SiteStates, resources: Iterable[Resource]) -> Mapping[str, QueuePosition]:
-    """The resources of farms whose deployments wait in a queue or that have too few free GPUs, with the
-    queue at each."""
+    """Return the resources of farms whose deployments wait in a queue or that have too few free GPUs, with
+    the queue at each."""
     looks = ((one, sites_seen.farm_statuses.get(one.site)) for one in resources)
     lines = ((one.name, line_at(look, gpus_of(one))) for one, look in looks if look is not None)
     return {name: line for name, line in lines if line is not None}
 
 
 def coming_at_farms(sites_seen: SiteStates) -> Mapping[str, float]:
-    """The seconds until farms expect to have room for waiting deployments, by deployment id."""
+    """Return the seconds until farms expect to be able to start waiting deployments, by deployment id."""
     queued = [one for look in tuple(sites_seen.farm_statuses.values()) for one in look.queue]
     return {one.deployment: one.seconds for one in queued if one.seconds is not None}
 
 
 def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputVersion, ...]:
-    """The sizes of versions, and the bytes that each site lacks according to the records of transfers."""
+    """Return the sizes of versions, and the bytes that each site lacks according to the records of
+    transfers."""
     sites = [one for one in catalog.ledger.snapshot.sites.values() if one.kind in ELSEWHERE]
     return tuple(
         InputVersion(
@@ -120,7 +122,7 @@ def readings_of(catalog: Catalog, artifacts: Iterable[Artifact]) -> tuple[InputV
 
 
 def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
-    """The bytes of a version that a site lacks. The table of a sink only grows, so a site that has an
+    """Return the bytes of a version that a site lacks. The table of a sink only grows, so a site that has an
     earlier version lacks only the difference."""
     staged = site.route.staged if site.route is not None else ()
     size_bytes = artifact.output.size_bytes
@@ -136,14 +138,14 @@ def _missing_bytes(catalog: Catalog, artifact: Artifact, site: Site) -> int:
 
 
 def made_before(catalog: Catalog, name: str) -> int | None:
-    """The bytes of the newest version of a job. None if there is none."""
+    """Return the bytes of the newest version of a job. The result is None if the job has no version."""
     newest = catalog.newest_artifact(name)
     return newest.output.size_bytes if newest is not None else None
 
 
 def _may_move(job_run: JobRun) -> bool:
-    """Whether the job may move. If the memory of a job was raised after a kill, the job keeps its
-    resource, because this size was measured there."""
+    """Return whether the job may move to another resource. If the memory of a job was raised after a kill,
+    the job stays on its resource, because this size was measured there."""
     whole = job_run.part is None and not job_run.parts and not job_run.memory_kills
     return job_run.state is JobState.WAITING and bool(job_run.job.resources) and whole
 
@@ -159,8 +161,8 @@ def move(
     *,
     refused: str = "",
 ) -> bool:
-    """Move a waiting job to another resource, if this gains enough time. Returns whether it moved.
-    `refused` is the reason why the job can never run on its present resource."""
+    """Move a waiting job to another resource, if this gains enough time. The function returns whether the
+    job has moved. `refused` is the reason why the job can never run on its present resource."""
     within = transaction.within()
     try:
         after = _moved(catalog, sites_seen, joining, within, job_run, refused)
@@ -185,8 +187,8 @@ def _moved(
     job_run: JobRun,
     refused: str,
 ) -> JobRun | None:
-    """The job at the other resource; in parts, if this is faster there. None if the job keeps its
-    resource."""
+    """Return the job on the other resource; in parts, if this is faster there. The result is None if the job
+    stays on its resource."""
     size, inputs = job_run.size or JobSize(), inputs_of(catalog, transaction, job_run)
     resource, choice = chosen_resource(
         catalog, sites_seen, joining, job_run, inputs, size, standing=True, refused=refused
@@ -199,11 +201,11 @@ def _moved(
 
 
 def may_flee(job_run: JobRun) -> bool:
-    """Whether a job that is refused at its resource may use another resource. The number of such moves is
-    limited."""
+    """Return whether a job that is refused at its resource may use another resource. The number of such
+    moves of a job is limited."""
     return _may_move(job_run) and job_run.moves < MOST_MOVES
 
 
 def with_choice(sizing: Sizing, choice: ResourceChoice | None) -> Sizing:
-    """The sizing of the job, with the reason for its resource."""
+    """Return the sizing of the job, with the reason for its resource."""
     return sizing if choice is None else replace(sizing, why=(*sizing.why, choice.why))

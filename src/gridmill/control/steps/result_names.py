@@ -1,4 +1,5 @@
-"""Decides once, when a run begins, which versions the names of other pipelines' results mean in the run."""
+"""This module decides once, when a run begins, which versions the names of other pipelines' results mean in
+the run."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -12,7 +13,8 @@ from gridmill.errors import InputError, NotFoundError
 
 
 def settle_names(catalog: Catalog, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """The id of the version that each name in these jobs means now. Names without a version are left out."""
+    """Return the id of the version that each name in these jobs means now. Names without a version are left
+    out."""
     settled: dict[str, str] = {}
     for name in dict.fromkeys(name for job in jobs for name in job.external_names):
         try:
@@ -23,7 +25,7 @@ def settle_names(catalog: Catalog, jobs: Iterable[Job]) -> Mapping[str, str]:
 
 
 def check_names_exist(catalog: Catalog, jobs: Iterable[Job]) -> None:
-    """Raise InputError for a name without any version."""
+    """Raise InputError if a name has no version."""
     for job in jobs:
         for name in job.external_names:
             unknown = unknown_name(catalog, name, job)
@@ -32,7 +34,8 @@ def check_names_exist(catalog: Catalog, jobs: Iterable[Job]) -> None:
 
 
 def unknown_name(catalog: Catalog, reference: str, job: Job) -> InputError | None:
-    """The message for a name without any version; None for a name that has one."""
+    """Return the message about a name that has no version. The result is None for a name that has a
+    version."""
     try:
         find_version(catalog, reference)
     except NotFoundError as error:
@@ -48,7 +51,7 @@ def unknown_name(catalog: Catalog, reference: str, job: Job) -> InputError | Non
 
 
 def _place(job: Job, reference: str) -> str:
-    """The field of the job that contains the name, if it is the only one."""
+    """Return the field of the job that contains the name, if only one field contains it."""
     if reference in job.needs:
         return f"jobs.{job.name}.needs[{job.needs.index(reference)}]"
     spec, place = job.spec, f"jobs.{job.name}.{job.kind.value}"

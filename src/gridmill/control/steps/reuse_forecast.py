@@ -1,6 +1,7 @@
-"""Predicts which jobs of a pipeline a run would restore and which jobs it would execute, with the reasons.
+"""This module predicts which jobs of a pipeline a run would restore and which jobs it would execute, with
+the reasons.
 
-Before a job counts as unchanged, the files of its version are checked beside the ticks.
+Before Gridmill treats a job as unchanged, it checks the files of its version beside the ticks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -48,9 +49,9 @@ def unchanged_jobs(
     *,
     scheduled: bool = False,
 ) -> Mapping[str, Artifact]:
-    """The jobs that would not execute, as far as this is known before the run, and the versions that would
-    be restored. `listings` are the files of their sources. `broken` are the versions that have lost files.
-    `scheduled` is true for a run that a schedule starts."""
+    """Return the jobs that would not execute, as far as this is known before the run, and the versions that
+    would be restored. `listings` has the files of the sources of these jobs. `broken` has the versions that
+    have lost files. `scheduled` is true for a run that a schedule starts."""
     decisions = decide_reuse(catalog, code, timeline, pipeline, listings, broken, scheduled=scheduled)
     return {name: one.version for name, one in decisions.items() if one.version is not None}
 
@@ -65,7 +66,7 @@ def decide_reuse(
     *,
     scheduled: bool = False,
 ) -> Mapping[str, ReuseDecision]:
-    """The prediction for each job; see `unchanged_jobs`."""
+    """Return the prediction for each job; see `unchanged_jobs`."""
     transaction = catalog.ledger.begin(timeline.now())
     run = _run_of(catalog, pipeline, scheduled=scheduled)
     transaction.nouns[(Run, run.id)] = run
@@ -136,7 +137,7 @@ def _decide_reuse(
 
 
 def _behind(catalog: Catalog, run: Run, job_run: JobRun, executing: list[str]) -> str:
-    """The reason why a job executes if some of its inputs are made before it in the same run."""
+    """Return the reason why a job executes if some of its inputs are made before it in the same run."""
     ruled = job_run.job.why_executed(scheduled=run.scheduled)
     if ruled or catalog.newest_artifact(job_run.name) is None:
         return ruled or FIRST
@@ -153,7 +154,8 @@ def find_broken(
     listings: Mapping[str, SourceListing],
     lock: AbstractContextManager[object],
 ) -> frozenset[str]:
-    """The versions that would be restored if they had not lost files. The files are read without the lock."""
+    """Return the versions that would be restored if they had not lost files. The files are read without the
+    node's lock."""
     whole, broken = set[str](), set[str]()
     while True:
         with lock:
@@ -181,9 +183,10 @@ def why_broken(
     *,
     then: Callable[[], None] = lambda: None,
 ) -> str | None:
-    """The problem with the files of the first version that has one. Empty if no version has one. None
-    while the files are being checked in the background; then `then` is called and the next tick gets the
-    result. The result of a check is returned once to its `asker`."""
+    """Return the problem with the files of the first version that has a problem. The result is empty if no
+    version has a problem. The result is None while the files are being checked in the background; then
+    `then` is called and the next tick gets the result. The result of a check is returned once to its
+    `asker`."""
     stored = tuple(one for one in versions if one.output.uri)
     if not stored:
         return ""

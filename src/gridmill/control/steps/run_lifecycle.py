@@ -1,7 +1,7 @@
-"""Starts, stops and resumes runs: creates the records of a run and changes their states.
+"""This module starts, stops and resumes runs: it creates the records of a run and changes their states.
 
-When a run begins, alterations of sinks are applied to their declarations. The settings that resources
-request from their sites are checked before any job waits.
+When a run begins, alterations of sinks are applied to the declarations of these sinks. The settings that
+resources request from their sites are checked before any job waits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,18 +34,18 @@ from gridmill.scheduler.sizing import size_job
 
 
 def alterations_of(ledger: Ledger, name: str) -> Alterations:
-    """The alterations of a sink, which may be empty."""
+    """Return the alterations of a sink, which may be empty."""
     return ledger.read(Alterations, name) or Alterations(name=name)
 
 
 def changes_of(ledger: Ledger, pipeline: Pipeline) -> Mapping[str, Alterations]:
-    """The alterations of the pipeline's sinks, by `pipeline/job`."""
+    """Return the alterations of the pipeline's sinks, by `pipeline/job`."""
     sinks = [f"{pipeline.name}/{job.name}" for job in pipeline.jobs if job.sink is not None]
     return {name: one for name in sinks if (one := alterations_of(ledger, name)).changes}
 
 
 def as_altered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
-    """The pipeline with the alterations of its sinks applied."""
+    """Return the pipeline with the alterations of its sinks applied."""
     return altered_pipeline(pipeline, changes_of(ledger, pipeline))
 
 
@@ -69,11 +69,11 @@ def check_resource_settings(resource: Resource, site: Site) -> None:
 
 
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
-"""The states of jobs that a resumed run repeats. `_jobs_to_repeat` adds other jobs."""
+"""The states of jobs that a resumed run repeats. The function `_jobs_to_repeat` adds other jobs."""
 
 
 def check_names(pipeline: Pipeline) -> None:
-    """Raise InputError for an invalid name: names become parts of paths and ids."""
+    """Raise InputError for an invalid name, because names become parts of paths and ids."""
     check_name("pipeline", pipeline.name)
     for job in pipeline.jobs:
         check_name("job", job.name)
@@ -82,7 +82,7 @@ def check_names(pipeline: Pipeline) -> None:
 
 
 def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
-    """The pipeline with only these jobs and the jobs that they need. Raises NotFoundError."""
+    """Return the pipeline with only these jobs and the jobs that they need. Raises NotFoundError."""
     if not only:
         return pipeline
     jobs = {job.name: job for job in pipeline.jobs}
@@ -105,7 +105,8 @@ def chosen(pipeline: Pipeline, only: tuple[str, ...]) -> Pipeline:
 def resources_used(
     ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, Resource]:
-    """The resource of each job. Raises PipelineError for a resource that does not exist or does not fit."""
+    """Return the resource of each job. Raises PipelineError for a resource that does not exist or does not
+    fit."""
     by_job = all_resources_used(ledger, pipeline, resources)
     return {name: some[0] for name, some in by_job.items()}
 
@@ -113,7 +114,7 @@ def resources_used(
 def all_resources_used(
     ledger: Ledger, pipeline: Pipeline, resources: Mapping[str, Resource]
 ) -> dict[str, tuple[Resource, ...]]:
-    """The resources that each job may use. Raises PipelineError as `resources_used` does."""
+    """Return the resources that each job may use. Raises PipelineError as `resources_used` does."""
     result = {
         job.name: resources_for(_placed(ledger, job, pipeline), pipeline.name, resources)
         for job in pipeline.jobs
@@ -123,8 +124,8 @@ def all_resources_used(
 
 
 def resources_for(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> tuple[Resource, ...]:
-    """The resources that a job may use: all that it names, or one if it leaves no choice. Raises
-    PipelineError."""
+    """Return the resources that a job may use: all resources that it names, or one resource if it leaves no
+    choice. Raises PipelineError."""
     if not job.resources:
         return (resource_of(job, pipeline, resources),)
     _check_named(job, pipeline)
@@ -157,8 +158,9 @@ def _check_named(job: Job, pipeline: str) -> None:
 
 
 def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
-    """The job with the site of its pipeline, unless the job names a resource. If a sink runs at home only
-    because the pipeline's site does not load sinks, the resource to which the sink is assigned is used."""
+    """Return the job with the site of its pipeline, unless the job names a resource. If a sink runs at home
+    only because the pipeline's site does not load sinks, the resource to which the sink is assigned is
+    used."""
     snapshot = ledger.snapshot
     if job.named_resources:
         return job
@@ -170,7 +172,7 @@ def _placed(ledger: Ledger, job: Job, pipeline: Pipeline) -> Job:
 
 
 def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> Resource | None:
-    """The resource whose own declaration assigns it to this job."""
+    """Return the resource whose own declaration assigns it to this job."""
     names = (f"{pipeline}/{job.name}", job.name)
     return next(
         (resource for resource in resources.values() if any(name in resource.jobs for name in names)), None
@@ -180,10 +182,11 @@ def assigned_to(job: Job, pipeline: str, resources: Mapping[str, Resource]) -> R
 def resource_of(
     job: Job, pipeline: str, resources: Mapping[str, Resource], field: str = "resource"
 ) -> Resource:
-    """The resource that a job uses: the resource that it names in that field, otherwise the resource to which
-    it is assigned, otherwise the default resource of its type at its site.
+    """Return the resource that a job uses: the resource that it names in that field, otherwise the resource
+    to which it is assigned, otherwise the default resource of its type at its site.
 
-    Raises PipelineError for an unknown resource, for a resource of another type, or at another site.
+    Raises PipelineError for an unknown resource, for a resource of another type, or for a resource at
+    another site.
     """
     place = f"{pipeline}: jobs.{job.name}.{field}"
     if job.resource is not None:
@@ -234,7 +237,7 @@ def _check_sites(ledger: Ledger, pipeline: Pipeline, by_job: Mapping[str, tuple[
 
 
 def declare_resources(ledger: Ledger, transaction: Transaction, pipeline: Pipeline) -> dict[str, Resource]:
-    """All resources after the submission, including those of the pipeline."""
+    """Return all resources after the submission, including those of the pipeline."""
     for resource in pipeline.resources:
         if transaction.get(Resource, resource.name) != resource:
             transaction.put(resource)
@@ -254,7 +257,8 @@ def begin_run(
     due: float | None = None,
     chunk: str = "",
 ) -> Run:
-    """Create the run and its jobs, all BLOCKED. The next tick starts with the jobs without needs.
+    """Create the run and its jobs, all of them BLOCKED. The next tick starts with the jobs that need no
+    other job.
 
     If `only` names jobs, `force` applies to these jobs and not to the jobs that they need.
     """
@@ -315,7 +319,7 @@ def begin_run(
 
 
 def check_project(ledger: Ledger, pipeline: Pipeline) -> None:
-    """Raise PipelineError for an unknown project. An unknown project is a typing error, or would bypass a
+    """Raise PipelineError if the project is unknown. An unknown project is a typing error, or would bypass a
     quota."""
     projects = ledger.snapshot.projects
     if pipeline.project != DEFAULT and pipeline.project not in projects:
@@ -379,7 +383,7 @@ def stop_run(
     run: Run,
     job: str | None,
 ) -> None:
-    """Stop the jobs that have not started, and ask the running ones to end."""
+    """Stop the jobs that have not started, and ask the running jobs to end."""
     if run.state in FINISHED_RUNS:
         return
     if job is None and run.state == RunState.ACTIVE:
@@ -410,8 +414,8 @@ def resume_run(
     """Make a finished run active again. The resources of its jobs are chosen again, because they may have
     changed.
 
-    A run that succeeded is not changed. Raises PipelineError if a resource was removed, ConflictError if
-    the pipeline's name was moved to another folder, and NotFoundError.
+    If the run has succeeded, the function changes nothing. Raises PipelineError if a resource was removed,
+    ConflictError if the pipeline's name was moved to another folder, and NotFoundError.
     """
     if run_id in catalog.ledger.snapshot.runs:
         return
@@ -437,7 +441,7 @@ def resume_run(
 
 
 def check_whole(run: Run) -> None:
-    """Raise ConflictError for a run that cannot continue because some of its records are lost."""
+    """Raise ConflictError if a run cannot continue because some of its records are lost."""
     if run.damage:
         raise ConflictError(
             f"run {run.id} cannot continue: {run.damage}",
@@ -446,8 +450,8 @@ def check_whole(run: Run) -> None:
 
 
 def _jobs_to_repeat(job_runs: Sequence[JobRun]) -> frozenset[str]:
-    """The jobs that failed, were stopped or skipped; jobs that run after failures, however they ended; and
-    jobs that have read versions of any of these jobs."""
+    """Return the jobs that failed, were stopped or skipped; jobs that run after failures, however they
+    ended; and jobs that have read versions of any of these jobs."""
     again = {job_run.id for job_run in job_runs if job_run.state in AGAIN or job_run.job.when != When.SUCCESS}
     while True:
         readers = {job_run.id for job_run in job_runs if again.intersection(job_run.needs)} - again

@@ -1,4 +1,5 @@
-"""Lists sources beside the ticks, because a folder with many files or on a slow server takes time."""
+"""This module lists sources beside the ticks, because a folder with many files or on a slow server takes
+time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -18,14 +19,14 @@ from gridmill.ports.storage import FileStat, Storage
 class SourceListing:
     """The files of a job's source with the hashes of their contents, or the error with which listing them
     failed. A job without a source has no listing. `waiting` is a text about the number of files that may
-    still change; empty if there are none."""
+    still change; empty if there are no such files."""
 
     files: tuple[FileStat, ...] = ()
     waiting: str = ""
     error: GridmillError | None = None
 
     def files_or_raise(self) -> tuple[FileStat, ...]:
-        """The files of the source. Raises the error of the listing."""
+        """Return the files of the source. Raises the error of the listing."""
         if self.error is not None:
             raise self.error
         return self.files
@@ -40,8 +41,8 @@ NOTHING = SourceListing()
 
 
 def list_sources(storage: Storage, jobs: Iterable[Job], folder: str, now: float) -> dict[str, SourceListing]:
-    """The files in the sources of these jobs at the time `now`, by job. This may take long, so the caller
-    must not hold the lock."""
+    """Return the files in the sources of these jobs at the time `now`, by job. This may take long, so the
+    caller must not hold the node's lock."""
     return {job.name: _list(storage, job.sink.source, folder, now) for job in jobs if job.sink is not None}
 
 
@@ -68,9 +69,9 @@ def listed(
     *,
     then: Callable[[], None] = lambda: None,
 ) -> Mapping[str, SourceListing] | None:
-    """The files in the sources of these jobs. None while the sources are being listed in the background;
-    then `then` is called and the next tick gets the result. Each listing under a `key` is returned once.
-    Raises unexpected errors of the listing."""
+    """Return the files in the sources of these jobs. The result is None while the sources are being listed
+    in the background; then `then` is called and the next tick gets the result. Each listing under a `key` is
+    returned once. Raises unexpected errors of the listing."""
     local = [job for job in jobs if job.sink is not None and job.sink.source.local_paths]
     if not local:
         return {}

@@ -1,4 +1,5 @@
-"""Parses stored pipelines again with other parameter values, for chunks of backfills and for due times."""
+"""This module parses stored pipelines again with other parameter values, for chunks of backfills and for due
+times."""
 
 from collections.abc import Mapping
 
@@ -11,8 +12,8 @@ from gridmill.plugins import find
 
 
 def chunks_of(pipeline: Pipeline, backfill: Backfill, values: Mapping[str, str]) -> tuple[Chunk, ...]:
-    """The chunks of a backfill of the pipeline, oldest first, with `values` for other parameters. The stored
-    text and the code of the time when the pipeline was applied are used, not the present file.
+    """Return the chunks of a backfill of the pipeline, oldest first, with `values` for other parameters. The
+    function uses the text and the code of the time when the pipeline was applied, not the present file.
 
     Raises PipelineError if the text was not stored or does not use the range, and InputError.
     """
@@ -27,8 +28,8 @@ def _chunk(pipeline: Pipeline, span: tuple[str, str], values: Mapping[str, str])
 
 
 def with_values(pipeline: Pipeline, values: Mapping[str, str]) -> Pipeline:
-    """A stored pipeline with these parameter values, and with its code of the time when it was applied.
-    Raises PipelineError."""
+    """Return a stored pipeline with these parameter values, and with its code of the time when it was
+    applied. Raises PipelineError."""
     read_again = find("declarations", "yaml")  # this import loads YAML, which most nodes never need
     written = _written(pipeline, "other values need")
     read: Pipeline = read_again(written, folder=pipeline.folder, set_values=values)
@@ -45,11 +46,11 @@ def _written(pipeline: Pipeline, who: str) -> PipelineSource:
 
 
 def chunks_left(ledger: Ledger, backfill: Backfill) -> list[Chunk]:
-    """The chunks that have no run yet."""
+    """Return the chunks that have no run yet."""
     chunks = ledger.snapshot.chunks.values()
     return [chunk for chunk in chunks if chunk.pipeline.name == backfill.name]
 
 
 def active_chunks(ledger: Ledger, name: str) -> int:
-    """The number of active runs of that pipeline's backfill."""
+    """Return the number of active runs of that pipeline's backfill."""
     return sum(run.pipeline == name and run.chunk != "" for run in ledger.snapshot.runs.values())

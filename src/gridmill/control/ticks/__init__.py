@@ -1,1 +1,2 @@
-"""The ticks of the control node's loop: each reads the records, decides, commits, then acts."""
+"""This package has the ticks of the control node's loop: each tick reads the records, decides, commits, then
+acts."""

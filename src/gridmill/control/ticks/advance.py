@@ -1,5 +1,5 @@
-"""The tick that advances runs: jobs whose needs are met, jobs that do not have to run, and runs that have
-ended."""
+"""This module has the tick that advances runs: jobs that may be able to run, jobs that do not have to run,
+and runs that have ended."""
 
 from collections.abc import Callable
 from functools import partial
@@ -37,7 +37,7 @@ from gridmill.scheduler.sizing import size_job
 
 
 def advance(control: Control) -> None:
-    """Check the jobs whose needs may be met, and apply the end of each job to the jobs that need it."""
+    """Check the jobs that may be able to run, and apply the end of each job to the jobs that need it."""
     transaction = control.ledger.begin(control.timeline.now())
     joining = joining_now(control.ledger, control.site_states, control.timeline)
     touched: set[str] = set()
@@ -82,8 +82,8 @@ def advance(control: Control) -> None:
 def _advanced(
     control: Control, joining: CachedForecasts, transaction: Transaction, run: Run, job_run: JobRun
 ) -> JobRun:
-    """The job after its needs are met. While the job waits for its needs or for the list of its source, it
-    is unchanged. When the wait ends, it becomes a candidate again."""
+    """Return the job after the jobs that it needs have ended. While the job waits for other jobs or for the
+    list of its source's files, it is returned unchanged. When this wait ends, the job is checked again."""
     needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
     why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
     if why is None:
@@ -140,10 +140,10 @@ def _ready(
     source: SourceListing,
     again: Callable[[], None],
 ) -> JobRun:
-    """The job after its needs are met: WAITING with fingerprint and size; UNCHANGED; FAILED if an input
-    does not exist; or SKIPPED in a scheduled run if an input has no rows yet, which is normal and can last
-    long. While the files of a version that could be restored are being checked, the job is unchanged, and
-    `again` is called after the check."""
+    """Return the job after the jobs that it needs have ended. The new state is WAITING with fingerprint and
+    size, or one of these states: UNCHANGED; FAILED if an input does not exist; or SKIPPED in a scheduled run
+    if an input has no rows yet, which is normal and can last long. While the files of a version that could
+    be restored are being checked, the job is returned unchanged, and `again` is called after the check."""
     now = transaction.now
     try:
         inputs = inputs_of(control.catalog, transaction, job_run)
@@ -229,8 +229,8 @@ def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
 
 
 def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
-    """The versions of other pipelines that the job reads. They are recorded so that every attempt reads
-    the same versions."""
+    """Return the versions of other pipelines that the job reads. These versions are recorded so that every
+    attempt reads the same versions."""
     names = job_run.job.external_names
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 

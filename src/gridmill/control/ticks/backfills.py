@@ -1,5 +1,5 @@
-"""The tick that starts the chunks of backfills. A run and the record of its chunk are written in one
-commit."""
+"""This module has the tick that starts the chunks of backfills. A run and the record of its chunk are
+written in one commit."""
 
 from math import inf
 
@@ -15,8 +15,8 @@ from gridmill.errors import GridmillError, StorageError
 
 
 def keep_backfills(control: Control) -> float:
-    """Process one chunk of each backfill that has room for another run. Returns 0 if there may be more
-    chunks to process, otherwise infinity, because only events can change that."""
+    """Process one chunk of each backfill that may have another active run. The function returns 0 if there
+    may be more chunks to process, otherwise infinity, because then only events can lead to more chunks."""
     if control.alarms is None:
         return inf
     backfills = list(control.ledger.snapshot.backfills.values())
@@ -36,7 +36,7 @@ def _start_next(control: Control, backfill: Backfill) -> bool:
 
 
 def _dealt_with(control: Control, transaction: Transaction, backfill: Backfill, chunk: Chunk) -> Chunk:
-    """The chunk with its run, which is added to the transaction, or with the reason why no run was
+    """Return the chunk with its run, which is added to the transaction, or with the reason why no run was
     started."""
     try:
         pipeline = as_altered(control.ledger, chunk.pipeline)

@@ -1,5 +1,5 @@
-"""The tick that makes a plan and executes it. It commits first, and then starts attempts, starts
-deployments and releases deployments."""
+"""This module has the tick that makes a plan and executes it. The tick first commits, and then starts
+attempts, starts deployments and releases deployments."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
@@ -37,7 +37,8 @@ from gridmill.scheduler.plan import needless, plan
 
 
 def dispatch(control: Control) -> Plan:
-    """Make one plan and execute it. Returns the time of the next plan and whether more jobs wait."""
+    """Make one plan and execute it. The function returns the time of the next plan and whether more jobs
+    wait."""
     wanted = plan(
         control.ledger.snapshot,
         control.timeline.now(),
@@ -68,10 +69,10 @@ def dispatch(control: Control) -> Plan:
 
 
 def mark_idle(ledger: Ledger, transaction: Transaction) -> bool:
-    """Record the time since which a deployment has had no live attempt. Attempts that start now count.
-    `_start` clears the time again.
+    """Record the time since which a deployment has had no live attempt. Attempts that start now are treated
+    as live. `_start` clears this time again.
 
-    Returns whether a time was recorded, because the next plan may release the deployment.
+    The function returns whether a time was recorded, because the next plan may then release the deployment.
     """
     snapshot = ledger.snapshot
     starting = {noun.deployment_id for noun in transaction.nouns.values() if isinstance(noun, Attempt)}
@@ -95,7 +96,7 @@ def _start(
     job_run_id: str,
     starts: Sequence[StartJob],
 ) -> None:
-    """Create one attempt of the job; for a gang, a record for each rank."""
+    """Create one attempt of the job; for a gang, create a record for each rank."""
     job_run = transaction.get(JobRun, job_run_id)
     if job_run is None:
         return
@@ -130,7 +131,8 @@ def _placed(
     name: str,
     starts: Sequence[StartJob],
 ) -> tuple[Attempt, ...]:
-    """The attempts of the job. Empty if the job needs a GPU and the free shares belong to several GPUs."""
+    """Return the attempts of the job. The result is empty if the job needs a GPU and the free shares belong
+    to several GPUs."""
     gpus = free_gpus(transaction, ledger, starts)
     attempts = [
         _attempt(new_token, transaction, job_run, member_id(name, rank), start, own)
@@ -167,9 +169,9 @@ def _attempt(
 def free_gpus(
     transaction: Transaction, ledger: Ledger, starts: Sequence[StartJob]
 ) -> tuple[tuple[int, ...], ...]:
-    """The numbers of the GPUs for each rank: the lowest numbers of the node's GPUs that no live attempt
-    uses. At other sites, the numbers count the GPUs that the site gave to the pod. Shares of a GPU are
-    taken from one GPU. Empty, without an entry for any rank, if this is not possible."""
+    """Return the numbers of the GPUs for each rank: the lowest numbers of the node's GPUs that no live
+    attempt uses. At other sites, the numbers count the GPUs that the site gave to the pod. Shares of a GPU
+    are taken from one GPU. If this is not possible, the result is empty, without an entry for any rank."""
     if not any(start.given.gpus for start in starts):
         return ((),) * len(starts)
     places = {
@@ -207,7 +209,8 @@ def _free(
 
 
 def _interrupt(channels: Channels, transaction: Transaction, wanted: Interrupt) -> None:
-    """Ask an attempt to end. Its job then waits again and resumes from its checkpoint."""
+    """Ask an attempt to end, so that another job can start. The job of this attempt then waits again and
+    resumes from its checkpoint."""
     for attempt in (transaction.get(Attempt, key) for key in wanted.attempt_ids):
         if attempt is not None and runs(attempt) and not attempt.stop_requested:
             transaction.put(replace(attempt, interrupted=wanted.interruption))

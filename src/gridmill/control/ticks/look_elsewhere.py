@@ -1,5 +1,5 @@
-"""The tick that moves a waiting job with several possible resources to another one if the job would end
-sooner there."""
+"""This module has the tick that moves a waiting job with several possible resources to another resource if
+the job would end sooner there."""
 
 from gridmill.control.ledger import Ledger, Transaction
 from gridmill.control.state import Catalog, Control, Problems, SiteChoices, SiteStates
@@ -13,13 +13,14 @@ LOOK_AGAIN_SECONDS = 10.0
 """The time after which a waiting job checks again whether another resource would finish it sooner."""
 LOOKS_PER_TICK = 50
 PAUSE_SECONDS = 0.5
-"""Only some jobs check in one tick. The next jobs check this much later, so that each tick stays short."""
+"""The seconds between two ticks in which some of the jobs check their resources. The other jobs check that
+much later, so that each tick stays short."""
 
 
 def reconsider_sites(control: Control) -> float:
     """Move waiting jobs with several possible resources to the resource that finishes them sooner, if the
     gain is large enough. Each tick checks some of these jobs, beginning with the jobs at the end of the
-    queue, because they gain the most. Returns the seconds until the next check."""
+    queue, because they gain the most. The function returns the seconds until the next check."""
     if not control.choices.choosing:
         return float("inf")
     now = control.clock.monotonic()
@@ -48,8 +49,8 @@ def reconsider_sites(control: Control) -> float:
 
 
 def _waiting(ledger: Ledger, choices: SiteChoices) -> list[str]:
-    """The ids of the jobs that may move, in the order of the queue. Jobs that have ended are removed from
-    `choices`."""
+    """Return the ids of the jobs that may move, in the order of the queue. Jobs that have ended are removed
+    from `choices`."""
     snapshot = ledger.snapshot
     job_runs = {key: one for key in choices.choosing if (one := snapshot.job_runs.get(key)) is not None}
     choices.choosing = {key for key, one in job_runs.items() if one.state not in FINISHED_JOBS}

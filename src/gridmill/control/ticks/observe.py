@@ -1,7 +1,8 @@
-"""The tick that observes sites: it records pods that have ended, and starts pods that are missing after a
-crash.
+"""This module has the tick that observes sites: it records pods that have ended, and starts pods that are
+missing after a crash.
 
-It records the site's report about a pod: the state of the pod, and the attempts that ended with it.
+The tick records the report of the site about each pod: the state of the pod, and the attempts that ended
+with it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,9 +46,9 @@ def note(transaction: Transaction, deployment_id: str, pod: Pod, sight: PodRepor
 
 
 def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = True) -> AttemptOutcome:
-    """The outcome of an attempt whose pod has ended. If the pod ran out of memory and the attempt was
-    `alone` in it, the attempt fails for this reason. If several attempts ran in the pod, it is unknown
-    which one used too much. The site's measurement of the pod replaces the missing measurement of the
+    """Return the outcome of an attempt whose pod has ended. If the pod ran out of memory and the attempt was
+    `alone` in it, the attempt fails for this reason. If several attempts ran in the pod, it is unknown which
+    attempt used too much memory. The site's measurement of the pod replaces the missing measurement of the
     attempt."""
     use = MeasuredUse(wall_seconds=now - (attempt.started or attempt.placed))
     if sight.cause == Cause.MEMORY and not alone:
@@ -114,8 +115,8 @@ def _look(
     missing: Sequence[Deployment],
     pods: Sequence[str],
 ) -> SiteObservation:
-    """Start the pods that are missing after a crash or a refusal of the site, then observe all pods. Uses
-    only the port of the site."""
+    """Start the pods that are missing after a crash or after the site refused them, then observe all pods.
+    The function uses only the port of the site."""
     brought_up: set[str] = set()
     problems: dict[str, str] = {}
     for deployment in missing:
@@ -189,8 +190,8 @@ def _release_silent(
     deployment: Deployment,
     sights: Mapping[str, PodReport],
 ) -> None:
-    """Release a deployment if all its remaining pods run but none has had a link for too long. Such pods
-    never sent a Hello, or they hang. Their attempts are lost."""
+    """Release a deployment if all its remaining pods run but none of them has had a link for too long. Such
+    pods never sent a Hello, or they hang. The attempts in these pods are lost."""
     running = {name for name, sight in sights.items() if sight.status == PodStatus.RUNNING}
     now = clock.monotonic()
     left = [pod for pod in deployment.pods if pod.state != PodState.GONE]

@@ -1,4 +1,5 @@
-"""The tick that receives messages of pods: Hellos, events and ends. One transaction contains all of them."""
+"""This module has the tick that receives messages of pods. The messages are Hellos, events and ends. One
+transaction contains the changes for all received messages."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -27,10 +28,10 @@ from gridmill.domain.states import LIVE_ATTEMPTS, AttemptState, DeploymentState,
 
 
 def receive(starting: Starting, bring_ups: BringUps) -> None:
-    """Process all received messages, commit, then answer.
+    """Process all received messages, commit, then answer them.
 
-    Channels are recorded first. If processing fails, every channel is closed, whether its messages were
-    read or not. Its pod then connects and sends a Hello again.
+    Channels of new connections are recorded first. If processing fails, every channel is closed, whether its
+    messages were read or not. The pod of a closed channel then connects and sends a Hello again.
     """
     batch = starting.channels.links.receive()
     starting.channels.open.update(received.channel for received in batch)
@@ -128,7 +129,7 @@ def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello
 
 
 def _live_on(ledger: Ledger, transaction: Transaction, pod_id: str) -> list[Attempt]:
-    """The pod's live attempts with the changes of this transaction, without ranks of gangs that have
+    """Return the pod's live attempts with the changes of this transaction, without ranks of gangs that have
     ended."""
     attempts = (transaction.get(Attempt, a.id) for a in ledger.snapshot.attempts_on(pod_id))
     return [attempt for attempt in attempts if attempt is not None and runs(attempt)]
@@ -156,9 +157,9 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
 
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
-    """Whether a pod stopped an attempt although nobody requested it. Such a pod stops all its attempts and
-    ends. (The loss of its machine may be noticed much later; attempts that start until then would be lost,
-    too.)"""
+    """Return whether a pod stopped an attempt although nobody requested it. Such a pod stops all its
+    attempts and ends. (The loss of its machine may be noticed much later; attempts that start until then
+    would be lost, too.)"""
     if event.type != EventType.ENDED:
         return False
     attempt = transaction.get(Attempt, event.attempt_id)

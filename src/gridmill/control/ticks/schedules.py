@@ -1,7 +1,8 @@
-"""The tick that starts the due runs of schedules, and watches sources for continuous schedules.
+"""This module has the tick that starts the due runs of schedules, and watches sources for continuous
+schedules.
 
-A run and the record of its schedule are written in one commit. A continuous schedule checks for new files,
-closes blocks and starts their runs.
+A run and the record of its schedule are written in one commit. For a continuous schedule, the tick checks
+for new files, closes blocks and starts their runs.
 """
 
 from collections.abc import Mapping
@@ -34,8 +35,9 @@ def start_scheduled(
     pipeline: Pipeline,
     listings: Mapping[str, SourceListing],
 ) -> Schedule | None:
-    """Begin the due run, unless no job in it would execute. Returns the schedule with the result. Returns
-    None while the files of the versions that would be kept are being checked."""
+    """Begin the due run, unless no job in it would execute. The function returns the schedule with the
+    result. The function returns None while the files of the versions that would be restored are being
+    checked."""
     standing = unchanged_jobs(
         control.catalog, control.code, control.timeline, pipeline, listings, scheduled=True
     )
@@ -61,14 +63,14 @@ _SHOWN = 3
 
 
 def _nothing_new(standing: Mapping[str, Artifact]) -> str:
-    """A sentence with the reason why no run was started."""
+    """Return a sentence with the reason why no run was started."""
     names = [f"`{name}` since {version.id}" for name, version in standing.items()]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"there was no new data: no change of {', '.join(names[:_SHOWN])}{more}"
 
 
 def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = None) -> Pipeline:
-    """The stored pipeline with the values for that due time. Raises PipelineError."""
+    """Return the stored pipeline with the values for that due time. Raises PipelineError."""
     pipeline = ledger.read(Pipeline, schedule.pipeline)
     if pipeline is None:
         raise PipelineError(
@@ -84,8 +86,8 @@ def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = N
 def keep_continuous(
     control: Control, alarms: ScheduleTimers, schedule: Schedule, continuous: Continuous
 ) -> float:
-    """Start a run if a block is closed and there is room for the run. Returns the seconds until the next
-    check."""
+    """Start a run if a block is closed and another run may be active. The function returns the seconds until
+    the next check."""
     watch = alarms.watches.setdefault(schedule.name, SourceWatch())
     now = control.clock.monotonic()
     if now < watch.look_at:
@@ -118,9 +120,9 @@ def _blocking_reason(ledger: Ledger, schedule: Schedule, continuous: Continuous)
 def _look(
     control: Control, watch: SourceWatch, schedule: Schedule, continuous: Continuous, now: float
 ) -> float:
-    """Check the sources for new files, and start a run if a block is closed. Returns the seconds until the
-    next check; 0 while the sources are being listed. A source that only the load can read counts as new at
-    each check."""
+    """Check the sources for new files, and start a run if a block is closed. The function returns the
+    seconds until the next check; 0 while the sources are being listed. A source that only the load can read
+    is treated as new at each check."""
     pipeline = scheduled_pipeline(control.ledger, schedule)
     listings = listed(
         control.storage,
@@ -157,8 +159,8 @@ def _look(
 
 
 def _by_content(file: FileStat) -> FileStat:
-    """The file without its times and its inode, if its content is known. This way, a file with only a new
-    modification time does not count as new."""
+    """Return the file without its times and its inode, if its content is known. In this way, a file with
+    only a new modification time is not treated as new."""
     return replace(file, mtime_ns=0, ctime_ns=0, inode=0) if file.content else file
 
 
@@ -169,7 +171,7 @@ def _key(schedule: Schedule) -> str:
 def _start(
     control: Control, schedule: Schedule, pipeline: Pipeline, listings: Mapping[str, SourceListing]
 ) -> bool:
-    """Start the run. Returns False if another check is needed first."""
+    """Start the run of a closed block. The function returns False if another check is needed first."""
     transaction = control.ledger.begin(control.timeline.now())
     now = control.clock.now()
     after = start_scheduled(control, transaction, schedule, now, pipeline, listings)
@@ -186,8 +188,8 @@ was set."""
 
 
 def keep_schedules(control: Control) -> float:
-    """Start the due runs. Returns the seconds until another run may be due. They are infinite if only events
-    can change that.
+    """Start the runs that are due. The function returns the seconds until another run may be due. The
+    seconds are infinite if only events can make a run due.
 
     The function uses the wall clock, because due times such as six o'clock refer to it. After a sleep of
     the machine, `Control.now` would be late by the length of the sleep.
@@ -240,8 +242,9 @@ def _keep(control: Control, alarms: ScheduleTimers, schedule: Schedule, now: flo
 def _dealt_with(
     control: Control, transaction: Transaction, schedule: Schedule, verdict: DueDecision
 ) -> Schedule | None:
-    """The schedule after its due time. If a run starts, it is added to the transaction. None while the
-    schedule's sources are being listed, or the files of its versions are being checked."""
+    """Return the schedule after its due time was processed. If a run starts, it is added to the transaction.
+    The result is None while the schedule's sources are being listed, or while the files of its versions are
+    being checked."""
     after = replace(schedule, done=verdict.done, message=verdict.message)
     if verdict.start is None:
         is_later = verdict.done is not None and verdict.done >= (schedule.done or schedule.since)

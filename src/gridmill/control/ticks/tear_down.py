@@ -1,6 +1,6 @@
-"""The tick that tears down deployments that are being released.
+"""This module has the tick that tears down deployments that are being released.
 
-Ending pods takes seconds, so it runs beside the ticks, without the lock.
+It takes seconds to end pods, so pods are ended beside the ticks, without the node's lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ from gridmill.ports.storage import Storage
 
 
 def reap(control: Control) -> float:
-    """Stop the deployments that are being released, beside the ticks. Returns the seconds until a failed
-    stop is tried again. Pending starts of their pods finish first. Otherwise a pod could start after it
-    was stopped."""
+    """Stop the deployments that are being released, beside the ticks. The function returns the seconds until
+    a failed stop is tried again. Pending starts of the pods of these deployments finish first. Otherwise a
+    pod could start after it was stopped."""
     waits = [inf]
     for deployment in _released(control.ledger):
         if being_brought_up(control.background, control.bring_ups, deployment):
@@ -45,8 +45,8 @@ def reap(control: Control) -> float:
 
 
 def reap_now(control: Control) -> None:
-    """Stop the deployments that are being released and wait for their end. A control node that stops uses
-    this function. Pods that cannot be stopped end by themselves."""
+    """Stop the deployments that are being released, and wait for their end. A control node that stops uses
+    this function. Pods that cannot be stopped now end by themselves."""
     for deployment in _released(control.ledger):
         _send_goodbye(control.channels, deployment)
         site = control.sites.get(deployment.site)
@@ -71,7 +71,8 @@ def _send_goodbye(channels: Channels, deployment: Deployment) -> None:
 def discard(
     storage: Storage, problems: Problems, background_runner: BackgroundRunner, discarded: list[str]
 ) -> None:
-    """Delete the output of failed attempts from storage, beside the ticks. No job reads this output."""
+    """Delete the output of failed attempts from storage, beside the ticks. No job reads the output of a
+    failed attempt."""
     while discarded:
         uri = discarded.pop()
         background_runner.submit(f"remove {uri}", partial(storage.remove, uri), partial(_removed, problems))
@@ -93,8 +94,8 @@ def _tearing_down(
 
 
 def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> None:
-    """Stop the pods through the port of their site. Uses only the port. If the site was removed, there is
-    nothing to stop. Raises UnavailableError."""
+    """Stop the pods through the port of their site. The function uses only the port of the site. If the site
+    was removed, there is nothing to stop. Raises UnavailableError."""
     if site is not None:
         site.tear_down(pods)
     elif declared:
@@ -102,9 +103,9 @@ def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> No
 
 
 def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, done: Future[None]) -> None:
-    """Record that a deployment has ended, unless this was recorded meanwhile. If the stop failed because
-    the `site` was not open yet, or was opened anew meanwhile, no problem is recorded: the new port is used
-    soon."""
+    """Record that a deployment has ended, unless this was recorded in the meantime. If the stop failed
+    because the `site` was not open yet, or was opened anew in the meantime, no problem is recorded, because
+    the new port is used soon."""
     try:
         done.result()
     except UnavailableError as error:

@@ -1,4 +1,5 @@
-"""Use cases of advice: the known measurements of a job's workers, and runs that measure more."""
+"""This module has the use cases of advice: the known measurements of a job's workers, and runs that measure
+more."""
 
 from gridmill.control.ledger import Ledger
 from gridmill.control.steps.run_lifecycle import begin_run, resources_for
@@ -18,12 +19,12 @@ from gridmill.scheduler.sizing import subject_of
 from gridmill.scheduler.splitting import pods_of
 
 LATEST_RUNS = 10
-"""How many of the newest runs of its pipeline are searched for a job."""
+"""The number of the newest runs of its pipeline that are searched for a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JobDeclaration:
-    """A job as it ran last, or as it is stored. `pipeline` has the folder, code and parameters with which
+    """A job as it last ran, or as it is stored. `pipeline` has the folder, code and parameters with which
     the job ran."""
 
     job: Job
@@ -32,15 +33,15 @@ class _JobDeclaration:
 
 
 def advice_on(ledger: Ledger, job: Job, pipeline: str, went: str = "") -> Advice | None:
-    """The advice from the measured workers of a job's attempts. None if no attempt has measured its
-    workers. `went` is the resource that the job used last, if it may use several."""
+    """Return the advice from the measured workers of a job's attempts. The result is None if no attempt has
+    measured its workers. `went` is the resource that the job used last, if it may use several resources."""
     resources = resources_for(job, pipeline, ledger.snapshot.resources)
     resource = next((one for one in resources if one.name == went), resources[0])
     return advice_with(ledger, job, pipeline, resource)
 
 
 def advice_with(ledger: Ledger, job: Job, pipeline: str, resource: Resource) -> Advice | None:
-    """The same advice for a resource that may not be known yet."""
+    """Return the advice for a resource that may not be known yet."""
     snapshot = ledger.snapshot
     name = f"{pipeline}/{job.name}"
     measured = snapshot.history.of_workers(name, subject_of(job, pipeline))
@@ -51,7 +52,7 @@ def advice_with(ledger: Ledger, job: Job, pipeline: str, resource: Resource) -> 
 
 
 class AdviceUseCases(UseCases):
-    """Use cases of advice on workers. The attribute `run` comes from another class."""
+    """The use cases of advice on the workers of jobs. The attribute `run` comes from another class."""
 
     def advise(self, name: str) -> Advice:
         """Recommend a number of workers for `pipeline/job`."""
@@ -63,7 +64,7 @@ class AdviceUseCases(UseCases):
         return result
 
     def advice_on_run(self, view: RunView) -> tuple[Advice, ...]:
-        """The advice on the jobs of a run whose workers were measured."""
+        """Return the advice on the jobs of a run whose workers were measured."""
         known = (line.job for line in view.jobs)
         jobs = [one for one in known if has_workers(one.job) or may_be_cut(one.job)]
         with self._node.lock:
@@ -71,7 +72,7 @@ class AdviceUseCases(UseCases):
         return tuple(one for one in advice if one is not None)
 
     def start_probe(self, name: str, *, workers: int, share: float) -> str:
-        """Start a probe. Returns the id of its run."""
+        """Start a run that probes one job. The method returns the id of this run."""
         if workers < 1:
             raise InputError(f"workers is {workers}; it must be at least 1", place="workers")
         if not 0 < share <= 1:

@@ -1,4 +1,5 @@
-"""Use cases of archives: back up pipelines with all their results, and restore them into another grid."""
+"""This module has the use cases of archives: back up pipelines with all their results, and restore them into
+another grid."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -25,8 +26,8 @@ from gridmill.version import __version__
 
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 _MAKER = re.compile(f"|[a-z0-9][a-z0-9_-]*-{_NUMBER.pattern}")
-"""The pattern of the id of the run that made a version. The run may have been deleted. The id is empty if
-no run made the version."""
+"""The pattern of the id of the run that made a version. The run that made the version may have been deleted.
+The id is empty if no run made the version."""
 
 _Moved: TypeAlias = Pipeline | Run | JobRun | Artifact | Alias
 _WORDS: dict[type[object], str] = {
@@ -39,7 +40,8 @@ _WORDS: dict[type[object], str] = {
 
 
 class ArchiveUseCases(UseCases):
-    """Use cases of archives of whole pipelines. Paths are on the control node's machine."""
+    """The use cases of archives of whole pipelines. The paths of archives are paths on the machine of the
+    control node."""
 
     def backup(self, pipelines: tuple[str, ...], path: str) -> ArchiveResult:
         """Write pipelines into one archive, with their versions and lineage, aliases, tables and models."""
@@ -60,7 +62,7 @@ class ArchiveUseCases(UseCases):
         )
 
     def _runs_of(self, pipelines: tuple[str, ...]) -> frozenset[str]:
-        """All runs of the pipelines. Failed runs are included, because they may have changed a sink's
+        """Return all runs of the pipelines. Failed runs are included, because they may have changed a sink's
         table, too."""
         return frozenset(run.id for name in pipelines for run in self._list(Run, parent=name))
 
@@ -96,7 +98,7 @@ class ArchiveUseCases(UseCases):
         )
 
     def restore(self, path: str) -> ArchiveResult:
-        """Verify an archive, then make its whole content visible at once."""
+        """Verify an archive, then make its whole content visible in one step."""
         with find("archives", "read")(Path(path), Path(self._control.storage.location)) as archive:
             project: ArchiveContents = archive.project
             _check(project)
@@ -156,15 +158,15 @@ class ArchiveUseCases(UseCases):
                 yield provenance
 
     def _latest(self, project: ArchiveContents) -> Iterator[Latest]:
-        """The latest version of each name that has no latest version here. Every later run of this grid
-        replaces it."""
+        """Return the latest version of each name that has no latest version in this grid. Every later run of
+        this grid replaces this version as the latest."""
         for one in project.latest:
             if find_latest(self._ledger, one.name) is None:
                 yield replace(one, order=0)
 
     def _check_not_grown(self, project: ArchiveContents) -> None:
-        """Raise ConflictError if a table has different states here and in the archive, because an archive
-        is restored as a whole."""
+        """Raise ConflictError if a table has different states in this grid and in the archive, because an
+        archive is restored as a whole."""
         with self._node.lock:
             for artifact in project.artifacts:
                 here = versions_of(self._ledger, artifact.name) if self._is_new(artifact) else ()
@@ -179,14 +181,15 @@ class ArchiveUseCases(UseCases):
                     )
 
     def _new_folders(self, project: ArchiveContents) -> tuple[str, ...]:
-        """The folders of the archive's versions that do not exist here yet. Raises ConflictError."""
+        """Return the folders of the archive's versions that do not exist in this grid yet. Raises
+        ConflictError."""
         return tuple(
             dict.fromkeys(_folders(artifact for artifact in project.artifacts if self._is_new(artifact)))
         )
 
     def _is_new(self, noun: _Moved) -> bool:
-        """Whether the record does not exist here. Raises ConflictError if a different record with its key
-        exists."""
+        """Return whether the record does not exist in this grid. Raises ConflictError if a different record
+        with the same key exists."""
         record = self._ledger.store.get(type(noun), key_of(noun))
         if record is None:
             return True
@@ -205,8 +208,8 @@ class ArchiveUseCases(UseCases):
 
 
 def _folders(artifacts: Iterable[Artifact]) -> Iterator[str]:
-    """The folders of the versions that are not removed. The rejected rows of a sink are in a folder beside
-    its table."""
+    """Return the folders of the versions that are not removed. The rejected rows of a sink are in a folder
+    beside its table."""
     for artifact in artifacts:
         if artifact.output.uri and not artifact.removed:
             yield (

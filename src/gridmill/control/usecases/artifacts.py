@@ -1,4 +1,4 @@
-"""Use cases of versions and their aliases."""
+"""This module has the use cases of versions and their aliases."""
 
 from difflib import get_close_matches
 
@@ -33,7 +33,7 @@ from gridmill.ports.store import Order
 
 
 class VersionUseCases(UseCases):
-    """Use cases of versions of sinks, datasets, models, predictions and files."""
+    """The use cases of versions of sinks, datasets, models, predictions and files."""
 
     def artifacts(
         self,
@@ -43,7 +43,7 @@ class VersionUseCases(UseCases):
         limit: int = PAGE_ITEMS,
         cursor: str | None = None,
     ) -> Page[Artifact]:
-        """Versions that are not removed, newest first."""
+        """Return the versions that are not removed, newest first."""
         request = page_request(int, "artifacts", limit, cursor, kind, name)
         return self._page_by_position(
             Artifact,
@@ -54,24 +54,25 @@ class VersionUseCases(UseCases):
         )
 
     def artifact(self, artifact_id: str) -> Artifact:
-        """A version by its number or an alias. A name alone means the newest version."""
+        """Return a version by its number or an alias. A name without a number or alias means the newest
+        version."""
         with self._node.lock:
             return find_version(self._control.catalog, artifact_id)
 
     def version(self, artifact_id: str) -> VersionView:
-        """A version with its names and its lineage."""
+        """Return a version with its names and its lineage."""
         with self._node.lock:
             return version_view(self._control.catalog, artifact_id)
 
     def aliases(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[Alias]:
-        """The aliases that users have set."""
+        """Return the aliases that users have set."""
         request = page_request(tuple, "aliases", limit, cursor, name)
         return self._page_by_key(Alias, request, parent=name)
 
     def set_alias(self, alias: Alias, *, expected: int | None = None) -> Alias:
-        """Set or move an alias."""
+        """Set an alias of a version, or move it to another version."""
         check_alias(alias)
         with self._node.changing() as transaction:
             if alias.number is not None:
@@ -96,8 +97,8 @@ class VersionUseCases(UseCases):
             )
 
     def _check_measured(self, alias: Alias) -> None:
-        """Raise InputError for a metric that no version has. Otherwise the mistake would appear only when
-        the alias is used."""
+        """Raise InputError if no version has the metric. Otherwise the mistake would appear only when the
+        alias is used."""
         find_version(self._control.catalog, alias.name)
         metric = read_metric(alias.metric)[0]
         metric_names = {
@@ -113,7 +114,7 @@ class VersionUseCases(UseCases):
             raise InputError(f"no version of {alias.name!r} was measured by {metric!r}", hint=hint)
 
     def remove_alias(self, alias_id: str) -> None:
-        """Delete an alias. The call also succeeds if the alias does not exist."""
+        """Delete an alias of a version. The call also succeeds if the alias does not exist."""
         with self._node.changing() as transaction:
             self._delete_alias(transaction, alias_id)
 
@@ -125,7 +126,7 @@ class VersionUseCases(UseCases):
             note_set(self._control.storage, self._control.problems, transaction, before, None)
 
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
-        """The first rows of a version, or its files."""
+        """Return the first rows of a version, or its files."""
         one = self._existing(artifact_id)
         root = self._control.storage.location
         seen = find("looks", "process")(ArtifactQuery(root=root, artifact=one, rows=rows, rejects=rejects))
@@ -133,7 +134,7 @@ class VersionUseCases(UseCases):
         return preview
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
-        """The differences between two versions."""
+        """Return the differences between two versions."""
         old, new = self.artifact(before), self.artifact(after)
         made = VersionDiff(before=old.id, after=new.id, differences=tuple(differences(old, new)))
         shared = key or key_of_rows(new)
@@ -152,8 +153,8 @@ class VersionUseCases(UseCases):
             return replace(made, rows_why=explained(error))
 
     def verify(self, reference: str = "") -> tuple[VerificationResult, ...]:
-        """Read the whole content of versions, and compare it with their manifests. The lock is not held
-        meanwhile."""
+        """Read the whole content of versions, and compare it with their manifests. The method does not hold
+        the node's lock while it reads."""
         name, number = split_reference(reference)
         if number:
             return tuple(self._control.storage.verify([self._existing(reference)]))
@@ -166,7 +167,7 @@ class VersionUseCases(UseCases):
         return tuple(self._control.storage.verify(reversed(versions_to_check)))
 
     def compare(self, name: str, versions: tuple[str, ...] = ()) -> ModelComparison:
-        """Compare versions of a model."""
+        """Compare versions of a model, side by side."""
         control = self._control
         with self._node.lock:
             if versions or "@" in name:
@@ -186,8 +187,8 @@ class VersionUseCases(UseCases):
             return side_by_side(views, seconds, best_by(control.ledger, models[0].name))
 
     def _seconds(self, artifact: Artifact) -> float | None:
-        """The duration of the attempt that made the version, in seconds. None if the attempt has no record
-        any more."""
+        """Return the duration of the attempt that made the version, in seconds. The result is None if the
+        attempt no longer has a record."""
         record = self._ledger.store.get(Attempt, artifact.attempt_id)
         attempt = record.noun if record is not None and isinstance(record.noun, Attempt) else None
         return attempt.use.wall_seconds if attempt is not None and attempt.use is not None else None
@@ -201,8 +202,8 @@ class VersionUseCases(UseCases):
     def remove_artifact(
         self, artifact_id: str, *, force: bool = False, dry_run: bool = False
     ) -> RemovalPreview:
-        """Delete the content of one version or of all versions of a name. Their records are kept as
-        removed, for the lineage."""
+        """Delete the content of one version or of all versions of a name. The records of these versions are
+        kept as removed, for the lineage."""
         if dry_run:
             with self._node.lock:
                 return plan_removal(self._control.catalog, artifact_id)[0]

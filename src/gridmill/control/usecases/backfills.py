@@ -1,4 +1,4 @@
-"""Use cases of backfills: start, stop, show."""
+"""This module has the use cases of backfills: start, stop, show."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 
 class BackfillUseCases(UseCases):
-    """Use cases of backfills."""
+    """The use cases of the backfills of pipelines."""
 
     def backfills(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[BackfillView]:
-        """Backfills, by name."""
+        """Return the backfills, by name."""
         request = page_request(tuple, "backfills", limit, cursor)
         with self._node.lock:
             backfills, view = (
@@ -33,12 +33,12 @@ class BackfillUseCases(UseCases):
             return page_of_views(request, backfills, lambda one: (one.name,), view)
 
     def backfill(self, name: str) -> BackfillView:
-        """One backfill with its chunks."""
+        """Return one backfill with its chunks."""
         with self._node.lock:
             return backfill_view(self._ledger, self._backfill(name))
 
     def stop_backfill(self, name: str) -> BackfillView:
-        """Start no more chunks of a backfill."""
+        """Stop a backfill, so that it starts no more chunks."""
         with self._node.changing() as transaction:
             transaction.put(replace(self._backfill(name), stopped=True))
         return self.backfill(name)
@@ -73,7 +73,7 @@ class BackfillUseCases(UseCases):
         return self.backfill(backfill.name)
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
-        """Raise the errors that the start of the first run would raise. Checking one chunk is enough,
+        """Raise the errors that the start of the first run would raise. It is enough to check one chunk,
         because all chunks come from one file."""
         for pipeline in [chunk.pipeline for chunk in chunks[:1]]:
             order(pipeline)
@@ -82,7 +82,8 @@ class BackfillUseCases(UseCases):
             resources_used(self._ledger, pipeline, resources)
 
     def _discard_chunks(self, transaction: Transaction, backfill: Backfill) -> None:
-        """Delete the chunks of another range. Raises ConflictError while that backfill is active."""
+        """Delete the chunks of another range. Raises ConflictError while the backfill over that range is
+        active."""
         before = self._ledger.snapshot.backfills.get(backfill.name)
         if before is None or chunk_ids(before) == chunk_ids(backfill):
             return
@@ -136,20 +137,21 @@ def _check_chunk(backfill: Backfill, chunk: Chunk) -> None:
 
 
 def backfill_view(ledger: Ledger, backfill: Backfill) -> BackfillView:
-    """The current state of a backfill, from its runs. If a run was resumed, its newest result counts."""
+    """Return the current state of a backfill, from its runs. If a run was resumed, its newest result is
+    used."""
     chunks, runs = all_chunks(ledger, backfill.name), runs_of(ledger, backfill.name)
     views = tuple(_view(chunks[id], runs) for id in chunk_ids(backfill) if id in chunks)
     return BackfillView(backfill=backfill, chunks=views, counts=dict(Counter(view.state for view in views)))
 
 
 def all_chunks(ledger: Ledger, name: str) -> Mapping[str, Chunk]:
-    """All chunks of the backfills of that pipeline, by id."""
+    """Return all chunks of the backfills of that pipeline, by id."""
     records = ledger.store.list(Chunk, parent=name)
     return {record.noun.id: record.noun for record in records if isinstance(record.noun, Chunk)}
 
 
 def runs_of(ledger: Ledger, name: str) -> Mapping[str, Run]:
-    """The runs of that pipeline, by id."""
+    """Return the runs of that pipeline, by id."""
     records = ledger.store.list(Run, parent=name)
     return {record.noun.id: record.noun for record in records if isinstance(record.noun, Run)}
 

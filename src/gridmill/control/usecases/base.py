@@ -1,4 +1,5 @@
-"""The base class of all use cases. It has the control node, and methods that read records."""
+"""This module has the base class of all use cases. The base class has the control node, and methods that
+read records."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -9,12 +10,12 @@ from gridmill.ports.store import Mark, Order
 
 N = TypeVar("N")
 _FIRST_READ = 16
-"""The number of records in the first read. Each further read has twice as many. Some records are large,
-and some are left out of the page."""
+"""The number of records in the first read. Each further read has twice as many records. Some records are
+large, and some records are left out of the page."""
 
 
 class UseCases:
-    """A group of use cases on one node. Every method holds the node's lock only for a short time."""
+    """A group of use cases on one control node. Every method holds the node's lock only for a short time."""
 
     def __init__(self, node: ControlNode) -> None:
         self._node = node
@@ -41,7 +42,7 @@ class UseCases:
         parent: str | None = None,
         selects: Callable[[N], bool] = lambda noun: True,
     ) -> Page[N]:
-        """A page of records in the order in which they were created, or in reverse order."""
+        """Return a page of records in the order in which they were created, or in reverse order."""
         found = self._following(kind, order, request.after, parent)
         return cut_page(
             request, ((mark, noun) for mark, noun in found if isinstance(mark, int) and selects(noun))
@@ -55,7 +56,7 @@ class UseCases:
         parent: str | None = None,
         selects: Callable[[N], bool] = lambda noun: True,
     ) -> Page[N]:
-        """A page of records in the order of their keys."""
+        """Return a page of records in the order of their keys."""
         after = None if request.after is None else request.after[0]
         found = self._following(kind, Order.BY_KEY, after, parent)
         return cut_page(request, (((str(mark),), noun) for mark, noun in found if selects(noun)))
@@ -63,7 +64,7 @@ class UseCases:
     def _following(
         self, kind: type[N], order: Order, after: Mark | None, parent: str | None
     ) -> Iterator[tuple[Mark, N]]:
-        """Records with their marks, read from the store lazily."""
+        """Return records with their positions in the order, read from the store lazily."""
         limit = _FIRST_READ
         while True:
             rows = self._ledger.store.page(kind, order=order, after=after, limit=limit, parent=parent)

@@ -1,4 +1,5 @@
-"""Use cases of housekeeping: show the use of disk space, and delete data that is not needed."""
+"""This module has the use cases of housekeeping: show the use of disk space, and delete data that is not
+needed."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -32,17 +33,17 @@ from gridmill.ports.store import Record
 
 _RUNS_AT_ONCE = 100
 EVICTION_SECONDS = 5.0
-"""The time between two searches for unused items while a disk is nearly full, in seconds. A search reads
-the names of all files."""
+"""The seconds between two searches for unused items while a disk is nearly full. Such a search reads the
+names of all files."""
 _OF_ATTEMPTS = (DiskArea.OUTPUT, DiskArea.MANIFEST, DiskArea.HANDED, DiskArea.ATTEMPT)
 """The areas in which the names of items are ids of attempts, or begin with such an id."""
 
 
 class DiskUseCases(VersionUseCases):
-    """Use cases of disk space."""
+    """The use cases of disk space."""
 
     def usage(self) -> tuple[DiskUsage, ...]:
-        """The use of disk space: versions, records, folders of pods, caches."""
+        """Return the use of disk space: versions, records, folders of pods, caches."""
         things = self._control.home_folders.items()
         records = read_records(self._ledger)
         owners: dict[str, list[str]] = {}
@@ -99,8 +100,8 @@ class DiskUseCases(VersionUseCases):
         )
 
     def _release_store(self, before: StoreSpace, *, dry_run: bool) -> Iterator[ReclaimableItem]:
-        """The space that the database returns to the file system. In a dry run, without the records that
-        `clean` would delete."""
+        """Return the space that the database returns to the file system. In a dry run, the space does not
+        include the records that `clean` would delete."""
         store = self._ledger.store
         after = before if dry_run else store.release_space(lambda: not self._node.ending)
         freed = (
@@ -115,7 +116,7 @@ class DiskUseCases(VersionUseCases):
 
     def watch_disk(self) -> bool:
         """Check the free space of home and root. While a disk is nearly full, no attempt starts and unused
-        items are evicted. Returns whether a disk is nearly full."""
+        items are evicted. The method returns whether a disk is nearly full."""
         control = self._control
         now = control.clock.monotonic()
         if self._note_spaces() and now >= control.disk.next_eviction:
@@ -143,8 +144,8 @@ class DiskUseCases(VersionUseCases):
         return bool(shortage)
 
     def _evict(self, spaces: Sequence[DiskSpace]) -> None:
-        """Delete unused items, the oldest first, as many as the disks need. The items are counted and
-        logged."""
+        """Delete unused items, the oldest first, as many as the disks need. The deleted items are counted
+        and logged."""
         control = self._control
         things = (
             control.home_folders.items()
@@ -165,7 +166,7 @@ class DiskUseCases(VersionUseCases):
             control.problems.warn(f"a disk is nearly full: {what} deleted")
 
     def remove_run(self, run_id: str, *, dry_run: bool = False) -> RunRemovalPreview:
-        """Delete a finished run. The versions that it made are kept."""
+        """Delete a finished run and its files. The versions that the run made are kept."""
         control, store = self._control, self._ledger.store
         things = control.home_folders.items()
         with self._node.lock:
@@ -209,7 +210,7 @@ class DiskUseCases(VersionUseCases):
 
 
 def _removable(ledger: Ledger, run_id: str) -> Record:
-    """The record of a run that may be removed. Raises NotFoundError, ConflictError."""
+    """Return the record of a run that may be removed. Raises NotFoundError, ConflictError."""
     record = ledger.store.get(Run, run_id)
     if record is None or not isinstance(record.noun, Run):
         raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
@@ -230,7 +231,7 @@ def _is_whole(noun: object) -> bool:
 
 
 def _is_of(thing: DiskItem, run_id: str) -> bool:
-    """Whether the item is the report of the run, or belongs to an attempt of the run."""
+    """Return whether the item is the report of the run, or belongs to an attempt of the run."""
     name = thing.name.rpartition("/")[2].removeprefix(".")
     if thing.area == DiskArea.REPORT:
         return name == f"{run_id}.html"
@@ -238,9 +239,9 @@ def _is_of(thing: DiskItem, run_id: str) -> bool:
 
 
 def _old(version: Artifact) -> ReclaimableItem:
-    """A version beyond the retention of its job, with the size that its removal releases. For a version of
-    a sink, the size is 0: its files belong to the table, and a later load deletes the files that no
-    version needs."""
+    """Return a version beyond the retention of its job, with the size that its removal releases. For a
+    version of a sink, the size is 0, because its files belong to the table, and a later load deletes the
+    files that no version needs."""
     size = 0 if version.kind == ArtifactKind.SINK else version.output.size_bytes
     return ReclaimableItem(
         kind="version", name=version.id, why="beyond what its job retains", size_bytes=size

@@ -1,4 +1,4 @@
-"""Use cases of stored pipeline declarations."""
+"""This module has the use cases of stored pipeline declarations."""
 
 from difflib import get_close_matches
 from functools import partial
@@ -19,7 +19,7 @@ from gridmill.ports.pages import PAGE_ITEMS, Page, page_of_views, page_request
 
 
 class PipelineUseCases(UseCases):
-    """Use cases of stored pipelines."""
+    """The use cases of stored pipelines and their schedules."""
 
     def apply(self, pipeline: Pipeline, *, adopt: bool = False) -> Pipeline:
         """Store the declaration of a pipeline and its resources."""
@@ -36,8 +36,8 @@ class PipelineUseCases(UseCases):
         return pipeline
 
     def _put_schedules(self, transaction: Transaction, pipeline: Pipeline) -> None:
-        """Store the schedules as declared. A schedule whose declaration is unchanged keeps its state,
-        paused or not."""
+        """Store the schedules of a pipeline as declared. If the declaration of a schedule has not changed,
+        the schedule keeps its state, paused or not."""
         existing = self._schedules_of(pipeline.name)
         for gone in existing.keys() - pipeline.schedules.keys():
             transaction.delete(Schedule, gone)
@@ -51,11 +51,11 @@ class PipelineUseCases(UseCases):
         return {name: schedule for name, schedule in schedules if schedule.pipeline == pipeline}
 
     def pipelines(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Pipeline]:
-        """The declarations of pipelines that were applied, or of their last runs, by name."""
+        """Return the declarations of pipelines that were applied, or of their last runs, by name."""
         return self._page_by_key(Pipeline, page_request(tuple, "pipelines", limit, cursor))
 
     def pipeline(self, name: str) -> Pipeline:
-        """The declaration of one pipeline."""
+        """Return the declaration of one pipeline."""
         record = self._ledger.store.get(Pipeline, name)
         if record is None or not isinstance(record.noun, Pipeline):
             near = get_close_matches(name, [one.name for one in self._list(Pipeline)], n=1)
@@ -78,25 +78,26 @@ class PipelineUseCases(UseCases):
                 transaction.delete(Schedule, schedule)
 
     def schedules(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ScheduleView]:
-        """The schedules of stored pipelines and of their jobs, by name."""
+        """Return the schedules of stored pipelines and of their jobs, by name."""
         request = page_request(tuple, "schedules", limit, cursor)
         with self._node.lock:
             schedules, view = self._ledger.snapshot.schedules.values(), partial(schedule_view, self._control)
             return page_of_views(request, schedules, lambda one: (one.name,), view)
 
     def schedule(self, name: str) -> ScheduleView:
-        """One schedule, with its next due times."""
+        """Return one schedule, with its next due times."""
         with self._node.lock:
             return schedule_view(self._control, self._schedule(name))
 
     def pause_schedule(self, name: str) -> ScheduleView:
-        """Start no runs of the schedule until the schedule is started again."""
+        """Pause the schedule, so that it starts no runs until it is started again."""
         with self._node.changing() as transaction:
             transaction.put(replace(self._schedule(name), paused=True, message="paused"))
         return self.schedule(name)
 
     def start_schedule(self, name: str) -> ScheduleView:
-        """Continue the schedule. Runs that were due while it was paused are not repeated."""
+        """Start a paused schedule again. Runs that were due while the schedule was paused are not
+        repeated."""
         with self._node.changing() as transaction:
             schedule = self._schedule(name)
             if schedule.paused:

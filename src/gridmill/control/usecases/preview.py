@@ -1,4 +1,5 @@
-"""Previews a run: the versions that its jobs would read, the transfers, and problems with the data.
+"""This module previews a run: the versions that its jobs would read, the transfers, and problems with the
+data.
 
 A plan is checked against the versions that its jobs read, so that errors in the columns that jobs name are
 reported before a run. For the transfers, the module finds out which of these versions each site already
@@ -31,17 +32,17 @@ from gridmill.scheduler.site_choice import InputVersion
 
 Lacking = Mapping[str, Mapping[str, int]]
 """The missing bytes, by site and by the id of a version. The key `next_of` the id stands for the version
-after it."""
+after that version."""
 
 
 def next_of(version: str) -> str:
-    """The key for the expected missing bytes of the version after this one."""
+    """Return the key for the expected missing bytes of the version after this version."""
     return f"{version}, the next"
 
 
 def predecessors(catalog: Catalog, versions: Mapping[str, Sequence[Artifact]]) -> Mapping[str, Artifact]:
-    """The version before each of these, by the id of the later version. Versions without an earlier one
-    are left out."""
+    """Return the version before each of these versions, by the id of the later version. Versions without an
+    earlier version are left out."""
     found: dict[str, Artifact] = {}
     for one in {one.id: one for some in versions.values() for one in some}.values():
         if one.number > 1 and one.kind != ArtifactKind.SINK:
@@ -57,8 +58,8 @@ def predecessors(catalog: Catalog, versions: Mapping[str, Sequence[Artifact]]) -
 def versions_read(
     catalog: Catalog, pipeline: Pipeline, resources: Mapping[str, Sequence[Resource]]
 ) -> dict[str, tuple[Artifact, ...]]:
-    """The versions that the pipeline's jobs would read now, by site. A version is listed for each site to
-    which a job that reads it may go. `resources` are the possible resources of each job."""
+    """Return the versions that the pipeline's jobs would read now, by site. A version is listed for each
+    site to which a job that reads it may go. `resources` has the possible resources of each job."""
     artifacts: dict[str, dict[str, Artifact]] = {}
     for job in pipeline.jobs:
         versions = [one for name in _names(job) if (one := _version(catalog, pipeline, name)) is not None]
@@ -72,10 +73,10 @@ def missing_at_sites(
     versions: Mapping[str, Sequence[Artifact]],
     before: Mapping[str, Artifact],
 ) -> Lacking:
-    """The missing bytes that sites on other machines report for the `versions` that jobs would read at
-    these sites. A site that does not answer is left out. The sites are queried in parallel. For the next
-    version, the share of new data is expected to be as large as between each version and the version
-    `before` it. The call takes a moment."""
+    """Return the missing bytes that sites on other machines report for the `versions` that jobs would read
+    at these sites. A site that does not answer is left out. The sites are queried in parallel. For the next
+    version, the fraction of new data is expected to be as large as between each version and the version
+    `before` it. The call of this function takes a moment."""
     ports_to_ask = {
         name: (port, versions[name])
         for name, port in ports.items()
@@ -107,8 +108,8 @@ def _missing_at(
 def transfer_input(
     catalog: Catalog, sites_seen: SiteStates, pipeline: Pipeline, unchanged: frozenset[str], lacking: Lacking
 ) -> TransferInput:
-    """The versions that each job reads, and the bytes that it made last. Reports of sites take precedence
-    over records."""
+    """Return the versions that each job reads, and the bytes that the job made last. Reports of sites take
+    precedence over records."""
     jobs = {job.name for job in pipeline.jobs}
     readings = {
         job.name: tuple(
@@ -143,9 +144,9 @@ def _version(catalog: Catalog, pipeline: Pipeline, name: str) -> Artifact | None
 def _reading(
     catalog: Catalog, pipeline: Pipeline, name: str, *, made_anew: bool, lacking: Lacking
 ) -> InputVersion:
-    """A version that a job reads, with its missing bytes. If the version is made again in this run, the
-    expected missing bytes of the next version are used. If they are unknown, the whole version counts. For
-    a sink, only added data counts."""
+    """Return a version that a job reads, with its missing bytes. If the version is made again in this run,
+    the expected missing bytes of the next version are used. If these bytes are unknown, the size of the
+    whole version is used. For a sink, only the size of the added data is used."""
     version = _version(catalog, pipeline, name)
     if version is None:
         return InputVersion(name=name, made_by=name if made_anew else "")
@@ -163,8 +164,8 @@ def _reading(
 def with_columns_checked(
     catalog: Catalog, pipeline: Pipeline, planned: PlannedJob, unchanged: frozenset[str]
 ) -> PlannedJob:
-    """The planned job with the problems of its columns. If a column is missing in a table that is loaded
-    again, this is only a doubt, because the load may add the column."""
+    """Return the planned job with the problems of its columns. If a column is missing in a table that is
+    loaded again, this is only a doubt, because the load may add the column."""
     job = pipeline.job(planned.job)
     columns, later = _known_columns(catalog, pipeline, job, unchanged)
     problems = (unknown_name(catalog, name, job) for name in job.external_names)
@@ -200,8 +201,8 @@ def check_change(catalog: Catalog, name: str, spec: SinkSpec, change: SinkChange
 def _known_columns(
     catalog: Catalog, pipeline: Pipeline, job: Job, unchanged: frozenset[str]
 ) -> tuple[Known, Known]:
-    """The columns of the tables that do not change, and the columns of the sinks that are loaded again.
-    The columns of tables that other jobs make again are unknown."""
+    """Return the columns of the tables that do not change, and the columns of the sinks that are loaded
+    again. The columns of tables that other jobs make again are unknown."""
     sinks = {one.name: one.sink for one in pipeline.jobs if one.sink is not None}
     columns: dict[str, tuple[str, ...]] = {}
     later: dict[str, tuple[str, ...]] = {}
@@ -225,7 +226,8 @@ def _expected_version(catalog: Catalog, reference: str) -> Artifact | None:
 
 
 def _columns(version: Artifact, job: Job) -> tuple[str, ...]:
-    """The columns of a version. If a training reads a dataset, only the features of the dataset."""
+    """Return the columns of a version. If a training reads a dataset, the function returns only the features
+    of the dataset."""
     if job.training is not None and version.kind == ArtifactKind.DATASET:
         return tuple(version.output.details.get("features") or ())
     return tuple(column.name for column in version.output.columns)
@@ -238,7 +240,8 @@ def _declared(sink: SinkSpec) -> tuple[str, ...]:
 def with_preflight(
     catalog: Catalog, storage: Storage, pipeline: Pipeline, made: DryRun, lock: AbstractContextManager[object]
 ) -> DryRun:
-    """The plan with the results of the check of the jobs' data. The data is read without the lock."""
+    """Return the plan with the results of the check of the jobs' data. The data is read without the node's
+    lock."""
     with lock:
         question = _question(catalog, storage, pipeline, made)
     if question is None:

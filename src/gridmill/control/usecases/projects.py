@@ -1,4 +1,4 @@
-"""Use cases of projects that share a grid."""
+"""This module has the use cases of projects that share a grid."""
 
 from gridmill.control.usecases.base import UseCases
 from gridmill.domain.frozen import replace
@@ -11,10 +11,10 @@ from gridmill.scheduler.fair_share import used_now
 
 
 class ProjectUseCases(UseCases):
-    """Use cases of projects."""
+    """The use cases of projects, their shares and quotas."""
 
     def configure_project(self, project: Project) -> ProjectView:
-        """Create a project, or replace its share and quota. Its past use is kept."""
+        """Create a project, or replace its share and quota. The past use of the project is kept."""
         check_name("project", project.name)
         project.check()
         with self._node.changing() as transaction:
@@ -28,7 +28,7 @@ class ProjectUseCases(UseCases):
         return next(view for view in self._project_views() if view.name == project.name)
 
     def projects(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[ProjectView]:
-        """The current state of all projects, by name."""
+        """Return the current state of all projects, by name."""
         request = page_request(tuple, "projects", limit, cursor)
         return page_by_names(request, self._project_views(), lambda one: (one.name,))
 
@@ -41,7 +41,7 @@ class ProjectUseCases(UseCases):
             return tuple(_view(one, tallies[one.name], used) for one in projects)
 
     def remove_project(self, name: str) -> None:
-        """Remove a project without active runs."""
+        """Remove a project that has no active runs."""
         with self._node.changing() as transaction:
             if name not in self._ledger.snapshot.projects:
                 raise NotFoundError(

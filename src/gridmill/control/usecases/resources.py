@@ -1,4 +1,4 @@
-"""Use cases of resources and deployments."""
+"""This module has the use cases of resources and deployments."""
 
 from gridmill.control.steps.run_lifecycle import check_resource_settings
 from gridmill.control.usecases.base import UseCases
@@ -17,10 +17,10 @@ from gridmill.scheduler.sizing import size_resource
 
 
 class ResourceUseCases(UseCases):
-    """Use cases of resources and deployments."""
+    """The use cases of resources and deployments."""
 
     def configure_resource(self, resource: Resource) -> tuple[Resource, Sizing]:
-        """Create or replace a resource. Returns the chosen size with its reasons."""
+        """Create or replace a resource. The method returns the chosen size with its reasons."""
         check_name("resource", resource.name)
         check_memory(resource.memory_bytes, f"resource {resource.name}: memory")
         with self._node.changing() as transaction:
@@ -40,7 +40,7 @@ class ResourceUseCases(UseCases):
         return resource, sizing
 
     def resources(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Resource]:
-        """All resources, by name."""
+        """Return all resources, by name."""
         request = page_request(tuple, "resources", limit, cursor)
         with self._node.lock:
             return page_by_names(request, self._ledger.snapshot.resources.values(), lambda one: (one.name,))
@@ -63,7 +63,7 @@ class ResourceUseCases(UseCases):
                     transaction.put(replace(deployment, state=DeploymentState.RELEASING, message="removed"))
 
     def deployments(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Deployment]:
-        """Deployments that have not ended."""
+        """Return the deployments that have not ended."""
         request = page_request(tuple, "deployments", limit, cursor)
         with self._node.lock:
             return page_by_names(request, self._ledger.snapshot.deployments.values(), names_of_deployment)
@@ -84,7 +84,7 @@ class ResourceUseCases(UseCases):
 
 
 def _without(resources: dict[str, Resource], assigned: Resource) -> list[Noun]:
-    """The resources that lose jobs because these jobs are now assigned to another resource."""
+    """Return the resources that lose jobs because these jobs are now assigned to another resource."""
     changed: list[Noun] = []
     for resource in resources.values():
         left = tuple(job for job in resource.jobs if job not in assigned.jobs)

@@ -1,8 +1,9 @@
-"""Views of whole runs. Their size in bytes is bounded, whatever the number of jobs.
+"""This module makes views of whole runs. The size of a view in bytes is limited, whatever the number of jobs
+is.
 
-The jobs to show are chosen in one pass over all jobs of a run. A view is reused while it is valid. For a
-run with many jobs that change continually, a view may be a moment old. In this way, all readers together
-use at most a twentieth of a processor.
+The jobs to show are chosen in one pass over all jobs of a run. A view is used again while it is valid. For a
+run with many jobs that change continually, a view may be a moment old. In this way, all readers together use
+at most a twentieth of a processor.
 """
 
 from collections import Counter
@@ -33,15 +34,15 @@ from gridmill.ports.store import Order
 
 SHOWN_JOBS, CHOSEN_JOBS = 100, 40
 """The largest number of jobs in the view of a run, and the number of jobs that are chosen if the run has
-more."""
+more jobs."""
 _KEPT_VIEWS = 32
 _UNCHANGED_SECONDS = 0.1
-"""How long a view is valid while nothing is committed, in seconds. Progress and reasons change without a
-commit."""
+"""The seconds for which a view is valid while nothing is committed. Progress and reasons in a view change
+without a commit."""
 _COST, _LONGEST_SECONDS = 40, 2.0
-"""The largest age of a view of a run with many jobs: this many times the time that making it took, and at
-most this many seconds. After half of that time, one reader makes the view again, while other readers get
-the old one."""
+"""The largest age of a view of a run with many jobs: this many times the time that it took to make the view,
+and at most this many seconds. After half of that time, one reader makes the view again, while all other
+readers get the old view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +56,14 @@ class ChosenJobs:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the view shows all jobs."""
+        """Whether the view shows all jobs of the run."""
         return len(self.jobs) == sum(self.counts.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewLimit:
-    """The number of jobs in a view. A run with at most `all_of` jobs is shown completely. Of a run with
-    more jobs, `chosen` jobs are shown."""
+    """The number of jobs in the view of a run. A run with at most `all_of` jobs is shown completely. If a
+    run has more jobs, `chosen` of its jobs are shown."""
 
     all_of: int
     chosen: int
@@ -72,8 +73,8 @@ SHOWN = ViewLimit(all_of=SHOWN_JOBS, chosen=CHOSEN_JOBS)
 
 
 def choose_jobs(job_runs: Iterable[JobRun], limit: ViewLimit = SHOWN) -> ChosenJobs:
-    """The jobs of a run to show. Failed jobs come first, up to half of the jobs. The others follow by
-    urgency."""
+    """Return the jobs of a run to show. Failed jobs come first, up to half of the shown jobs. All other jobs
+    follow by urgency."""
     counts = Counter[JobState]()
     by_state: dict[JobState, list[JobRun]] = {state: [] for state in URGENCY}
     parts: dict[str, list[JobRun]] = {}
@@ -100,27 +101,27 @@ def _without(
 
 
 def _present(job: JobRun, parts: Iterable[JobRun]) -> Sequence[JobRun]:
-    """The current parts of a job, in order."""
+    """Return the current parts of a job, in order."""
     numbered = [(part.part.number, part) for part in parts if part.part is not None]
     return [part for number, part in sorted(numbered, key=lambda one: one[0]) if number < job.parts]
 
 
 class _KeptView:
-    """A kept view, with the number of commits when it was made, and the time until which it is valid if
-    others followed. It is encoded once for all readers."""
+    """A view in memory, with the number of commits when it was made, and the time until which it is valid if
+    other commits followed. The view is encoded once for all readers."""
 
     def __init__(self, view: RunView, commits: int, made: float, until: float) -> None:
         self.view, self.commits, self.made, self.until = view, commits, made, until
         self._body = self._short = b""
 
     def as_seen(self, since: str) -> RunView:
-        """The view for a reader that already has the version `since`."""
+        """Return the view for a reader that already has the version `since`."""
         if since != self.view.version:
             return self.view
         return replace(self.view, jobs=(), critical=None, unchanged=True)
 
     def encoded(self, since: str) -> bytes:
-        """The view for a reader that already has the version `since`, as JSON."""
+        """Return the view for a reader that already has the version `since`, as JSON."""
         if since == self.view.version:
             self._short = self._short or encode(self.as_seen(since))
             return self._short
@@ -139,7 +140,7 @@ class StoredPart:
 
 
 class RunViews:
-    """Makes views of runs for readers in several threads."""
+    """An object that makes views of runs for readers in several threads."""
 
     def __init__(self, node: ControlNode) -> None:
         self._node, self._control, self._ledger = node, node.control, node.control.ledger
@@ -147,14 +148,14 @@ class RunViews:
         self._renewing: set[str] = set()
 
     def view(self, run_id: str, *, since: str = "", fresh: bool = False) -> RunView:
-        """The current state of a run. With `fresh`, the view is made again. Raises NotFoundError."""
+        """Return the current state of a run. With `fresh`, the view is made again. Raises NotFoundError."""
         kept = None if fresh else self._right(run_id)
         return (kept or self._made(run_id, fresh=fresh)).as_seen(since)
 
     def ready(self, run_id: str, since: str) -> bytes | None:
-        """The encoded view of an active run if a kept view is still valid. The call does no work, so a
-        server may make it in its event loop. If it returns None, the caller has to call `encoded` in a
-        thread."""
+        """Return the encoded view of an active run if the view in memory is still valid. The call does no
+        work, so a server may make it in its event loop. If the method returns None, the caller has to call
+        `encoded` in a thread."""
         kept, run = self._kept.get(run_id), self._ledger.snapshot.runs.get(run_id)
         if kept is None or run is None:
             return None
@@ -168,7 +169,8 @@ class RunViews:
         return kept.encoded(since)
 
     def encoded(self, run_id: str, since: str) -> bytes:
-        """A view as JSON. It is made again if the kept view is too old. Raises NotFoundError."""
+        """Return the view of a run as JSON. The view is made again if the view in memory is too old. Raises
+        NotFoundError."""
         renews = run_id in self._renewing
         try:
             kept = None if renews else self._right(run_id)
@@ -180,7 +182,7 @@ class RunViews:
         return kept.commits == self._node.commits and now <= kept.made + _UNCHANGED_SECONDS
 
     def _right(self, run_id: str) -> _KeptView | None:
-        """The kept view, if it is still valid."""
+        """Return the view in memory, if it is still valid."""
         kept, now = self._kept.get(run_id), self._control.clock.monotonic()
         if kept is None or self._is_unchanged(kept, now):
             return kept
@@ -203,13 +205,13 @@ class RunViews:
             return kept
 
     def report(self, run_id: str, limit: ViewLimit) -> RunView:
-        """A view with more jobs, for the report. Raises NotFoundError."""
+        """Return a view with more jobs, for the report. Raises NotFoundError."""
         read = self.read(run_id, limit)
         with self._node.lock:
             return self.make(run_id, read, limit)
 
     def read(self, run_id: str, limit: ViewLimit) -> "StoredPart":
-        """The records that a view needs from the store, read before the node's lock is taken."""
+        """Return the records that a view needs from the store, read before the node's lock is taken."""
         began = self._control.clock.monotonic()
         ended, attempts = None, None
         if run_id not in self._ledger.snapshot.runs:
@@ -222,7 +224,7 @@ class RunViews:
         return StoredPart(ended=ended, attempts=attempts, seconds=self._control.clock.monotonic() - began)
 
     def make(self, run_id: str, read: "StoredPart", limit: ViewLimit) -> RunView:
-        """The view. Needs the node's lock."""
+        """Make the view of a run. The caller must hold the node's lock."""
         last_event = self._ledger.store.last_event(run_id)
         run = self._ledger.snapshot.runs.get(run_id)
         if run is not None:
@@ -243,7 +245,7 @@ class RunViews:
         return replace(view, version=mark, last_event=event_id(last_event) if last_event else "")
 
     def _jobs(self, run_id: str, chosen: ChosenJobs, attempts: Attempts | None) -> Sequence[JobView]:
-        """The views of the chosen jobs, as many as fit into a page."""
+        """Return the views of the chosen jobs, as many as fit into a page."""
         every = [*chosen.jobs, *(part for parts in chosen.parts.values() for part in parts)]
         if not chosen.is_whole:
             attempts = attempts_of_jobs(self._ledger, every)
@@ -252,7 +254,7 @@ class RunViews:
         return [*_that_fit(job_views(self._control, chosen.jobs, chosen.parts, attempts), PAGE_BYTES)]
 
     def of_jobs(self, job_runs: Sequence[JobRun]) -> tuple[JobView, ...]:
-        """Views of some jobs of any runs."""
+        """Return views of some jobs of any runs."""
         attempts = attempts_of_jobs(self._ledger, job_runs)
         with self._node.lock:
             snapshot = self._ledger.snapshot
@@ -270,7 +272,7 @@ class RunViews:
                 yield part
 
     def _ended(self, run_id: str, limit: ViewLimit) -> tuple[Run, ChosenJobs]:
-        """A finished run, with its jobs read page by page. Needs no lock."""
+        """Return the view of a finished run, with its jobs read page by page. The caller needs no lock."""
         record = self._ledger.store.get(Run, run_id)
         if record is None or not isinstance(record.noun, Run):
             raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
@@ -289,7 +291,7 @@ class RunViews:
 
 
 def _that_fit(views: Sequence[JobView], size: int) -> Iterator[JobView]:
-    """The first views whose total size is at most `size` bytes, and at least one view."""
+    """Return the first views whose total size is at most `size` bytes, and at least one view."""
     for number, view in enumerate(views):
         size -= len(encode(view))
         if size < 0 and number:

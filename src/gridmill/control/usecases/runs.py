@@ -1,4 +1,4 @@
-"""Use cases of runs: plan, start, show, stop, resume and follow runs."""
+"""This module has the use cases of runs: plan, start, show, stop, resume and follow runs."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,7 +67,7 @@ _NAMED_JOBS = 20
 
 
 class RunUseCases(AlterationUseCases):
-    """Use cases of runs."""
+    """The use cases of runs and their jobs."""
 
     def __init__(self, node: ControlNode) -> None:
         super().__init__(node)
@@ -77,7 +77,7 @@ class RunUseCases(AlterationUseCases):
     def start_run(
         self, pipeline: Pipeline, *, force: bool = False, only: tuple[str, ...] = (), adopt: bool = False
     ) -> RunView:
-        """Start a run and return at once."""
+        """Start a run, and return immediately."""
         declared = pipeline
         if changes := changes_of(self._ledger, pipeline):
             pipeline = altered_pipeline(pipeline, changes)
@@ -163,8 +163,8 @@ class RunUseCases(AlterationUseCases):
         return with_preflight(self._control.catalog, self._control.storage, pipeline, made, self._node.lock)
 
     def _unlisted(self, pipeline: Pipeline, listings: Mapping[str, SourceListing]) -> Mapping[str, str]:
-        """The errors with which sources cannot be listed, by job. Sources whose files a command of the run
-        may write first are left out."""
+        """Return the errors with which sources cannot be listed, by job. Sources whose files may first be
+        written by a command of the run are left out."""
         late, result = written_late(pipeline), {}
         for name, one in listings.items():
             if one.error is not None and name not in late:
@@ -175,8 +175,8 @@ class RunUseCases(AlterationUseCases):
         return result
 
     def _missing_at_farms(self, pipeline: Pipeline) -> Lacking:
-        """The missing bytes that farms report for the jobs that may use them. The farms are queried
-        without the lock."""
+        """Return the missing bytes that farms report for the jobs that may use these farms. The farms are
+        queried without the node's lock."""
         with self._node.lock:
             order(pipeline)
             check_project(self._ledger, pipeline)
@@ -192,8 +192,8 @@ class RunUseCases(AlterationUseCases):
         return {one.name: one for one in (*resources, *pipeline.resources)}
 
     def _with_request(self, planned: PlannedJob, resource: Resource) -> PlannedJob:
-        """The planned job with the request to its site, in the words of a site that has a queue. The
-        caller holds the lock."""
+        """Return the planned job with the request to its site, in the syntax of a site that has a queue. The
+        caller holds the node's lock."""
         port = self._control.sites.get(planned.site)
         if planned.asked is None or not isinstance(port, QueueSite):
             return planned
@@ -201,7 +201,8 @@ class RunUseCases(AlterationUseCases):
         return replace(planned, request=port.request(asked.amounts, asked.workers, resource.settings))
 
     def _advice(self, job: Job, pipeline: str, resource: Resource) -> str:
-        """The advice on a job in one line. Empty if there is none. The caller holds the lock."""
+        """Return the advice on a job in one line. The result is empty if there is no advice. The caller
+        holds the node's lock."""
         if not (has_workers(job) or may_be_cut(job)):
             return ""
         advice = advice_with(self._ledger, job, pipeline, resource)
@@ -215,7 +216,7 @@ class RunUseCases(AlterationUseCases):
         limit: int = PAGE_ITEMS,
         cursor: str | None = None,
     ) -> Page[Run]:
-        """Runs, newest first."""
+        """Return runs, newest first."""
         request = page_request(int, "runs", limit, cursor, pipeline, states)
         return self._page_by_position(
             Run,
@@ -233,7 +234,7 @@ class RunUseCases(AlterationUseCases):
         limit: int = PAGE_ITEMS,
         cursor: str | None = None,
     ) -> Page[JobView]:
-        """The jobs of a run, each with its parts."""
+        """Return the jobs of a run, each with its parts."""
         request = page_request(int, "jobs", limit, cursor, run_id, states)
         self._check_run(run_id)
         found = self._following(JobRun, Order.OLDEST_FIRST, request.after, run_id)
@@ -245,13 +246,13 @@ class RunUseCases(AlterationUseCases):
         return cut_page(request, self._viewed(chosen))
 
     def _viewed(self, numbered: Iterator[tuple[int, JobRun]]) -> Iterator[tuple[int, JobView]]:
-        """The views of jobs, made in groups."""
+        """Return the views of jobs, made in groups."""
         while some := [*islice(numbered, _VIEWS_AT_ONCE)]:
             views = self._run_views.of_jobs([job for _, job in some])
             yield from zip((mark for mark, _ in some), views, strict=True)
 
     def job(self, run_id: str, name: str) -> JobView:
-        """One job of a run."""
+        """Return one job of a run."""
         return self._run_views.of_jobs([self._job_run(run_id, name)])[0]
 
     def _job_run(self, run_id: str, name: str) -> JobRun:
@@ -269,7 +270,7 @@ class RunUseCases(AlterationUseCases):
             raise NotFoundError(f"there is no run {run_id!r}", hint="`gridmill list runs` shows them.")
 
     def run(self, run_id: str, *, since: str = "") -> RunView:
-        """A run with its jobs."""
+        """Return a run with its jobs."""
         return self._run_views.view(run_id, since=since)
 
     def resume(self, run_id: str) -> RunView:
@@ -312,7 +313,8 @@ class RunUseCases(AlterationUseCases):
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[Event, ...]:
-        """The stored events after a given event. If there are none, the call waits for new events."""
+        """Return the stored events after a given event. If there are no such events, the call waits for new
+        events."""
         begin = sequence_of(after)
         self._check_run(run_id)
         if job is not None:
@@ -343,7 +345,8 @@ class RunUseCases(AlterationUseCases):
         limit: int = 1000,
         wait_seconds: float = 0,
     ) -> tuple[LogEntry, ...]:
-        """The texts of the logs. If there are none, the call waits for new texts."""
+        """Return the texts of the logs of a run. If there are no such texts, the call waits for new
+        texts."""
         if "\n" in search:
             raise InputError(
                 "the text to search for has a line break",
@@ -372,12 +375,12 @@ class RunUseCases(AlterationUseCases):
             self._node.wait_for_commit(seen, left)
 
     def _none_of(self, run_id: str) -> tuple[LogEntry, ...]:
-        """An empty result for an existing run. Raises NotFoundError."""
+        """Return an empty result for an existing run. Raises NotFoundError."""
         self._check_run(run_id)
         return ()
 
     def _keep_events(self, run_id: str) -> None:
-        """Keep the events of an active run in memory from now on, for the clients that follow the run."""
+        """Hold the events of an active run in memory from now on, for the clients that follow the run."""
         if run_id in self._ledger.snapshot.runs and not self._ledger.doubtful:
             self._ledger.tails.follow(run_id, lambda: self._ledger.store.last_event(run_id))
 
@@ -415,8 +418,8 @@ class RunUseCases(AlterationUseCases):
         self._node.watchers.append(watcher)
 
     def _events(self, run_id: str, job: str | None, after: int, limit: int) -> tuple[Event, ...]:
-        """The stored events after a given event: at most `limit`, and at most as many bytes as a page of a
-        list has."""
+        """Return the stored events after a given event: at most `limit` events, and at most as many bytes as
+        a page of a list has."""
         found, left, wanted = list[Event](), PAGE_BYTES, _FIRST_EVENTS
         while True:
             wanted = min(wanted, limit - len(found))
@@ -431,8 +434,8 @@ class RunUseCases(AlterationUseCases):
 
 
 def _first(entries: Sequence[LogEntry], limit: int) -> Iterator[LogEntry]:
-    """The first entries up to the limit, with all entries that end at the same position as the last of
-    them."""
+    """Return the first entries up to the limit, with all entries that end at the same position as the last
+    of them."""
     for number, entry in enumerate(entries):
         if number >= limit and entry.id != entries[limit - 1].id:
             return
@@ -440,7 +443,7 @@ def _first(entries: Sequence[LogEntry], limit: int) -> Iterator[LogEntry]:
 
 
 def _that_fit(events: Sequence[Event], size: int, *, at_least: int) -> Iterator[Event]:
-    """The first events whose total size is at most `size` bytes, but at least `at_least` events."""
+    """Return the first events whose total size is at most `size` bytes, but at least `at_least` events."""
     for number, event in enumerate(events):
         size -= len(encode(event))
         if size < 0 and number >= at_least:

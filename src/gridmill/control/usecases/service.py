@@ -1,4 +1,5 @@
-"""The service: all use cases of the control node (ports/grid.py), in process."""
+"""This module has the service, which offers all use cases of the control node (ports/grid.py) in its
+process."""
 
 import os
 import threading
@@ -29,7 +30,8 @@ from gridmill.errors import ConflictError, GridmillError, explained
 
 _RUNS_NAMED = 10
 _STOP_SECONDS = 60.0
-"""The seconds that stopped runs may take to end. After that, the control node stops anyway."""
+"""The seconds that stopped runs may take to end. After these seconds, the control node stops even if the
+runs have not ended."""
 _LEAVE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
@@ -46,12 +48,12 @@ class Identity:
 
 LogEnds = Mapping[str, tuple[LogLine, ...]]
 Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None, LogEnds], str]
-"""Renders the report of a run. The arguments are the view of the run, its events, the advice on its jobs,
-the run before it, and the last lines of the logs of failed attempts."""
+"""A function that renders the report of a run. Its arguments are the view of the run, its events, the advice
+on its jobs, the run before it, and the last lines of the logs of failed attempts."""
 REPORTED_JOBS = ViewLimit(all_of=500, chosen=500)
-"""The number of jobs in a report."""
+"""The number of jobs that a report shows."""
 EARLIER_RUNS = 1000
-"""How many of the newest runs are searched for the run before."""
+"""The number of the newest runs that are searched for the run before."""
 
 
 class Service(
@@ -65,8 +67,8 @@ class Service(
     ArchiveUseCases,
     ProjectUseCases,
 ):
-    """The implementation of ports.grid.Grid. It combines the use cases of each kind of record and adds the
-    remaining ones."""
+    """The implementation of ports.grid.Grid in the control node. The class combines the use cases of each
+    kind of record, and adds the remaining use cases."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Service(
         self.clients: Callable[[], tuple[ClientView, ...]] = tuple
 
     def control(self) -> ControlView:
-        """The description of the control node itself."""
+        """Return the description of the control node itself."""
         waiting, running = self._node.counts()
         return ControlView(
             version=self._identity.version,
@@ -113,7 +115,7 @@ class Service(
         self._node.check_store()
 
     def shutdown(self, *, all: bool = False) -> None:
-        """Stop the control node. With `all`, stop its active runs first."""
+        """Stop the control node. With `all`, the method stops its active runs first."""
         runs = tuple(run.id for run in self._node.active_runs())
         if runs and not all:
             raise ConflictError(
@@ -124,7 +126,7 @@ class Service(
         threading.Thread(target=self._shut_down, args=(runs,), name="shutdown", daemon=True).start()
 
     def _named(self, runs: Sequence[str]) -> str:
-        """The runs, each with the client that waits for it."""
+        """Return the runs, each with the client that waits for it."""
         by_run = {run: f" (process {one.pid}: {one.command})" for one in self.clients() for run in one.runs}
         named = [f"{run}{by_run.get(run, '')}" for run in runs[:_RUNS_NAMED]]
         more = f" and {len(runs) - _RUNS_NAMED} more" if len(runs) > _RUNS_NAMED else ""
@@ -149,7 +151,7 @@ class Service(
             self._node.wait_for_commit(self._node.commits, _LOOK_SECONDS)
 
     def report(self, run_id: str) -> str:
-        """The run's report: one self-contained HTML document."""
+        """Return the run's report, which is one self-contained HTML document."""
         view = self._run_views.report(run_id, REPORTED_JOBS)
         read = partial(self._ledger.store.events, run_id=run_id)
         events = events_to_show(lambda after, limit: read(after=after, limit=limit))
@@ -162,9 +164,9 @@ class Service(
         return self._list(Run, parent=pipeline, limit=EARLIER_RUNS, newest_first=True)
 
     def has_bundle(self, bundle: str) -> bool:
-        """Whether the code bundle with that hash is stored."""
+        """Return whether the code bundle with that hash is stored."""
         return self._control.storage.has_bundle(bundle)
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Store a code bundle."""
+        """Store a code bundle in the home."""
         self._control.storage.put_bundle(bundle, data)

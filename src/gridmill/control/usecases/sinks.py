@@ -1,7 +1,7 @@
-"""Use cases of sinks: alterations and load tasks.
+"""This module has the use cases of sinks: alterations and load tasks.
 
-Alterations are stored beside the declaration and applied when a run begins. Load tasks are computed from
-declarations, versions, runs and schedules.
+Alterations are stored beside the declaration of the sink and applied when a run begins. Load tasks are
+computed from declarations, versions, runs and schedules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from gridmill.scheduler.explain import why_waiting
 
 
 def tasks_of(control: Control, name: str, spec: SinkSpec | None, newest: JobRun | None) -> Iterator[LoadTask]:
-    """The load tasks of one sink. `newest` is its job in the newest run."""
+    """Return the load tasks of one sink. `newest` is the job of the sink in the newest run."""
     alterations = alterations_of(control.ledger, name).changes
     found = control.catalog.newest_artifact(name)
     version = found if found is not None and not found.removed else None
@@ -89,8 +89,8 @@ def _counts(version: Artifact) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
-    """The load task with the counts of its source, if the version counts its sources separately (files).
-    Otherwise with the counts of the whole version."""
+    """Return the load task with the counts of its source, if the version counts its sources separately
+    (files). Otherwise the function returns it with the counts of the whole version."""
     if version is None:
         return task
     known = _counts(version) if files else {}
@@ -108,8 +108,8 @@ def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, file
 
 
 def _scheduled(control: Control, task: LoadTask) -> LoadTask:
-    """The load task with the next due time: the earlier one of the sink's own schedule and the schedule of
-    its pipeline."""
+    """Return the load task with the next due time, which is the earlier due time of the sink's own schedule
+    and the schedule of its pipeline."""
     schedules = control.ledger.snapshot.schedules
     candidates = [schedules[name] for name in (task.sink, task.sink.partition("/")[0]) if name in schedules]
     if not candidates:
@@ -128,7 +128,7 @@ def _scheduled(control: Control, task: LoadTask) -> LoadTask:
 
 
 def _next_look(control: Control, schedule: Schedule) -> float | None:
-    """The time at which a continuous schedule checks its sources again."""
+    """Return the time at which a continuous schedule checks its sources again."""
     watch = control.alarms.watches.get(schedule.name) if control.alarms else None
     if watch is None or schedule.paused:
         return None
@@ -136,12 +136,12 @@ def _next_look(control: Control, schedule: Schedule) -> float | None:
 
 
 class AlterationUseCases(UseCases):
-    """Use cases of alterations and load tasks."""
+    """The use cases of alterations and load tasks."""
 
     def alterations(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[Alterations]:
-        """The alterations of one sink or of all."""
+        """Return the alterations of one sink or of all sinks."""
         request = page_request(tuple, "alterations", limit, cursor, name)
         return self._page_by_key(
             Alterations, request, selects=lambda one: bool(one.changes) and name in (None, one.name)
@@ -165,7 +165,7 @@ class AlterationUseCases(UseCases):
         return after
 
     def _declared(self, name: str) -> SinkSpec:
-        """The stored declaration of the sink, otherwise the declaration of its last run."""
+        """Return the stored declaration of the sink, otherwise the declaration of its last run."""
         pipeline, _, job = name.partition("/")
         record = self._ledger.store.get(Pipeline, pipeline)
         jobs = record.noun.jobs if record is not None and isinstance(record.noun, Pipeline) else ()
@@ -182,7 +182,7 @@ class AlterationUseCases(UseCases):
         return newest.job.sink if newest is not None else None
 
     def _newest(self, pipeline: str, job: str) -> JobRun | None:
-        """The job in the newest run that contains it."""
+        """Return the job in the newest run that contains it."""
         store = self._ledger.store
         for run in store.list(Run, parent=pipeline, newest_first=True, limit=RUNS_KEPT):
             for record in store.list(JobRun, parent=key_of(run.noun)):
@@ -193,7 +193,7 @@ class AlterationUseCases(UseCases):
     def load_tasks(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[LoadTask]:
-        """The load tasks of one sink or of all."""
+        """Return the load tasks of one sink or of all sinks."""
         request = page_request(tuple, "load_tasks", limit, cursor, name)
         with self._node.lock:
             kept = {pipeline.name: pipeline for pipeline in self._list(Pipeline)}
@@ -209,8 +209,8 @@ class AlterationUseCases(UseCases):
     def _tasks_after(
         self, names: Sequence[str], kept: Mapping[str, Pipeline], after: Names | None
     ) -> Iterator[tuple[Names, LoadTask]]:
-        """The load tasks after a position, with their keys: the sinks by name, and the tasks of each sink
-        by source."""
+        """Return the load tasks after a position, with their keys: the sinks by name, and the tasks of each
+        sink by source."""
         for name in names:
             if after is None or name >= after[0]:
                 by_key = {(name, task.source): task for task in self._tasks(name, kept)}

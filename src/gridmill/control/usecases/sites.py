@@ -1,4 +1,4 @@
-"""Use cases of sites."""
+"""This module has the use cases of sites."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as changed
@@ -25,11 +25,11 @@ _WHERE_NODES_ARE = {
     SiteKind.RAY: "`ray status` on its head shows its nodes.",
 }
 LEAVE_SECONDS = 30.0
-"""How long a command that removes a site and its files on other machines waits, in seconds."""
+"""The seconds that a command waits while it removes a site and its files on other machines."""
 
 
 class SiteUseCases(UseCases):
-    """Use cases of sites (ports.sites.Sites)."""
+    """The use cases of sites (ports.grid.Sites)."""
 
     def sites(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[Site]:
         """See Sites."""
@@ -38,7 +38,7 @@ class SiteUseCases(UseCases):
             return page_by_names(request, self._ledger.snapshot.sites.values(), lambda one: (one.name,))
 
     def nodes(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[NodeView]:
-        """See Sites. The sites are queried without the lock."""
+        """See Sites. The sites are queried without the node's lock."""
         request = page_request(tuple, "nodes", limit, cursor)
         with self._node.lock:
             views = [view for site in self._ledger.snapshot.sites.values() for view in self._views(site)]
@@ -48,7 +48,7 @@ class SiteUseCases(UseCases):
         return page_by_names(request, seen, lambda view: (view.site, view.node.name))
 
     def farms(self, *, limit: int = PAGE_ITEMS, cursor: str | None = None) -> Page[FarmView]:
-        """See Sites. The farms are queried without the lock."""
+        """See Sites. The farms are queried without the node's lock."""
         request = page_request(tuple, "farms", limit, cursor)
         with self._node.lock:
             sites = [one for one in self._ledger.snapshot.sites.values() if one.kind == SiteKind.CLUSTER]
@@ -71,7 +71,7 @@ class SiteUseCases(UseCases):
             yield NodeView(site=site.name, node=node, claimed=_sum(pods), running=running)
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
-        """See Sites. The site is queried without the lock, because this may take seconds."""
+        """See Sites. The site is queried without the node's lock, because this may take seconds."""
         check_name("site", site.name)
         with self._node.lock:
             existing = self._ledger.snapshot.sites.get(site.name)
@@ -85,7 +85,8 @@ class SiteUseCases(UseCases):
             raise
 
     def _keep(self, site: Site, port: SitePort, looked: "_SiteObservation", *, replace: bool) -> Site:
-        """Store the site with its current state, unless another site with that name was added meanwhile."""
+        """Store the site with its current state, unless another site with that name was added in the
+        meantime."""
         with self._node.changing() as transaction:
             existing = self._ledger.snapshot.sites.get(site.name)
             _check(site, existing, replace=replace)
@@ -148,7 +149,8 @@ class SiteUseCases(UseCases):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SiteObservation:
-    """An observation of a site. If the site is `unreachable`, the last observation."""
+    """An observation of a site by a use case. If the site is `unreachable`, the observation is the last one
+    that succeeded."""
 
     nodes: tuple[Node, ...]
     route: Route | None
@@ -157,8 +159,9 @@ class _SiteObservation:
 
 
 def _look(site: Site, existing: Site | None, port: SitePort, *, replace: bool) -> _SiteObservation:
-    """Observe a site. If an `existing` site is changed while it does not answer, its last observation is
-    used, and only settings that are certainly wrong are refused. Raises UnavailableError."""
+    """Observe a site, and return the observation. If an `existing` site is changed while it does not answer,
+    its last observation is used, and only settings that are certainly wrong are refused. Raises
+    UnavailableError."""
     try:
         nodes = port.nodes()
     except AwayError:
@@ -193,7 +196,7 @@ def _farm(site: Site, port: SitePort | None) -> FarmView:
 
 
 def _looks(port: SitePort) -> Mapping[str, NodeUtilization]:
-    """The utilization of the nodes. Empty if the site does not answer."""
+    """Return the utilization of the nodes of a site. The result is empty if the site does not answer."""
     try:
         return port.utilization()
     except UnavailableError:

@@ -1,6 +1,7 @@
-"""Builds views for readers: live records from memory, finished records from the store.
+"""This module builds views for readers: live records from memory, finished records from the store.
 
-It also selects the data that a report needs besides the run: the events that it shows, and the run before.
+The module also selects the data that a report needs besides the run: the events that it shows, and the run
+before.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,15 +33,16 @@ from gridmill.scheduler.wait_estimate import WaitForecasts
 ADDED = "rows_added"
 """The metric of a sink that belongs to the run and not to the version."""
 WHYS_PER_VIEW = 100
-"""The number of waiting jobs for which reasons are computed. Only the first jobs get a reason, because
-nobody would read thousands."""
+"""The number of waiting jobs for which reasons are computed. Only the first waiting jobs get a reason,
+because nobody would read thousands of reasons."""
 SHOWN_ATTEMPTS, SHOWN_RANKS, SHOWN_PARTS = 20, 200, 200
 """The largest numbers of attempts, ranks of gangs and parts in the view of a job."""
 Attempts = Mapping[str, Sequence[Attempt]]
 
 
 def attempts_of(store: Store, run_id: str) -> Attempts:
-    """The attempts of each JobRun of a run, oldest first, with all ranks of each gang. Needs no lock."""
+    """Return the attempts of each JobRun of a run, oldest first, with all ranks of each gang. The caller
+    needs no lock."""
     by_job: dict[str, list[Attempt]] = {}
     for record in store.list(Attempt, parent=run_id):
         if isinstance(record.noun, Attempt):
@@ -49,7 +51,8 @@ def attempts_of(store: Store, run_id: str) -> Attempts:
 
 
 def attempts_of_jobs(ledger: Ledger, job_runs: Iterable[JobRun]) -> Attempts:
-    """The last attempts of some jobs. Live attempts are in memory; each other attempt is read by its id."""
+    """Return the last attempts of some jobs. Live attempts are in memory; each other attempt is read by its
+    id."""
     return {job.id: tuple(_last_attempts(ledger, job)) for job in job_runs}
 
 
@@ -70,7 +73,7 @@ def _attempt(ledger: Ledger, name: str) -> Attempt | None:
 def job_views(
     control: Control, whole: Sequence[JobRun], parts: Mapping[str, Sequence[JobRun]], attempts: Attempts
 ) -> tuple[JobView, ...]:
-    """The views of some jobs, with their parts. The caller holds the node's lock."""
+    """Return the views of some jobs, with their parts. The caller holds the node's lock."""
     whys = _whys(
         control.ledger,
         control.problems,
@@ -102,7 +105,7 @@ def job_views(
 
 
 def _shortened(view: JobView) -> JobView:
-    """The view with a bounded number of attempts and parts."""
+    """Return the view with a limited number of attempts and parts."""
     if max(len(view.attempts), len(view.ranks), len(view.parts)) <= SHOWN_ATTEMPTS:
         return view
     parts = sorted(view.parts, key=lambda part: URGENCY.index(part.job.state))[:SHOWN_PARTS]
@@ -117,7 +120,7 @@ def _shortened(view: JobView) -> JobView:
 def _whys(
     ledger: Ledger, problems: Problems, bring_ups: BringUps, timeline: Timeline, job_runs: Iterable[JobRun]
 ) -> Mapping[str, str]:
-    """The reason why each job waits, as far as the control node knows it."""
+    """Return the reason why each job waits, as far as the control node knows it."""
     snapshot, now = ledger.snapshot, timeline.now()
     waits = WaitForecasts(snapshot, now)
 
@@ -141,7 +144,7 @@ def _with_parts(
     parts: Sequence[JobRun],
     attempts: Attempts,
 ) -> JobView:
-    """The view of a job with its parts. While the parts are running, their combined progress is the
+    """Return the view of a job with its parts. While the parts are running, their combined progress is the
     progress of the job."""
     if not parts:
         return view
@@ -186,7 +189,7 @@ def _together(parts: Sequence[PartView]) -> Mapping[str, Any]:
 
 
 def is_behind(job_run: JobRun, attempts: Sequence[Attempt]) -> bool:
-    """Whether the attempts were read before a commit that is included in the state of the job."""
+    """Return whether the attempts were read before a commit that is included in the state of the job."""
     return sum(one.rank == 0 for one in attempts) < job_run.attempts or any(
         attempt.state in LIVE_ATTEMPTS and job_run.state != JobState.RUNNING for attempt in attempts
     )
@@ -199,15 +202,15 @@ def _waits(job_run: JobRun) -> bool:
 def _transfer_progress(
     ledger: Ledger, sites: Mapping[str, SitePort], attempts: Sequence[Attempt]
 ) -> Mapping[str, Any]:
-    """The progress of an attempt's transfers to or from its site."""
+    """Return the progress of an attempt's transfers to or from its site."""
     last = attempts[-1] if attempts else None
     site = sites.get(_site_of(ledger, last)) if last is not None else None
     return site.transfer_progress(last.id) if last is not None and isinstance(site, TransferSite) else {}
 
 
 def _held_up(ledger: Ledger, problems: Problems, attempts: Sequence[Attempt]) -> str:
-    """The reason why an attempt does not continue: its site does not answer, or its data cannot be
-    transferred. Empty if there is none."""
+    """Return the reason why an attempt does not continue: its site does not answer, or its data cannot be
+    transferred. The result is empty if there is no such reason."""
     last = attempts[-1] if attempts else None
     site = _site_of(ledger, last) if last is not None else ""
     if last is None or not site:
@@ -216,13 +219,14 @@ def _held_up(ledger: Ledger, problems: Problems, attempts: Sequence[Attempt]) ->
 
 
 def _site_of(ledger: Ledger, attempt: Attempt) -> str:
-    """The site of a live attempt. Empty for an attempt that has ended."""
+    """Return the site of a live attempt. The result is empty for an attempt that has ended."""
     deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     return deployment.site if deployment is not None and attempt.state in LIVE_ATTEMPTS else ""
 
 
 def _standing_metrics(catalog: Catalog, versions: Sequence[Artifact]) -> Mapping[str, float]:
-    """The metrics of the versions that an unchanged job keeps. For a sink, the number of added rows is 0."""
+    """Return the metrics of the versions that an unchanged job keeps. For a sink, the number of added rows
+    is 0."""
     metrics = {name: value for version in versions for name, value in metrics_of(catalog, version).items()}
     return metrics | ({ADDED: 0.0} if ADDED in metrics else {})
 
@@ -257,12 +261,12 @@ MOST_METRICS = 200_000
 LOGS_SHOWN = 5
 """The number of failed jobs whose logs a report shows."""
 Read = Callable[[int, int], Sequence[Event]]
-"""Reads the run's events after a sequence number, up to a given count."""
+"""A function that reads the run's events after a sequence number, up to a given count."""
 
 
 def events_to_show(read: Read) -> tuple[Event, ...]:
-    """The events of a run that a report shows: its metrics by step, and the builds of environments. All
-    events are read page by page."""
+    """Return the events of a run that a report shows: its metrics by step, and the builds of environments.
+    All events of the run are read page by page."""
     kept: list[Event] = []
     for event in _all(read):
         if event.type == EventType.METRIC and event.body.get("step") is not None:
@@ -277,13 +281,13 @@ LOG_LINES = 20
 """The number of last lines of the log of a failed job that a report shows."""
 LONGEST_LINE = 2000
 _LOG_END_BYTES = 256 * KIB
-"""The size in bytes of the text that is searched for the last lines. It is limited because a single line
-may have a gigabyte."""
+"""The size in bytes of the text that is searched for the last lines. This size is limited because a single
+line may have a gigabyte."""
 
 
 def log_ends(view: RunView, logs: LogStore) -> Mapping[str, tuple[LogLine, ...]]:
-    """The last lines of the logs of failed jobs: of the attempt that shows the reason, and for a gang of
-    all its ranks."""
+    """Return the last lines of the logs of failed jobs: of the attempt that shows the reason, and for a gang
+    of all its ranks."""
     ends: dict[str, tuple[LogLine, ...]] = {}
     for job in failed_jobs(view)[:LOGS_SHOWN]:
         if (attempt := at_fault(job)) is not None:
@@ -301,7 +305,7 @@ def _all(read: Read) -> Iterator[Event]:
 
 
 def run_before(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The last successful run of the pipeline before this run. Probes do not count."""
+    """Return the last successful run of the pipeline before this run. Probes are not considered."""
     earlier = [
         one
         for one in runs
