@@ -19,7 +19,7 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import HungNodeError, InputError, UnavailableError, UnreachedError, from_body
 from gridmill.ports.grid import Grid
 from gridmill.ports.usecases import use_case
-from gridmill.rpc.liveness import hung, owner_of, wait_for_answer
+from gridmill.rpc.liveness import PATIENCE_SECONDS, hung, owner_of, wait_for_answer
 from gridmill.rpc.protocol import (
     Call,
     Hello,
@@ -129,11 +129,11 @@ class ClientLink:
             raise from_body(decode(answer[0], dict[str, object]))
         return answer[1]
 
-    def _answers(self) -> bool:
-        """True if the control node accepts a connection at once."""
+    def _answers(self, patient: bool) -> bool:
+        """True if the control node accepts a connection at once, or within a few seconds if `patient`."""
         try:
             with dial(self._path) as sock:
-                sock.settimeout(_PROBE_SECONDS)
+                sock.settimeout(PATIENCE_SECONDS if patient else _PROBE_SECONDS)
                 send_frame(sock, [encode(Hello(client=self.welcome.client))])
                 return receive_frame(sock) is not None
         except OSError:

@@ -16,9 +16,11 @@ from gridmill.errors import HungNodeError
 from gridmill.rpc.protocol import readable
 
 LOOK_SECONDS = 1.9
-"""The time between two checks of a process, in seconds. It is hung after two checks without progress, or six
-checks without an answer if its process is unknown."""
-_LOOKS, _LOOKS_UNKNOWN = 2, 6
+"""The time between two checks of a process, in seconds. It is hung after two checks without progress."""
+PATIENCE_SECONDS = 7.5
+"""A process that cannot be seen is hung if it answers nothing for this time. It may be busy: the shortest
+request, which its server answers without a thread or a lock, takes much less than this even then."""
+_LOOKS = 2
 _STOPPED = "Tt"
 _LOOPBACK = ("127.", "::1")
 _LISTENS = "0A"  # the state in /proc/net/tcp
@@ -47,14 +49,16 @@ def look_at(pid: int) -> ProcessLook | None:
 
 
 def wait_for_answer(
-    sock: socket.socket, pid: int, where: str, *, answers: Callable[[], bool] = lambda: False
+    sock: socket.socket, pid: int, where: str, *, answers: Callable[[bool], bool] = lambda patient: False
 ) -> None:
     """Wait until the socket can be read.
 
     `pid` is the control node's process (0: unknown). `answers` checks whether the control node answers
-    another request. If the process is unknown, this function looks for the process of this machine that
-    listens at the other end. Raises HungNodeError about 4 s after a control node was stopped. If its process
-    is not found, this takes about 30 s, because then only answers show whether the control node is busy.
+    another request; with the argument True, it waits PATIENCE_SECONDS for the answer. If the process is
+    unknown, this function looks for the process of this machine that listens at the other end. Raises
+    HungNodeError about 4 s after a control node was stopped. If its process is not found (the control node
+    runs on another machine or behind a tunnel), this takes about 10 s, because then only answers show
+    whether the control node is busy.
     Raises TimeoutError after the socket's timeout.
     """
     seconds = sock.gettimeout()
@@ -63,17 +67,18 @@ def wait_for_answer(
         if sock.fileno() in readable(sock, milliseconds=int(1000 * LOOK_SECONDS / 5)):
             return
         pid = listener_of(sock)
-    before, still = look_at(pid), 0
+    before, still, silent_since = look_at(pid), 0, time.monotonic()
     while sock.fileno() not in readable(sock, milliseconds=int(1000 * LOOK_SECONDS)):
         now = look_at(pid)
         if now is None and pid:
             return  # the process has ended, and the socket reports that
         if now is not None:
             still = still + 1 if _stands_still(before, now) else 0
-            is_hung = still >= _LOOKS and (now.stopped or not answers())
+            is_hung = still >= _LOOKS and (now.stopped or not answers(False))
         else:  # the process may be busy: only answers show that
-            still = 0 if answers() else still + 1
-            is_hung = still >= _LOOKS_UNKNOWN
+            if answers(True):
+                silent_since = time.monotonic()
+            is_hung = time.monotonic() - silent_since >= PATIENCE_SECONDS
         if is_hung:
             raise hung(pid, where, now)
         if until is not None and time.monotonic() > until:

@@ -6,6 +6,7 @@ redirects and no proxies.
 """
 
 import select
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from functools import partial
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError, UnavailableError, UnreachedError
+from gridmill.rpc import liveness
 from gridmill.rpc.liveness import hung, look_at, wait_for_answer
 
 TIMEOUT_SECONDS = 60.0
@@ -109,11 +111,15 @@ class Connections:
             connection.close()
             raise
 
-    def _answers(self) -> bool:
-        """Return True if the control node answers another request."""
+    def _answers(self, patient: bool) -> bool:
+        """Return True if the control node answers another request within a few seconds."""
+        seconds = liveness.PATIENCE_SECONDS if patient else PROBE_SECONDS
+        until = time.monotonic() + seconds
         probe = self.make()
-        probe.timeout = PROBE_SECONDS
+        probe.timeout = seconds
         try:
+            probe.connect()
+            probe.sock.settimeout(max(0.01, until - time.monotonic()))
             probe.request("GET", "/healthz")
             return probe.getresponse().status > 0
         except (OSError, HTTPException):

@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from gridmill.codec import encode
 from gridmill.errors import HungNodeError
 from gridmill.rpc import liveness
 from gridmill.rpc.client import SOCKET, connect_to
@@ -40,6 +42,7 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(liveness, "PATIENCE_SECONDS", 0.6)
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
 
 
@@ -146,6 +149,43 @@ def test_a_control_node_that_takes_connections_and_does_nothing_is_hung():
         with pytest.raises(HungNodeError, match="is running and does not answer"):
             over_tcp(f"http://127.0.0.1:{port}", None).control()
         assert time.monotonic() - began < 5
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a control node behind a tunnel or on another machine."""
+    monkeypatch.setattr(liveness, "listener_of", lambda sock: 0)
+
+
+def test_a_hung_control_node_that_cannot_be_seen_is_reported_after_one_patient_probe(node, unseen: None):
+    process, url = node
+    asked = over_tcp(url, None)
+    assert asked.control().pid == 1
+    os.kill(process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises(HungNodeError, match="is hung: it is running and does not answer"):
+        asked.control()
+    assert 0.6 < time.monotonic() - began < 1.5  # 0.1 s for a look, 0.6 s for a probe
+
+
+def test_a_control_node_that_cannot_be_seen_and_answers_slowly_is_busy(unseen: None):
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            threading.Event().wait(0.4 if self.path == "/healthz" else 1.6)
+            body = encode(FakeGrid().control())
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            assert over_tcp(f"http://127.0.0.1:{server.server_port}", None).control().pid == 1
+        finally:
+            server.shutdown()
 
 
 def test_the_end_of_a_process_is_left_to_the_socket(tmp_path: Path):
