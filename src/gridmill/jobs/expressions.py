@@ -34,7 +34,8 @@ _CONSTANTS = ("null", "true", "false", "current_date", "current_time", "current_
 class RowScope:
     """The selection of the rows to compute: all rows, or only the rows after the time `after` if it is set.
 
-    Windows and lags read only the rows from the time `history`, or all rows if `history` is None.
+    Windows and lags read all rows if `history` is None, otherwise only the rows whose time is not before
+    `history`.
     """
 
     after: datetime | None = None

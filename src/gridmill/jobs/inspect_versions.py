@@ -106,8 +106,8 @@ def _files(root: Path, output: Output, rows: int) -> Preview:
 def files_of(root: Path, output: Output) -> tuple[str, ...]:
     """Return the files of a version.
 
-    For a table, these are its data files, and the files of the Delta log that describe these data files. The
-    result is empty if the version has no files. Raises StorageError.
+    For a table, the result contains its data files, and the files of the Delta log that describe these data
+    files. The result is empty if the version has no files. Raises StorageError.
     """
     if not output.uri:
         return ()

@@ -44,8 +44,8 @@ def list_made(order: AttemptOrder, outputs: Sequence[Output]) -> None:
     """Write the list of the files of the version to the path in the order. If the order has no path for the
     list, this function writes nothing.
 
-    The function does not read files that the previous version also has (data files of the table of a sink)
-    again. Raises StorageError.
+    Files that the previous version also has (data files of the table of a sink) are not read again. Raises
+    StorageError.
     """
     root, made = Path(order.root), next((output for output in outputs if output.uri), None)
     if not order.contents_uri or made is None or (order.gang is not None and order.gang.rank):

@@ -189,10 +189,11 @@ def _correlation(sample: pa.Table, names: Sequence[str]) -> Mapping[str, Any]:
 def _moments(sample: pa.Table, names: Sequence[str]) -> Floats:
     """For each pair of columns, compute sums over the rows in which both columns have a value.
 
-    The sums are the number of rows, the values of the first column, the products, and the squares of the
-    first column. Before the sums are computed, the mean of each column is subtracted and the values are
-    scaled. The result has the shape [4, columns, columns]. The sums are computed block by block, because a
-    computation on all rows together would take several times the memory of the sample.
+    For each pair, the result contains the number of rows and the sums of the first column, of the products,
+    and of the squares of the first column. Before the sums are computed, the mean of each column is
+    subtracted and the values are scaled. The result has the shape [4, columns, columns]. The sums are
+    computed block by block, because a computation on all rows together would take several times the memory
+    of the sample.
     """
     ranges = [_range(numbers(sample[name])) for name in names]
     centers, scales = np.array(ranges).T
@@ -245,7 +246,7 @@ class _FileScan:
     sample: SampledRows
     wide: SampledRows
     of: int
-    """The number of columns for which statistics could be computed."""
+    """The number of columns that are suitable for statistics."""
 
     @property
     def over(self) -> str:
@@ -253,8 +254,8 @@ class _FileScan:
         return "the training split" if "split" in self.table.schema.names else "the dataset"
 
     def files(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return a reader for each file of the version. While the rows of the files are read, some of them
-        are added to the sample."""
+        """Return a reader for each file of the version. While the rows of the files are read, every n-th row
+        is added to the sample."""
         rows, seen = self.table.count_rows(), Counter[str]()
         return {Path(one.path).name: self._passing(one, rows, seen) for one in self.table.get_fragments()}
 

@@ -77,8 +77,8 @@ def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: CompiledQuery) -> tupl
 def _batches(columns: Sequence[str], most: int) -> Iterator[Sequence[str]]:
     """Yield groups of up to `most` different columns that are read together.
 
-    In a file with thousands of columns, finding a column takes longer than reading it. In a file with
-    thousands of columns, it would be slow to read each column separately.
+    In a file with thousands of columns, finding a column takes longer than reading it. It would therefore be
+    slow to read the columns of a file one by one.
     """
     batch: dict[str, None] = {}
     for column in columns:
@@ -237,8 +237,8 @@ def load_encoders(folder: Path) -> tuple[FittedEncoder, ...]:
 
 
 def describe_encoders(steps: Sequence[EncoderStep]) -> list[dict[str, Any]]:
-    """Return the numbers of each encoder for the details of a version. Long lists of categories are left
-    out."""
+    """Return the numbers that each fitted encoder computed, for the details of a version. Long lists of
+    categories are left out."""
     result = []
     for step in steps:
         item: dict[str, Any] = to_builtins(step.fitted)

@@ -12,8 +12,8 @@ from PIL import Image, ImageOps
 
 _ARROW: Any = "arrow"
 _NULLS: Any = "special"
-"""Options of DuckDB for missing values, by name. DuckDB does not export its enums for the options for
-missing values."""
+"""DuckDB's options for missing values, by the name of the option. The enums of DuckDB for these options are
+not public."""
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """The exceptions that Pillow raises for bytes that are not an image, for incomplete images, and for images
 that would use too much memory."""

@@ -29,8 +29,8 @@ from gridmill.jobs.parquet import link_file
 from gridmill.jobs.parquet_reader import RowGroupDataset
 
 FORMAT = 7
-"""The number of the format of datasets. This number is increased when a new release of Gridmill makes other
-rows from the same declaration."""
+"""The format number of datasets, which is part of the state of a version. This number is increased when a
+new release of Gridmill makes other rows from the same declaration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,8 @@ def _appended(
 
 
 def _first_time(engine: duckdb.DuckDBPyConnection, of: _ChangedTable, files: set[str]) -> datetime | None:
-    """Return the earliest of all times and known times in the new rows."""
+    """Return the earliest of all times that the new rows contain, including the times at which rows become
+    known."""
     table = of.table
     fragments = [part for part in table.get_fragments() if Path(part.path).name in files]
     if not fragments:

@@ -23,8 +23,8 @@ from gridmill.jobs.expressions import KNOWN, TIME, RowScope, quote_all, select, 
 
 @dataclass(slots=True)
 class JoinedColumns:
-    """The columns that ordinary joins add (as SQL by column name), the SQL after FROM, and the names of the
-    columns that as-of joins add."""
+    """The result of joining tables: the columns that ordinary joins add (as SQL by column name), the SQL
+    after FROM, and the names of the columns that as-of joins add."""
 
     columns: dict[str, str] = field(default_factory=dict)
     joins: list[str] = field(default_factory=list)
@@ -60,7 +60,7 @@ def _by_clock(
     asof: AsOfJoin, label: Label | None, basis: Basis, tables: Mapping[str, Types]
 ) -> Iterator[AsOfJoin]:
     """Yield the as-of join. If the join reads labels that become known later than the row, also yield a
-    separate join for these columns, in which a row is known only when its label is known."""
+    separate join for the label columns, which reads a row only after its label is known."""
     mine = asof.table == basis.table and not asof.exempt
     available_at = own_label_availability(label, basis) if label is not None and mine else ""
     added = _added_as_of(asof, tables)
@@ -156,7 +156,8 @@ def register_tables(
 
     The views prevent DuckDB from passing comparisons with times to Arrow. Arrow would raise an error,
     because it would compare the times of the query, which have no time zone, with the statistics in the
-    files, whose times have a time zone. DuckDB itself evaluates a comparison if a function returns the time.
+    files, whose times have a time zone. The views convert times with a function, so that DuckDB itself
+    evaluates the comparisons.
     """
     for name, table in tables.items():
         source = f"__source_{name}"

@@ -62,7 +62,8 @@ class _AvailabilityTime:
         return "" if part.table in (None, self.basis.table) else str(part.table)
 
     def own_time(self, part: Part) -> str | None:
-        """Return the declared time at which the rows of the part are known, or the time of the basis."""
+        """Return the declared time at which the rows of the part become known, or the time of the basis
+        table if none is declared."""
         if part.known_at is not None or self.table_of(part):
             return part.known_at
         return None if isinstance(part, Join) else self.basis.known_at or self.basis.time
@@ -166,8 +167,8 @@ def _clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> _AvailabilityTi
 def _sources(label: Label, basis: Basis) -> frozenset[str]:
     """Return the columns of the label that are not known together with the row.
 
-    If the label is the value of a later row, its columns are known with the row if the row uses them as
-    features.
+    If the label is the value of a later row, and the row uses the same columns as features, these columns
+    are known together with the row.
     """
     if label.is_own:
         return frozenset(name.lower() for name in label.sources)

@@ -3,8 +3,8 @@ is dropped.
 
 This module has no side effects. If the label is a value of the row itself, it is computed in SQL. If the
 label is a value of a later row, or a value from the events of a table, the window engine computes it.
-Predictions can be tables of a dataset. A dataset knows a prediction at the time of the row of the
-prediction, and does not read the true values in the same table.
+Predictions can be tables of a dataset. In a dataset, a prediction becomes known at the time of its row, and
+the true values in the same table are not read.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ def own_label_availability(label: Label | None, basis: Basis) -> str:
 
 def label_columns(label: Label | None) -> Mapping[str, str]:
     """Return SQL for the label, and for the time at which the label is known if this time is later than the
-    row. The SQL uses the columns of the row and the requested values."""
+    row. The SQL reads the columns of the row and the values that were requested from other rows."""
     if label is None:
         return {}
     if label.is_own:

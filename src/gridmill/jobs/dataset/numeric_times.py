@@ -47,8 +47,8 @@ def is_numeric(type_: str) -> bool:
 
 
 def value_sql(column: str, type_: str) -> str:
-    """Return SQL for the numbers of a column that are to be checked. The SQL replaces NaN by a missing
-    value."""
+    """Return SQL that reads the numbers of a column in order to check them. The SQL replaces NaN by a
+    missing value."""
     name = quoted(column)
     return f"CASE WHEN NOT isnan({name}) THEN {name} END" if type_ in ("DOUBLE", "FLOAT") else name
 

@@ -112,7 +112,8 @@ class PreparedQuery:
     cut: bool = False
     """Whether the declaration sets the number of buckets."""
     seen: datetime | None = None
-    """The latest time in the tables. `final` is the time up to which rows are final because of `seen`."""
+    """The latest time in the tables. `final` is the time up to which rows are final. It is computed from
+    `seen`."""
     final: datetime | None = None
     events: EventCoverage | None = None
     units: Units = field(default_factory=dict)

@@ -40,7 +40,7 @@ def show_progress(context: JobContext, phase: Phase, done: int, rows: int, note:
 
 SUFFIX = ".arrow"
 _FEW_TEXTS = 8
-"""Rows are compressed only if at least one of this many columns has texts or lists, because otherwise
+"""Rows are compressed only if more than one in _FEW_TEXTS columns has texts or lists, because otherwise
 compression takes more time than it saves."""
 
 

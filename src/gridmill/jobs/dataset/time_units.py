@@ -375,5 +375,5 @@ def unit_lines(units: Units) -> Iterator[str]:
 
 
 def converted(units: Mapping[str, Unit]) -> Mapping[str, str]:
-    """Return SQL for each column that converts its numbers to times."""
+    """Return, for each column, the SQL that converts its numbers to times."""
     return {name: time_sql(one.unit, name, one.type) for name, one in units.items()}

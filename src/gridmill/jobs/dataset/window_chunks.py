@@ -42,9 +42,9 @@ class Chunk:
     """A chunk of sorted rows. `number` is its position among all chunks. If an entity is cut by time, this
     object is only piece number `piece` (from 0) of the chunk.
 
-    The first `count` rows in `rows` are computed. The rows after the first `count` rows are later rows that
-    the labels of the computed rows read. `history` contains the earlier rows that the computed rows read, in
-    order, with the needed columns.
+    The first `count` rows in `rows` are computed. The rows after the first `count` rows are read only by the
+    labels of the computed rows. `history` contains the earlier rows that the computed rows read, in order,
+    with the needed columns.
     """
 
     number: int

@@ -363,8 +363,8 @@ class ChunkWorker:
         return pa.table([*(rows[name] for name in names), *features.values()], names=[*names, *features])
 
     def _asking(self, own: OwnRows, rows: pa.Table, before: int) -> tuple[OwnRows, pa.Table]:
-        """Return the rows for which values are requested. The rows for which values are requested come after
-        `before` rows of history."""
+        """Return the rows for which values are requested. `before` is the number of rows of history that
+        come before these rows."""
         places, after = np.arange(before, before + rows.num_rows), self.prepared.sorted.after
         if after is not None:
             late = np.flatnonzero(own.times[places] > np.datetime64(after, "us").astype(np.int64))

@@ -5,11 +5,11 @@ The results are in the order of the rows that request values. Values of any type
 be compared as numbers: each value becomes its position among the sorted distinct values.
 
 Counts of distinct values in ranges are exact, and are computed for all ranges together. Within a range, a
-value is counted at its first occurrence. The previous occurrence of this value is before the range. The
-number of distinct values in a range is therefore the number of rows in the range whose value has its
-previous occurrence before the beginning of the range. A wavelet matrix computes this number: it sorts the
-rows by the bits of the previous position, one bit after another, and updates the bounds of each range for
-each bit.
+value is counted at its first occurrence. At the first occurrence of a value within a range, its previous
+occurrence is before the range. The number of distinct values in a range is therefore the number of rows in
+the range whose value has its previous occurrence before the beginning of the range. A wavelet matrix
+computes this number: it sorts the rows by the bits of the previous position, one bit after another, and
+updates the bounds of each range for each bit.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -185,8 +185,8 @@ def _sliced(
     places: Mapping[str, tuple[str, Ints]],
     rank: Rank,
 ) -> Iterator[tuple[Ints, Mapping[str, pa.Array]]]:
-    """Compute the features for one range of the other table after another. Yield the requesting rows of each
-    range with their results."""
+    """Compute the features range by range of the other table. Yield the requesting rows of each range with
+    their results."""
     ranges = [(frame.low, frame.high) for frame in spans.values()]
     ranges += [(at, np.where(at == NOWHERE, at, at + 1)) for _, at in places.values()]
     low, high = _reach(count, ranges)

@@ -3,7 +3,7 @@
 This module has no side effects. The query itself reads the rows one by one, and joined static tables. The
 plan requests all values of other rows: windows, lags, as-of joins, and labels that are later values or are
 computed from events. The module `window_engine` computes these values over rows that it sorts once. A window
-is a range of the sorted rows, and an earlier or later row is a position.
+is a range of the sorted rows, and an earlier or later row is a position among the sorted rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +58,8 @@ class LagValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestRow:
-    """Columns of the newest row that is known before the current row. The keys are the names of the
-    features.
+    """Columns of the newest row that is known before the current row. The keys of the mapping `columns` are
+    the names of the features.
 
     If `back_seconds` is set, the newest row must be known already `back_seconds` before the current row. If
     `within_seconds` is set, the newest row must have become known within this time.
@@ -72,7 +72,8 @@ class NewestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaterRow:
-    """Columns of a later row of the same entity. The keys are the names of the results.
+    """Columns of a later row of the same entity. The keys of the mapping `columns` are the names of the
+    results.
 
     If `seconds` is set, the later row is the last row exactly `seconds` later that has a value of `column`.
     If `step` is set, the later row is the row `step` positions after the rows with the same time.
@@ -88,7 +89,7 @@ class LaterRow:
 class NextRows:
     """Columns of each of the next `rows` rows, as DOUBLE.
 
-    `names` contains for each result the name of its column and the number of rows ahead. If a value of the
+    `names` contains for each result the name of its column and the number of rows ahead. If a value in the
     next rows is not a number, all results are missing, and the column `whole` is missing too. The column
     `known` is the latest value of `known_column` in the next rows.
     """
@@ -176,16 +177,14 @@ class WindowPlan:
 
     @property
     def past(self) -> tuple[float, int]:
-        """Return how far a row reads back in the earlier rows of the same entity, in seconds and in number
-        of rows."""
+        """Return how many seconds and how many rows of the same entity a row reads back."""
         spans = (over.seconds or 0.0 for over in self.aggregates)
         rows = (*(over.rows or 0 for over in self.aggregates), *(back.step for back in self.lags))
         return max(spans, default=0.0), max(rows, default=0)
 
     @property
     def future(self) -> tuple[float, int]:
-        """Return how far a row reads ahead in the later rows of the same entity, in seconds and in number of
-        rows."""
+        """Return how many seconds and how many rows of the same entity a row reads ahead."""
         later = self.later
         step = (later.step or 0) if later else 0
         return (later.seconds or 0.0) if later else 0.0, max(

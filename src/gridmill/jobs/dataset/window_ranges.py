@@ -72,8 +72,8 @@ class KeyedTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFrames:
-    """For each requesting row, a range of rows from `low` up to `high` (exclusive). All rows of a range have
-    the key that `keys` contains for this range."""
+    """For each requesting row, a range of rows from `low` up to `high` (exclusive). `keys` contains the key
+    that all rows of a range have."""
 
     low: Ints
     high: Ints
