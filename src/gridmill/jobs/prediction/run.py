@@ -301,8 +301,8 @@ def _do(
 
 
 def _workers(context: JobContext, spec: PredictionSpec) -> int:
-    """Return the number of workers. The number of workers is the declared number. In a part of the job, it
-    is the number in the order of the part."""
+    """Return the number of workers. The number of workers is the declared number. In a part of the job, the
+    number of workers is the number in the order of the part."""
     return context.order.workers if context.order.part else spec.workers or context.order.workers
 
 

@@ -13,7 +13,8 @@ from gridmill.jobs.model_files import ModelCard
 
 GAP = 4096
 """If at most this number of unselected rows lie between two selected rows, the unselected rows are read too
-and then dropped. If there are more unselected rows, a new range starts after them."""
+and then dropped. If there are more unselected rows between two selected rows, a new range starts after the
+unselected rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from gridmill.jobs.tables import open_table, plain_schema
 
 NOWHERE = "nowhere"
 _SPAN: Span = (1, datetime(1, 1, 2), datetime(9999, 12, 30))
-"""The time span of a table whose rows are unknown. The span is so long that it contains every time at which
-a split can begin."""
+"""The time span of a table whose rows are unknown. The time span is so long that it contains every time at
+which a split can begin."""
 
 
 def check_dataset(

@@ -98,8 +98,8 @@ class _Preflight:
     patience: TimeBudget
     known: dict[str, Known] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
-    """The jobs that have a finding, or that read the result of a job with a finding. Jobs that have a
-    finding are not checked further."""
+    """The jobs that have a finding, or that read the result of a job with a finding. Preflight does not
+    check jobs in this set any further."""
     findings: list[PreflightFinding] = field(default_factory=list)
     unchecked: list[UncheckedJob] = field(default_factory=list)
     inferred: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -37,9 +37,9 @@ WHOLE_BYTES = 2 * 2**20
 WHOLE_ROWS = 20_000
 """The check reads a source completely if no file of the source has more rows than this number."""
 SAMPLE_ROWS = 2_000
-"""If the source is larger, the check reads this number of rows of each file."""
+"""If a source has more rows, the check reads this number of rows of each file."""
 MOST_FILES = 20
-"""If the source is larger, the check reads this number of files."""
+"""If a source has more rows, the check reads this number of its files."""
 
 
 def check_sink(

@@ -47,7 +47,7 @@ def plain_numbers(texts: pa.ChunkedArray, forms: Forms, *, declared: bool) -> pa
     """Return the numbers as texts that Arrow can read.
 
     While it is unknown whether the comma or the point is the decimal separator, a text must be the same
-    number in both cases. A text that is not such a number becomes a text that Arrow rejects.
+    number in both cases. A text that is not the same number in both cases becomes a text that Arrow rejects.
     """
     mark = only(forms, MARKS)
     if mark is not None:
@@ -83,8 +83,8 @@ def _whole(text: str) -> str:
 def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: bool) -> pa.ChunkedArray:
     """Return the texts as times (or as dates if `dates` is true), read in the forms of their column.
 
-    If several forms are possible, a text must be the same time in each form. Raises ValueError for any text
-    that is not such a time.
+    If several forms are possible, a text must be the same time in each form. Raises ValueError for a text
+    that is no time, or that is a different time in different forms.
     """
     different, codes = distinct(texts)
     readings = DateReadings(different, declared)
@@ -105,7 +105,8 @@ def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: boo
 def _agreed(found: DateReadings, forms: list[Form]) -> tuple[Numbers, Mask]:
     """Return the times of the texts that are the same time in all of the forms.
 
-    While several forms are possible, only such texts have a certain meaning.
+    While several forms are possible, only texts that are the same time in all of the forms have a certain
+    meaning.
     """
     if not forms:
         return np.zeros(len(found.texts), np.int64), np.zeros(len(found.texts), bool)

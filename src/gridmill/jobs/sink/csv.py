@@ -140,7 +140,8 @@ class LeadingZeros:
 
 
 BLOCK_BYTES = 4 * 2**20
-"""The size of the text in each batch, in bytes. A record that is longer than this is an error."""
+"""The size of the text in each batch, in bytes. A record that is longer than the text of a batch is an
+error."""
 _DELIMITERS = ",;\t|"
 _SIGN_BYTES = '0123456789xX+-. "\n\r\t'
 csv.field_size_limit(BLOCK_BYTES)

@@ -263,8 +263,8 @@ def _as_utf8(stream: BinaryIO, file: SourceFile) -> BinaryIO:
 
 
 class _PeekedStream:
-    """A stream whose first bytes have already been read. The stream returns the bytes that were already read
-    again."""
+    """A stream whose first bytes have already been read. The stream returns the first bytes a second
+    time."""
 
     closed = False
 

@@ -107,7 +107,7 @@ class FormCandidates:
 
     def see_zones(self, texts: pa.ChunkedArray) -> None:
         """Record whether ISO 8601 times have a time zone. The method reads only the first times, because
-        they show this."""
+        these times show whether the column has time zones."""
         self.zoned = self.zoned or bool(pc.any(pc.match_substring_regex(_first_few(texts), _ZONE)).as_py())
 
     def _narrow_times(self, readings: DateReadings, family: tuple[Form, ...], texts: pa.StringArray) -> None:

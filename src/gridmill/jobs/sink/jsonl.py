@@ -103,8 +103,8 @@ class JsonLinesReader:
         return table
 
     def _numbered(self, objects: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-        """Return the objects with whole numbers in the columns that are declared as numbers, where the
-        values are whole numbers."""
+        """Return the objects. In columns that are declared as numbers, numbers without a fraction become
+        integers."""
         kinds: dict[str, tuple[type[bool | float], ...]]
         kinds = {**dict.fromkeys(self.integers, (bool, float)), **dict.fromkeys(self.floats, (bool,))}
         if not kinds:

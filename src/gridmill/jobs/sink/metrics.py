@@ -3,11 +3,11 @@ writer, and by a small sample of the rows.
 
 Drift shows how much the distribution of the values in a column changed since the previous load. Drift is
 measured by the population stability index (PSI). PSI is the sum of (p - q) ln(p / q) over bins, where p and
-q are the fractions of the rows in a bin in both loads (N. Siddiqi, Credit Risk Scorecards, 2006, ch. 8; it
-is Jeffreys' divergence). Usually a PSI below 0.1 is called stable, and a PSI above 0.25 is called shifted.
+q are the fractions of the rows in a bin in both loads (Siddiqi, Credit Risk Scorecards, 2006, ch. 8; PSI is
+Jeffreys' divergence). Usually a PSI below 0.1 is called stable, and a PSI above 0.25 is called shifted.
 Without any drift, PSI / (1/n + 1/m) is approximately chi-square distributed. The degrees of freedom are the
-number of bins minus one (B. Yurdakul and J. Naranjo, Statistical properties of the population stability
-index, 2020). Small loads differ by chance, and Gridmill prints no warning for such differences.
+number of bins minus one (Yurdakul and Naranjo, Statistical properties of the population stability index,
+2020). Small loads differ by chance, and Gridmill prints no warning for such differences.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,8 +35,8 @@ from gridmill.jobs.sink.column_stats import ColumnTally, Facts, extremes
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4
-"""The number of batches between the writer and the query. The faster of them may be ahead by at most this
-number of batches."""
+"""The number of batches between the writer and the query. The writer or the query may be ahead by at most
+this number of batches."""
 _PATIENCE_SECONDS = 0.2
 
 
