@@ -159,8 +159,9 @@ def homes(versions: Iterable[Artifact]) -> tuple[str, ...]:
 
 
 def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields the manifests for an archive, with their names in the archive. They contain no file times,
-    which differ where the files are unpacked: so the same project gives the same archive."""
+    """Yields the manifests for an archive, with their names in the archive. The manifests contain no file
+    times, because these differ where the files are unpacked. Therefore the same project gives the same
+    archive."""
     for one in _existing(versions):
         manifest = _manifest(one, root)
         if manifest is not None:
@@ -176,8 +177,8 @@ def manifests_of(versions: Iterable[Artifact], root: Path) -> Iterator[tuple[str
 
 
 def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str, str]) -> None:
-    """Raise ConflictError for a version that differs from its manifest below `root`. `hashes` are those of
-    the files of an archive, by their names in it."""
+    """Raises ConflictError if a version differs from its manifest below `root`. `hashes` contains the hashes
+    of the files in an archive, by their names in the archive."""
     for one in _existing(versions):
         manifest = _manifest(one, root)
         problems = tuple(_troubles(one, manifest.contents if manifest else None, hashes))
@@ -190,8 +191,9 @@ def check_archived(versions: Iterable[Artifact], root: Path, hashes: Mapping[str
 
 
 def renew_manifests(versions: Iterable[Artifact], folder: Path, hashes: Mapping[str, str]) -> None:
-    """Give the manifests below `folder`, where an archive was unpacked, the times of the unpacked files.
-    Archives without manifests, from older releases, get them, except tables, whose versions share files."""
+    """Sets the file times in the manifests below `folder`, where an archive was unpacked, to the times of
+    the unpacked files. If an archive from an older release has no manifests, new manifests are written.
+    Tables get none, because the versions of a table share files."""
     for one in _existing(versions):
         manifest = _manifest(one, folder) or new_manifest(one, _made_of(one, hashes))
         if manifest.contents is not None and one.output.uri:
@@ -233,7 +235,7 @@ def _troubles(
 
 
 def _name(version: Artifact, path: str) -> str:
-    """The name of a manifest in an archive."""
+    """Returns the name of a manifest in an archive."""
     folder = f"{FILES}/{version.output.uri}"
     return place_of(Path(folder), path) if path else f"{folder}/"
 

@@ -1,5 +1,5 @@
-"""Runs the preflight in a separate process: libraries that read data are not loaded here, and the time is
-bounded."""
+"""Runs the preflight in a separate process, because the libraries that read data are not loaded in this
+process, and because the process can be ended after a time limit."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ LONGEST_SECONDS = 20.0
 
 
 def ask(question: PreflightRequest, longest_seconds: float = LONGEST_SECONDS) -> PreflightResult:
-    """The problems of a pipeline that its data shows. Never raises an error: jobs that cannot be checked are
-    listed with the reason."""
+    """Returns the problems of a pipeline that its data shows. The function never raises an error. Jobs that
+    cannot be checked are listed with the reason."""
     argv = [sys.executable, "-m", "gridmill.jobs.preflight"]
     try:
         done = subprocess.run(

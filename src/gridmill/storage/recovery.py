@@ -1,6 +1,7 @@
-"""Reads the files that a storage root has beside its versions: claims, manifests, alias moves, and copies.
+"""Reads the files that a storage root has in addition to the files of versions: claims, manifests, moves of
+aliases, and copies of declarations.
 
-The copies are those of declarations. This module writes them too.
+With these files, a lost record store can be restored. This module also writes the copies of declarations.
 """
 
 import os
@@ -22,13 +23,15 @@ from gridmill.storage.root import CLAIMS, runs_that_left_files
 from gridmill.transfer.contents import write_whole
 
 COPIES = "records"
-"""Folder below the root, for its user only: `records/STORE/CLASS/NAME.json`."""
+"""The folder below the storage root for copies of declarations: `records/STORE/CLASS/NAME.json`. Only its
+user can read it."""
 _POD = re.compile(r"(.+)-(\d+)\.\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A pipeline whose folders below the root belong to the store with this mark, of a home at `home`."""
+    """The claim of a record store on a pipeline: the pipeline's folders below the storage root belong to the
+    store with this mark, in the home at `home`."""
 
     pipeline: str
     mark: str
@@ -36,14 +39,14 @@ class Claim:
     host: str
 
     def is_of(self, home: Path, root: Path) -> bool:
-        """Whether the claim belongs to this home. A root inside the home belongs to that home, whatever the
-        name of the host."""
+        """Returns whether the claim belongs to this home. If the storage root is inside the home, all its
+        claims belong to this home, whatever the name of the host is."""
         same_host = self.host == gethostname() or root.is_relative_to(home)
         return self.home == str(home) and same_host
 
 
 def claims(root: Path) -> Iterator[Claim]:
-    """All claims, by the names of their pipelines."""
+    """Yields all claims, sorted by the names of their pipelines."""
     for path in _children(root / CLAIMS):
         with suppress(OSError, UnicodeDecodeError):
             mark, _, where = (path / "owner").read_text().partition("\n")
@@ -52,8 +55,8 @@ def claims(root: Path) -> Iterator[Claim]:
 
 
 def marks_of(root: Path, home: Path) -> Mapping[str, int]:
-    """The marks of the stores of a home that have pipelines in the root, with the number of their
-    pipelines."""
+    """Returns the marks of the home's record stores that have pipelines in the storage root, with the number
+    of these pipelines."""
     counts: dict[str, int] = {}
     for claim in claims(root):
         if claim.is_of(home, root):
@@ -62,7 +65,8 @@ def marks_of(root: Path, home: Path) -> Mapping[str, int]:
 
 
 def reclaim(root: Path, home: Path, mark: str) -> None:
-    """Transfer all pipelines of this home to the store with this mark. Raises StorageError."""
+    """Transfers the claims on all pipelines of this home to the record store with this mark. Raises
+    StorageError."""
     for claim in claims(root):
         if claim.is_of(home, root) and claim.mark != mark:
             text = f"{mark}\n{claim.home} on {claim.host}\n"
@@ -70,7 +74,8 @@ def reclaim(root: Path, home: Path, mark: str) -> None:
 
 
 def read_root(root: Path, home: Path, mark: str) -> RootRecords:
-    """The data in the root of a home whose store has, or had, this mark. Reads only names and manifests."""
+    """Returns the data in the storage root of a home whose record store has, or had, this mark. The function
+    reads only names and manifests."""
     problems: list[tuple[str, str]] = []
     pipelines = [claim.pipeline for claim in claims(root) if claim.is_of(home, root) or claim.mark == mark]
     names = [
@@ -89,7 +94,7 @@ def read_root(root: Path, home: Path, mark: str) -> RootRecords:
 
 
 def _manifests(root: Path, name: str, problems: list[tuple[str, str]]) -> Iterator[VersionManifest]:
-    """The manifests of versions whose files exist, by number."""
+    """Yields the manifests of versions whose files exist, sorted by version number."""
     folder = root / MANIFESTS / name
     numbers = (file.name.removesuffix(".json") for file in _children(folder, folders=False))
     for number in sorted(int(one) for one in numbers if one.isdecimal()):
@@ -108,7 +113,8 @@ def _manifests(root: Path, name: str, problems: list[tuple[str, str]]) -> Iterat
 
 
 def _deployments(home: Path) -> Mapping[str, int]:
-    """The highest number of a deployment for each resource, as far as its pods left folders."""
+    """Returns the highest number of a deployment for each resource, as far as pods of the deployment left
+    folders."""
     highest: dict[str, int] = {}
     for folder in _children(home / "pods"):
         if match := _POD.fullmatch(folder.name):
@@ -125,8 +131,8 @@ def _children(path: Path, *, folders: bool = True) -> list[Path]:
 
 
 def _copies(root: Path, home: Path, mark: str, problems: list[tuple[str, str]]) -> Iterator[Declared]:
-    """The copies of declarations: those of the store with this mark, then those of earlier stores of the same
-    home."""
+    """Yields the copies of declarations: first the copies of the record store with this mark, then the
+    copies of earlier stores of the same home."""
     found: dict[tuple[str, str], Declared] = {}
     for owner in (mark, *(one for one in marks_of(root, home) if one != mark)):
         for kind in DECLARED.values():
@@ -142,8 +148,8 @@ def _copies(root: Path, home: Path, mark: str, problems: list[tuple[str, str]]) 
 
 
 class DeclaredCopies:
-    """The copies of declarations of the store with this mark. A copy is as durable as its record: it survives
-    the death of the process. After a power cut, `gridmill up` makes missing copies again."""
+    """The copies of the declarations in the record store with this mark. A copy is as durable as its record:
+    it survives the end of the process. After a power failure, `gridmill up` writes missing copies again."""
 
     def __init__(self, root: Path, mark: str) -> None:
         self._folder = root / COPIES / mark
@@ -154,7 +160,7 @@ class DeclaredCopies:
         return self._folder.is_dir()
 
     def keep(self, nouns: Iterable[object]) -> None:
-        """Write the declarations that differ from their copies. Raises StorageError."""
+        """Writes the declarations that differ from their copies. Raises StorageError."""
         for noun in nouns:
             declared = as_declared(noun)
             if declared is not None:
@@ -164,7 +170,7 @@ class DeclaredCopies:
                     write_whole(path, data, sync=False)
 
     def drop(self, keys: Iterable[tuple[type[object], str]]) -> None:
-        """Delete the copies of deleted records. Raises StorageError."""
+        """Deletes the copies of records that were deleted. Raises StorageError."""
         for kind, name in keys:
             if kind.__name__ in DECLARED:
                 path = self._path(kind.__name__, name)
@@ -174,7 +180,8 @@ class DeclaredCopies:
                     raise StorageError(f"cannot be removed: {error.strerror}", place=str(path)) from error
 
     def _make_folder(self) -> None:
-        """Make a folder for this user only: it has settings of sites and texts of pipelines."""
+        """Makes a folder that only this user can read, because it contains settings of sites and texts of
+        pipelines."""
         with suppress(OSError):
             self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 

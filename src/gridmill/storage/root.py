@@ -1,10 +1,10 @@
-"""A storage root in a folder, with the code bundles of one home: implements the port `Storage` on a file
+"""A storage root in a folder, with the code bundles of one home. It implements the port `Storage` on a file
 system.
 
-The folders of a pipeline below a storage root belong permanently to the first store that runs the pipeline
-there.
+The folders of a pipeline below a storage root belong permanently to the first record store that runs the
+pipeline there.
 
-This module also finds the files that a source names: paths, globs and `package://NAME/PATH`.
+This module also finds the files that a source names: paths, globs, and `package://NAME/PATH`.
 """
 
 import glob
@@ -42,11 +42,11 @@ PACKAGE = "package://"
 
 
 def describe_source(source: Source, folder: str) -> tuple[FileStat, ...]:
-    """The files of this machine that the source names, each once, sorted by path. Paths are relative to
-    `folder`.
+    """Returns the files on this machine that the source names, each of them once, sorted by path. Relative
+    paths are relative to `folder`.
 
-    Raises InputError if a path or glob matches no file, with similar names as the hint; UnsafePathError if a
-    `package://` path leaves its package.
+    Raises InputError if a path or a glob matches no file (with similar names as the hint), and
+    UnsafePathError if a `package://` path leaves its package.
     """
     names: dict[str, str] = {}
     for local_path in source.local_paths:
@@ -56,8 +56,8 @@ def describe_source(source: Source, folder: str) -> tuple[FileStat, ...]:
 
 
 def _name(written: str, path: str, folder: str) -> str:
-    """The path as the source names it, independent of the location of the pipeline's folder or of the
-    package."""
+    """Returns the path as the source names it, independent of the location of the pipeline's folder or of
+    the package."""
     if written.startswith(PACKAGE):
         package = written.removeprefix(PACKAGE).partition("/")[0]
         return f"{PACKAGE}{package}/{os.path.relpath(path, _in_package(f'{PACKAGE}{package}/.'))}"
@@ -87,9 +87,10 @@ def _files(written: str, folder: str) -> Iterator[str]:
 
 
 def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
-    """The files that a glob matches, each once: by its own name, if links beside it match too.
+    """Yields the files that a glob matches, each of them once. If links to a file match too, the file has
+    its own name.
 
-    Links above the first `*` lead to all files, and do not matter.
+    Links in the path before the first `*` lead to all files, and have no effect on this.
     """
     above = next(str(parent) for parent in Path(pattern).parents if not glob.has_magic(str(parent)))
     plain, folders = os.path.realpath(above), dict[str, str]()
@@ -106,7 +107,8 @@ def _once(matches: Sequence[str], pattern: str) -> Iterator[str]:
 
 
 def _real(path: str, folders: dict[str, str]) -> str:
-    """The path without links. `folders` caches the paths of folders, because a folder has many files."""
+    """Returns the path without links. `folders` caches the results for folders, because many files are in
+    the same folder."""
     if os.path.islink(path):
         return os.path.realpath(path)
     folder, name = os.path.split(path)
@@ -142,8 +144,8 @@ def _in_package(written: str) -> str:
 
 
 def _missing(written: str, path: str) -> InputError:
-    """The error for a path that does not exist, with the names in the deepest folder that exists as its
-    hint."""
+    """Returns the error for a path that does not exist. Its hint lists names in the deepest existing folder
+    of the path."""
     parent = Path(path).parent
     while not parent.is_dir():
         parent = parent.parent
@@ -190,11 +192,12 @@ CLAIMS = "owners"
 
 
 def claim(root: Path, pipeline: str, owner: str, home: str) -> None:
-    """Claim the folders of the pipeline for `owner`, the mark of a store. `home` is its path for messages.
-    Can be repeated.
+    """Claims the folders of the pipeline for `owner`, which is the mark of a record store. `home` is the
+    path of the store's home, for messages. The call can be repeated.
 
-    A folder with the name of the owner is renamed into place: if several processes try, exactly one succeeds,
-    on any file system. Raises ConflictError if another store has the claim, UnavailableError.
+    A folder with the name of the owner is renamed to its final place. If several processes try this, exactly
+    one of them succeeds, on any file system. Raises ConflictError if another record store has the claim, and
+    UnavailableError.
     """
     place = root / CLAIMS / pipeline
     try:
@@ -225,7 +228,7 @@ def _owner(place: Path) -> str:
 
 
 def _made(place: Path, owner: str) -> str:
-    """The owner that was written; empty if another process was faster."""
+    """Returns the owner that was written, or an empty text if another process wrote its owner first."""
     draft = place.with_name(f".{place.name}.{uuid4().hex}")
     draft.mkdir(parents=True)
     try:
@@ -241,11 +244,13 @@ def _made(place: Path, owner: str) -> str:
 
 
 _AREAS = ("sinks", "datasets", "models", "predictions", "files", "checkpoints", "manifests")
-"""Folders below the root whose paths contain the names of attempts: AREA/PIPELINE/JOB/ATTEMPT."""
+"""The folders below the storage root whose paths contain the names of attempts:
+AREA/PIPELINE/JOB/ATTEMPT."""
 
 
 def runs_that_left_files(root: Path, pipeline: str) -> Iterator[int]:
-    """The numbers of runs of a pipeline whose attempts left files below the root, in any order."""
+    """Yields the numbers of those runs of a pipeline whose attempts left files below the storage root, in
+    any order."""
     run = re.compile(rf"\.?{re.escape(pipeline)}-(\d+)\.")
     for area in _AREAS:
         for job in _folders(root / area / pipeline):
@@ -262,14 +267,15 @@ def _folders(path: Path) -> Iterator[Path]:
 
 _HASH = re.compile("[0-9a-f]{64}")
 SHARED_BUNDLES = "bundles"
-"""Folder below the root with the code for pods of other machines. If a bundle is missing there, it is copied
-again."""
+"""The folder below the storage root that contains code for the pods of other machines. If a code bundle is
+missing in this folder, it is copied again."""
 
 
 class StorageRoot:
-    """Tables, models and files are stored below `folder`; bundles are `bundles/<hash>.tar.gz`.
+    """A storage root below `folder` for tables, models and files. Code bundles are stored as
+    `bundles/<hash>.tar.gz`.
 
-    Thread-safe. Incomplete files are never visible.
+    The class is thread-safe. Files become visible only when they are complete.
     """
 
     def __init__(self, folder: Path, bundles: Path) -> None:
@@ -281,19 +287,19 @@ class StorageRoot:
 
     @property
     def location(self) -> str:
-        """The path of the root, as jobs get it."""
+        """Returns the path of the storage root in the form that jobs get."""
         return str(self._folder)
 
     @property
     def bundles_location(self) -> str:
-        """The folder of code bundles."""
+        """Returns the path of the folder with code bundles."""
         return str(self._bundles)
 
     def path(self, uri: str) -> Path:
-        """The path of a URI relative to the root.
+        """Returns the path of a URI, which is relative to the storage root.
 
-        Raises UnsafePathError for a path that is empty or absolute, contains `..`, or leaves the root through
-        a link.
+        Raises UnsafePathError if the path is empty or absolute, contains `..`, or leaves the storage root
+        through a link.
         """
         path = below(self._folder, uri)
         if not _real_root(path).is_relative_to(_real_root(self._folder)):
@@ -303,7 +309,7 @@ class StorageRoot:
         return path
 
     def describe_source(self, source: Source, folder: str) -> tuple[FileStat, ...]:
-        """The files a source names now; see storage.sources."""
+        """Returns the files that a source names now; see storage.sources."""
         return describe_source(source, folder)
 
     def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
@@ -315,14 +321,15 @@ class StorageRoot:
         return read_listing(self._bundle_path(bundle))
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """The problems of jobs that their data shows; see `storage.preflight_process`."""
+        """Returns the problems of jobs that their data shows; see `storage.preflight_process`."""
         return ask(question)
 
     def remove(self, uri: str) -> None:
-        """Delete a folder or a file below the root. A link is deleted, but not its target. Does nothing if
-        the path does not exist.
+        """Deletes a folder or a file below the storage root. If the path is a link, the link is deleted, but
+        not its target. If the path does not exist, the function does nothing.
 
-        Raises UnsafePathError for a path outside the root and for the root itself, StorageError.
+        Raises UnsafePathError for a path outside the storage root and for the storage root itself, and
+        StorageError.
         """
         path = below(self._folder, uri)
         if not _real_root(path.parent).is_relative_to(_real_root(self._folder)):
@@ -355,7 +362,7 @@ class StorageRoot:
         return max(runs_that_left_files(self._folder, pipeline), default=0)
 
     def sync_manifests(self) -> None:
-        """See Storage. After a failure, each manifest is written by itself, so that it is known which ones
+        """See Storage. After a failure, each manifest is written separately, to find out which manifests
         failed."""
         self._one_by_one = True
         self._manifests.place()
@@ -389,7 +396,7 @@ class StorageRoot:
         return host == gethostname() and not Path(folder).exists()
 
     def free_bytes(self) -> int:
-        """The bytes that can still be written. Raises StorageError."""
+        """Returns the number of bytes that can still be written. Raises StorageError."""
         place = self._folder
         while not place.exists() and place != place.parent:
             place = place.parent
@@ -399,7 +406,7 @@ class StorageRoot:
             raise StorageError(f"cannot read the free space: {error.strerror}", place=str(place)) from error
 
     def has_bundle(self, bundle: str) -> bool:
-        """Whether the code bundle with this hash exists."""
+        """Returns whether the code bundle with this hash exists."""
         path = self._bundle_path(bundle)
         try:
             os.utime(path)  # mark the bundle as used now: garbage collection goes by its time
@@ -421,7 +428,8 @@ class StorageRoot:
             raise StorageError(f"cannot be shared: {error.strerror}", place=str(shared)) from error
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Store a code bundle. Raises InputError if its content does not have this hash, StorageError."""
+        """Stores a code bundle. Raises InputError if the content does not have this hash, and
+        StorageError."""
         path = self._bundle_path(bundle)
         if path.exists():
             return
@@ -440,8 +448,8 @@ def _real_root(path: Path) -> Path:
 
 
 def _remove(path_to_remove: Path) -> None:
-    """Rename the folder first and delete it then: a folder that is made anew at its path meanwhile, for
-    example the table of a sink, stays."""
+    """Renames the folder first and then deletes it. If another process makes a new folder at the path in the
+    meantime, for example the table of a sink, the new folder stays."""
     path = path_to_remove.with_name(f"{GOING}{path_to_remove.name}.{uuid4().hex}")
     try:
         path_to_remove.rename(path)

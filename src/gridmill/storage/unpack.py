@@ -1,4 +1,4 @@
-"""Verifies and unpacks code bundles without trusting their contents."""
+"""Verifies and unpacks code bundles. It does not trust their contents."""
 
 import gzip
 import hashlib
@@ -21,21 +21,23 @@ from gridmill.errors import InputError, StorageError, UnsafePathError
 MAX_BYTES = 100 * MIB
 MAX_FILES = 20_000
 _HEADER_BYTES = MIB
-"""Largest header of a member. The longest path of Linux has 4 KiB."""
+"""The largest size of the header of a file in an archive. The longest path that Linux permits has 4 KiB."""
 LINK, FOLDER = "l", "d"
 FILE_MODES: Mapping[str, int] = MappingProxyType({"f": 0o644, "x": 0o755, "p": 0o600, "q": 0o700})
-"""The permissions of a file by its letter; p and q are for the owner alone, as SSH requires it for keys."""
+"""The permissions of a file by its letter. The letters p and q mean that only the owner has access, which
+SSH requires for keys."""
 FOLDER_MODE = 0o755
 
 
 def file_kind(mode: int) -> str:
-    """The letter for a file with these permissions."""
+    """Returns the letter for a file with these permissions."""
     executable, shared = mode & stat.S_IXUSR, mode & (stat.S_IRWXG | stat.S_IRWXO)
     return ("x" if executable else "f") if shared else ("q" if executable else "p")
 
 
 def bundle_hash(tar: Path | bytes) -> str:
-    """The hash of the content of a bundle, independent of the name of the archive. Raises InputError."""
+    """Returns the hash of a bundle's content, which does not depend on the name of the archive. Raises
+    InputError."""
     source: BinaryIO = io.BytesIO(tar) if isinstance(tar, bytes) else tar.open("rb")
     lines = []
     with source, _reading(source) as archive:
@@ -46,7 +48,7 @@ def bundle_hash(tar: Path | bytes) -> str:
 
 
 def bundle_members(tar: Path) -> Iterator[tuple[str, str, bytes]]:
-    """The name, the letter and the content of each file of a bundle. Raises InputError."""
+    """Yields the name, the letter and the content of each file in a bundle. Raises InputError."""
     with tar.open("rb") as source, _reading(source) as archive:
         for member in _members(archive):
             content = member.linkname.encode() if member.issym() else _read(archive, member)
@@ -54,11 +56,12 @@ def bundle_members(tar: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> None:
-    """Unpack a bundle into `target`, which a rename makes complete or not at all. An existing `target` stays.
+    """Unpacks a bundle into `target`. A rename at the end makes the folder appear completely or not at all.
+    An existing folder `target` stays.
 
-    Only files, folders, and links that point inside the folder are made; other types are refused. With
-    `expected`, the content must have that hash. Raises InputError for a damaged or unsafe
-    archive, StorageError.
+    Only files, folders, and links that point inside the folder are unpacked. Other types are refused. With
+    `expected`, the content must have this hash. Raises InputError if the archive is damaged or unsafe, and
+    StorageError.
     """
     if target.exists():
         return
@@ -79,21 +82,23 @@ def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> No
 
 
 def line(name: str, mode: str, digest: str) -> str:
-    """The bytes of one file that the hash of a bundle covers: the digest of its content, its letter (a key of
-    FILE_MODES, LINK, or FOLDER for an empty folder), its name."""
+    """Returns the line for one file that the hash of a bundle covers. It has the hash of the file's content,
+    its letter (a key of FILE_MODES, LINK, or FOLDER for an empty folder), and its name."""
     return f"{digest} {mode} {name}\0"
 
 
 def hash_lines(lines: Iterable[str]) -> str:
-    """The hash of a bundle, from the lines of its files."""
+    """Returns the hash of a bundle, from the lines of its files."""
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 class _Member(tarfile.TarInfo):
-    """A member with a limit for its extended headers, which tarfile reads into memory without one."""
+    """A member of a tar archive with a limit for its extended headers, which tarfile reads into memory
+    without a limit."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        """The hook of tarfile for subclasses, called with each header before the data after it is read."""
+        """A method that tarfile calls in subclasses. It is called with each header before the data after the
+        header is read."""
         headers = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
         if self.type in (*headers, *tarfile.GNU_TYPES) and not 0 <= self.size <= _HEADER_BYTES:
             raise InputError(f"the code bundle has a header of more than {show_bytes(_HEADER_BYTES)}")
@@ -106,7 +111,7 @@ _DAMAGED = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeErr
 
 @contextmanager
 def _reading(source: BinaryIO) -> Iterator[tarfile.TarFile]:
-    """An open archive. Each error in it becomes an InputError."""
+    """Opens an archive for the `with` block. Each error inside the block becomes an InputError."""
     try:
         with tarfile.open(fileobj=source, mode="r:gz", tarinfo=_Member) as archive:
             yield archive
@@ -115,7 +120,8 @@ def _reading(source: BinaryIO) -> Iterator[tarfile.TarFile]:
 
 
 def _members(archive: tarfile.TarFile) -> Iterable[tarfile.TarInfo]:
-    """The members, each checked by its header alone. The limits hold whatever the archive says."""
+    """Yields the members of the archive, each of which is checked by its header alone. The limits are
+    enforced whatever sizes the archive declares."""
     size = 0
     for number, member in enumerate(archive):
         size += member.size
@@ -140,7 +146,7 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _extract(archive: tarfile.TarFile, draft: Path) -> None:
-    """Unpack files first and links last, so that no file is ever written through a link."""
+    """Unpacks files first and links last, so that no file is ever written through a link."""
     links = []
     for member in _members(archive):
         if member.issym():
@@ -170,8 +176,8 @@ def _check_links(draft: Path, links: Sequence[Path]) -> None:
 
 
 def _adopt(draft: Path, target: Path) -> None:
-    """Rename the draft to the target. If another process was faster, its folder has the same content and
-    stays."""
+    """Renames the draft to the target. If another process has made the target first, its folder has the same
+    content and stays."""
     try:
         draft.rename(target)
     except OSError:

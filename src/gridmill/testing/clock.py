@@ -1,9 +1,9 @@
-"""A fake clock that moves only when a test advances it."""
+"""A fake clock whose time changes only when a test advances it."""
 
 
 class FakeClock:
-    """A clock for tests. `advance` moves wall time and monotonic time; `jump` moves only wall time, as a
-    clock change does."""
+    """A clock for tests. `advance` changes wall clock time and monotonic time. `jump` changes only wall
+    clock time, in the same way as somebody who sets the clock."""
 
     def __init__(self, now: float = 1_700_000_000.0) -> None:
         self._now = now
@@ -14,7 +14,7 @@ class FakeClock:
         return self._now
 
     def monotonic(self) -> float:
-        """Seconds since the clock was made."""
+        """Returns the seconds since the clock was created."""
         return self._monotonic
 
     def advance(self, seconds: float) -> None:

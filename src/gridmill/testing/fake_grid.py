@@ -1,6 +1,7 @@
-"""A Grid in memory whose jobs behave as the test declares, for tests of user interfaces and SDK clients.
+"""A Grid in memory whose jobs behave as the test declares. It is for tests of user interfaces and SDK
+clients.
 
-It records the use cases that change something.
+It records each use case that changes something.
 """
 
 import threading
@@ -52,9 +53,10 @@ C = TypeVar("C", bound=type)
 
 
 def recorded(grid: C) -> C:
-    """Append each use case that changes something to `grid.calls` after it has succeeded: `stop_run demo-1`.
+    """Makes each use case that changes something append a text such as `stop_run demo-1` to `grid.calls`
+    after it has succeeded.
 
-    Dry runs are not recorded. A method is replaced in the class that defines it.
+    Dry runs are not recorded. Each method is replaced in the class that defines it.
     """
     for row in USE_CASES.values():
         if row.role is not Role.VIEWER:
@@ -76,7 +78,8 @@ def _recorded(row: UseCase, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _subjects(row: UseCase, arguments: Mapping[str, Any]) -> list[str]:
-    """The names in the path, or else the names of the records in the body."""
+    """Returns the names in the path of the use case. If there are none, it returns the names of the records
+    in the body."""
     in_path = [place.value(arguments) for place in row.places]
     return in_path or [arguments[name].name for name in row.body if hasattr(arguments.get(name), "name")]
 
@@ -85,7 +88,7 @@ SIZE = Sizing(amounts=Amounts(cpus=1.0, memory_bytes=GIB), why=("1 GiB: nothing 
 
 
 def job_run(run: Run, job: Job, order: int) -> JobRun:
-    """A job that has not started."""
+    """Returns the record of a job that has not started."""
     return JobRun(
         id=f"{run.id}/{job.name}",
         run_id=run.id,
@@ -100,14 +103,14 @@ def job_run(run: Run, job: Job, order: int) -> JobRun:
 
 
 def reset(view: JobView) -> JobView:
-    """A job of a run that is resumed, without its earlier result."""
+    """Returns the view of a job in a run that is resumed, without the job's earlier result."""
     if view.job.state in DONE_JOBS:
         return view
     return replace(view, job=replace(view.job, state=JobState.WAITING, message=""), why="", progress={})
 
 
 def ended(attempt: Attempt, state: JobState, message: str, now: float) -> Attempt:
-    """An attempt that has ended."""
+    """Returns the attempt after it has ended."""
     return replace(
         attempt,
         state=AttemptState(state),
@@ -120,7 +123,7 @@ def ended(attempt: Attempt, state: JobState, message: str, now: float) -> Attemp
 
 
 def with_needs(pipeline: Pipeline, only: tuple[str, ...]) -> set[str]:
-    """These jobs and all jobs that they need."""
+    """Returns the names of these jobs and of all jobs that they need."""
     wanted, left = set[str](), list(only)
     while left:
         name = left.pop()
@@ -141,7 +144,7 @@ _KINDS = {
 
 
 class Act(StrEnum):
-    """What a job of a FakeGrid does when its run starts or is resumed."""
+    """Declares the behaviour of a job of a FakeGrid when its run starts or is resumed."""
 
     SUCCEED = "succeed"
     FAIL = "fail"
@@ -151,11 +154,11 @@ class Act(StrEnum):
 @recorded
 @dataclass(slots=True)
 class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
-    """Implements `gridmill.ports.grid.Grid`. Runs are complete when `start_run` and `resume` return.
+    """Implements `gridmill.ports.grid.Grid`. When `start_run` and `resume` return, the run is complete.
 
-    `acts` says what each job does (by its name; default: succeed). `now` is the time; each event moves it by
-    a second. `calls` lists the use cases that changed something, in order: `start_run demo`, `stop_run
-    demo-1`.
+    `acts` contains for the name of each job what the job does (default: the job succeeds). `now` is the
+    present time, and each event advances it by one second. `calls` lists the use cases that changed
+    something, in order, for example `start_run demo` and `stop_run demo-1`.
     """
 
     acts: dict[str, Act] = field(default_factory=dict)
@@ -174,7 +177,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     if not TYPE_CHECKING:  # hidden from type checkers, so that they report unknown methods
 
         def __getattr__(self, name: str) -> Callable[..., Page[Any]]:
-            """Answer list methods for types that a FakeGrid never has with empty lists."""
+            """Answers list methods with empty lists if they are for types that a FakeGrid never has."""
             if name in USE_CASES and USE_CASES[name].form is ResponseForm.LIST:
                 return lambda **filters: Page(items=())
             raise AttributeError(f"a FakeGrid has no attribute {name!r}")
@@ -393,7 +396,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         return bundle in self._bundles
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """See Grid. (The hash is not checked.)"""
+        """See Grid. (The hash of the bundle is not checked.)"""
         if not data:
             raise InputError(f"the bundle {bundle} is empty")
         self._bundles[bundle] = data
@@ -406,7 +409,7 @@ class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
         """See Grid."""
 
     def emit(self, run_id: str, job: str, type: str, body: Mapping[str, Any], attempt_id: str = "") -> None:
-        """Store an event, as if a pod had sent it."""
+        """Stores an event in the same way as an event that a pod sent."""
         if type == EventType.LOG:
             self._log(run_id, job, body, attempt_id)
             return

@@ -1,8 +1,9 @@
-"""The use cases of a grid in memory besides runs: advice, sites, schedules, backfills, versions, projects.
+"""Other use cases of a grid in memory than runs: advice, sites, schedules, backfills, versions, and
+projects.
 
 Advice is always based on the same two attempts. Every site has one node, and no pods start. Schedules are
-stored and never due. Backfills are stored and never started. Alterations and load tasks of sinks are stored.
-Projects use no resources.
+stored, but they never start runs. Backfills are stored, but they never start runs. Alterations and load
+tasks of sinks are stored, but not executed. Projects use no resources.
 """
 
 from collections import Counter
@@ -63,7 +64,7 @@ from gridmill.ports.pages import (
 from gridmill.scheduler.advice import AdviceInput, advise
 
 ADVISED = "weather/predict"
-"""The only job on which a FakeGrid has measurements."""
+"""The only job for which a FakeGrid has measurements."""
 
 
 def parallel_attempt(
@@ -78,8 +79,8 @@ def parallel_attempt(
     share: float = 1.0,
     deviation: float = 0.01,
 ) -> Measurement:
-    """An attempt of ADVISED as its pod would report it. `work_seconds` are the worker-seconds for all
-    rows."""
+    """Returns an attempt of the job ADVISED in the form in which its pod would report it. `work_seconds` is
+    the sum of the seconds that all workers need for all rows."""
     busy = work_seconds * share
     stage = opening_seconds + busy / workers
     timing = ParallelTiming(
@@ -116,7 +117,7 @@ def parallel_attempt(
 
 
 def known_of(*measured: Measurement, cpus: float = 8.0, shards: int | None = None) -> AdviceInput:
-    """The measurements on which advice on ADVISED is based."""
+    """Returns the measurements on which advice for the job ADVISED is based."""
     spec = PredictionSpec(dataset="features", models=("train",), shards=shards)
     return AdviceInput(
         name=ADVISED,
@@ -153,21 +154,21 @@ with_changes = replace  # where a parameter is named `replace`
 
 
 def page_of_newest(request: PageRequest[int], newest: Sequence[T]) -> Page[T]:
-    """A page of a list that is newest first and only grows: the keys are numbers counted from the oldest
-    entry."""
+    """Returns a page of a list that only grows and whose newest entry is first. The keys are numbers that
+    count from the oldest entry."""
     keyed = zip(range(len(newest) - 1, -1, -1), newest, strict=True)
     return cut_page(request, (one for one in keyed if request.after is None or one[0] < request.after))
 
 
 def found(table: Mapping[str, T], key: str, what: str) -> T:
-    """The entry with this key. Raises NotFoundError."""
+    """Returns the entry with this key. Raises NotFoundError."""
     if key not in table:
         raise NotFoundError(f"there is no {what} {key!r}")
     return table[key]
 
 
 class FakeSites:
-    """Implements the methods of `gridmill.ports.grid` for resources and sites, for a class with these
+    """Implements the methods of `gridmill.ports.grid` for resources and sites, for a class that has these
     tables."""
 
     _resources: dict[str, Resource]
@@ -213,7 +214,7 @@ class FakeSites:
         return page_by_names(page_request(tuple, "farms", limit, cursor), farms, lambda one: (one.site,))
 
     def add_site(self, site: Site, *, replace: bool = False) -> Site:
-        """See Grid. Every site has one node."""
+        """See Grid. Every site of a FakeGrid has one node."""
         known = self._sites.get(site.name)
         seen = with_changes(site, nodes=(HERE,))
         if known not in (None, seen) and not replace:
@@ -360,7 +361,7 @@ class FakeVersions(FakeBackfills):
         return VersionView(artifact=self.artifact(artifact_id))
 
     def preview(self, artifact_id: str, *, rows: int = 10, rejects: bool = False) -> Preview:
-        """See Versions. (One column of numbers, from 0.)"""
+        """See Versions. (The preview has one column of numbers, starting at 0.)"""
         one = self.artifact(artifact_id)
         cells = tuple((number,) for number in range(min(rows, one.output.rows or 0)))
         return Preview(columns=(Column(name="n", type="int64"),), rows=cells, total=one.output.rows or 0)
@@ -406,14 +407,14 @@ class FakeVersions(FakeBackfills):
         return ArchiveResult(path=path, versions=(), size_bytes=0)
 
     def usage(self) -> tuple[DiskUsage, ...]:
-        """See Housekeeping. (One byte for each version.)"""
+        """See Housekeeping. (Each version uses one byte.)"""
         return tuple(
             DiskUsage(kind=f"{one.kind}s", name=one.output.uri, size_bytes=1, job=one.name, version=one.id)
             for one in self._versions()
         )
 
     def clean(self, *, days: float = HISTORY_DAYS, dry_run: bool = False) -> tuple[ReclaimableItem, ...]:
-        """See Housekeeping. (There is nothing to delete.)"""
+        """See Housekeeping. (There is never anything to delete.)"""
         return ()
 
     def aliases(
@@ -475,7 +476,7 @@ class FakeAlterations(FakeVersions):
     def load_tasks(
         self, *, name: str | None = None, limit: int = PAGE_ITEMS, cursor: str | None = None
     ) -> Page[LoadTask]:
-        """See Altering. Returns the declared tasks; they are never executed."""
+        """See Altering. Returns the declared load tasks, which are never executed."""
         declared = {
             f"{pipeline.name}/{job.name}": job.sink
             for pipeline in self._pipelines.values()
@@ -491,7 +492,7 @@ class FakeAlterations(FakeVersions):
 
 
 class FakeSharing:
-    """Implements gridmill.ports.grid for a class that has `_projects`."""
+    """Implements the methods of gridmill.ports.grid for projects, for a class that has `_projects`."""
 
     _projects: dict[str, ProjectView]
 

@@ -1,4 +1,5 @@
-"""Fault injection at the port of the store: fail before, fail after, repeat, or kill the process."""
+"""Injects faults into commits to the record store: a commit fails before or after it was made, is repeated,
+or the process is killed."""
 
 import os
 import signal
@@ -15,7 +16,7 @@ from gridmill.ports.store import Change, DamagedRecord, Mark, Order, Record, Sto
 
 
 class Fault(StrEnum):
-    """What happens to one commit."""
+    """The fault that is injected into one commit."""
 
     NONE = "none"
     FAIL_BEFORE = "fail-before"  # nothing is written, and StorageError is raised
@@ -26,25 +27,26 @@ class Fault(StrEnum):
 
 
 class FaultSchedule(Protocol):
-    """Decides the fault of each commit, in order."""
+    """Selects the fault for each commit, in order."""
 
     def next(self) -> Fault:
-        """The fault of the next commit."""
+        """Returns the fault for the next commit."""
 
 
 class FaultScript:
-    """These faults, in order; later commits have none."""
+    """Injects the given faults in order. Later commits have no faults."""
 
     def __init__(self, *faults: Fault) -> None:
         self._faults = iter(faults)
 
     def next(self) -> Fault:
-        """The next fault; see FaultSchedule."""
+        """Returns the fault for the next commit; see FaultSchedule."""
         return next(self._faults, Fault.NONE)
 
 
 class FaultySchedule:
-    """Random faults, the same for the same seed. The other arguments are probabilities."""
+    """Selects random faults, which are the same for the same seed. The other arguments are the probabilities
+    of the faults."""
 
     def __init__(
         self, seed: int, *, fail_before: float = 0.0, fail_after: float = 0.0, repeat: float = 0.0
@@ -55,13 +57,13 @@ class FaultySchedule:
         self._faults, self._weights = faults, weights
 
     def next(self) -> Fault:
-        """The next fault; see FaultSchedule."""
+        """Returns the fault for the next commit; see FaultSchedule."""
         return self._random.choices(self._faults, self._weights)[0]
 
 
 class KillAt:
-    """Kills the process at the Nth commit (from 1): `before-commit:N` or `after-commit:N`. Raises
-    InputError."""
+    """Kills the process at the Nth commit, counted from 1. The text is `before-commit:N` or
+    `after-commit:N`. Raises InputError."""
 
     def __init__(self, fault: str) -> None:
         where, _, number = fault.partition(":")
@@ -72,18 +74,20 @@ class KillAt:
         self._fault, self._left = Fault(where), int(number)
 
     def next(self) -> Fault:
-        """The next fault; see FaultSchedule."""
+        """Returns the fault for the next commit; see FaultSchedule."""
         self._left -= 1
         return self._fault if self._left == 0 else Fault.NONE
 
 
 def kill_self() -> None:
-    """End this process as a power cut does: without handlers and without flushing buffers."""
+    """Ends this process in the same way as a power failure: without signal handlers, and without flushing
+    buffers."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class FaultyStore:
-    """A store whose commits have the faults of `schedule` (which can be replaced). Reads have none."""
+    """A record store whose commits have the faults that `schedule` selects. The schedule can be replaced.
+    Reads have no faults."""
 
     def __init__(self, store: Store, schedule: FaultSchedule, kill: Callable[[], None] = kill_self) -> None:
         self.store = store
@@ -205,7 +209,8 @@ class FaultyStore:
 
 
 def with_faults(store: Store, fault: str) -> Store:
-    """The store itself, or a store that kills this process at a commit (`before-commit:N`, `after-commit:N`).
+    """Returns the given store, or a store that kills this process at a commit (`before-commit:N` or
+    `after-commit:N`).
 
     Raises InputError for any other `fault`.
     """

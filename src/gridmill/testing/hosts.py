@@ -1,10 +1,12 @@
-"""Virtual hosts for tests: machines with their own addresses, processes and disks on one Linux machine.
+"""Virtual hosts for tests: simulated machines with separate addresses, processes and disks on one Linux
+machine.
 
-A host is a set of namespaces (network, processes, mounts, host name). Its root is an overlay over that of
-this machine: its writes are its own, except below the shared folders. Python's folders are visible wherever
-they are, also below /tmp, which otherwise belongs to the host. Killing its first process powers a host off:
-the kernel then ends all its processes and removes its network and disk. If the process of the test ends, all
-hosts are powered off. Needs root, `unshare`, `nsenter`, `ip` and overlayfs.
+A host is a set of Linux namespaces (network, processes, mounts, host name). The root folder of a host is an
+overlay over the root folder of this machine. Only the host sees its own writes, except writes in the shared
+folders. Python's folders are visible to all hosts wherever they are, also below /tmp, although each host has
+a separate /tmp. To power off a host, its first process is killed. The kernel then ends all processes of the
+host and removes its network and disk. If the process of the test ends, all hosts are powered off. Virtual
+hosts need root, `unshare`, `nsenter`, `ip` and overlayfs.
 """
 
 import hashlib
@@ -60,7 +62,8 @@ _POLL_SECONDS = 0.005
 
 
 def why_no_hosts() -> str:
-    """The requirements of virtual hosts that this machine lacks. Empty: it has all."""
+    """Returns the requirements of virtual hosts that this machine does not fulfil. The text is empty if it
+    fulfils all of them."""
     if os.geteuid() != 0:
         return "virtual hosts need root"
     missing = [name for name in ("unshare", "nsenter", "ip", "bash") if shutil.which(name) is None]
@@ -74,7 +77,8 @@ def why_no_hosts() -> str:
 
 @dataclass(slots=True)
 class Host:
-    """A virtual host with an `address`. `shared` are folders that it shares with this machine."""
+    """A virtual host with the given `address`. `shared` are the folders that the host shares with this
+    machine."""
 
     network: "Network"
     name: str
@@ -84,7 +88,7 @@ class Host:
     _cable: str = ""
 
     def start(self) -> None:
-        """Power on. Raises RuntimeError if the host does not boot."""
+        """Powers on the host. Raises RuntimeError if the host does not boot."""
         network = self.network
         log = network.folder / f"{self.name}.log"
         with log.open("ab") as out:
@@ -126,7 +130,7 @@ class Host:
         _run(*inside, "link", "set", "eth0", "up")
 
     def power_off(self) -> None:
-        """Power off: all its processes and its writes are lost. Can be repeated."""
+        """Powers off the host. All its processes and all its writes are lost. The call can be repeated."""
         if self._process is None:
             return
         os.kill(self.init, signal.SIGKILL)
@@ -134,16 +138,17 @@ class Host:
         self._process = None
 
     def connect(self, connected: bool) -> None:
-        """Connect or disconnect its network cable."""
+        """Connects or disconnects the network of the host."""
         _run("ip", "link", "set", self._cable, "up" if connected else "down")
 
     def command(self, *words: str) -> list[str]:
-        """The command line that runs a command on the host, with temporary files below /tmp."""
+        """Returns the command line that runs a command on the host. Its temporary files are below /tmp."""
         inside = ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--wdns=/"]
         return [*inside, "env", "-u", "TMPDIR", *words]
 
     def run(self, *words: str, seconds: float = 300.0, check: bool = True) -> str:
-        """Run a command and return its output. Raises CalledProcessError with `check`, TimeoutExpired."""
+        """Runs a command on the host and returns its output. With `check`, it raises CalledProcessError if
+        the command fails. It raises TimeoutExpired after `seconds`."""
         done = subprocess.run(
             self.command(*words),
             capture_output=True,
@@ -159,7 +164,7 @@ class Host:
         return done.stdout + done.stderr
 
     def popen(self, *words: str, log: IO[bytes]) -> "subprocess.Popen[bytes]":
-        """Start a command. It ends with the host at the latest."""
+        """Starts a command on the host. The command ends when the host is powered off, or earlier."""
         return subprocess.Popen(
             self.command(*words), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -167,8 +172,8 @@ class Host:
 
 @dataclass(slots=True)
 class Network:
-    """A subnet of hosts; this machine has the address `PREFIX.1` in it. `needed` are folders of this machine
-    that a host sees; writes of the host to them are its own."""
+    """A subnet of virtual hosts. In this subnet, this machine has the address `PREFIX.1`. `needed` are
+    folders of this machine that a host can read. Only the host sees its own writes to these folders."""
 
     folder: Path
     prefix: str
@@ -181,16 +186,16 @@ class Network:
 
     @property
     def bridge(self) -> str:
-        """The name of the bridge."""
+        """Returns the name of the network bridge."""
         return f"gm{self.tag}b"
 
     @property
     def gateway(self) -> str:
-        """The address of this machine in the subnet."""
+        """Returns the address of this machine in the subnet."""
         return f"{self.prefix}.1"
 
     def host(self, name: str, number: int) -> Host:
-        """A new host with the address PREFIX.number, powered on."""
+        """Returns a new host with the address PREFIX.number, which is powered on."""
         self.hosts[name] = Host(network=self, name=name, address=f"{self.prefix}.{number}")
         self.hosts[name].start()
         return self.hosts[name]
@@ -200,8 +205,9 @@ class Network:
 def network(
     folder: Path, prefix: str, shared: Sequence[str | Path] = (), needed: Sequence[str | Path] = ()
 ) -> Iterator[Network]:
-    """A subnet `prefix`.0/24 on this machine, for the time of the block. `folder` is for logs and disks, and
-    its path has no commas and colons. `needed` are folders that hosts see in addition to Python's."""
+    """Makes a subnet `prefix`.0/24 on this machine for the duration of the `with` block. `folder` is for
+    logs and disks. Its path must not contain commas or colons. `needed` are folders that hosts can read in
+    addition to Python's folders."""
     folder.mkdir(parents=True, exist_ok=True)
     tag = f"{os.getpid():x}"[-4:] + os.urandom(1).hex()
     made = Network(
@@ -226,7 +232,8 @@ def network(
 
 
 def _folders(*paths: str | Path) -> tuple[str, ...]:
-    """The existing folders, each once, parents before children."""
+    """Returns those of the folders that exist, each of them once. Parent folders come before their
+    subfolders."""
     found = {Path(path).absolute() for path in paths if path and Path(path).is_dir()}
     return tuple(map(str, sorted(found)))
 

@@ -1,4 +1,5 @@
-"""The conformance suite of links: subclass `LinkSuite` in a test module and give it a `harness` fixture."""
+"""The conformance suite for links between pods and control node. Make a subclass of `LinkSuite` in a test
+module and give it a fixture `harness`."""
 
 import itertools
 import threading
@@ -33,7 +34,7 @@ def hello(pod_id: str) -> Hello:
 
 
 def log_event(number: int, text: str) -> Events:
-    """A journal entry with one line of log."""
+    """Returns a journal entry that contains one line of log."""
     body = {"stream": "out", "text": text}
     return Events(
         events=(PodEvent(number=number, attempt_id="a", token="t", time=1.0, type=EventType.LOG, body=body),)
@@ -41,7 +42,8 @@ def log_event(number: int, text: str) -> Events:
 
 
 class PodEnd:
-    """The link of a pod and all messages that have arrived. `ended` is set when it was closed."""
+    """The link of one pod, and all messages that have arrived over it. `ended` is set when the link was
+    closed."""
 
     def __init__(self, link: PodLink) -> None:
         self.link = link
@@ -50,7 +52,7 @@ class PodEnd:
         self.reads = True
 
     def step(self) -> None:
-        """One turn of the loop of the pod."""
+        """Runs one turn of the loop of the pod."""
         if self.link.pending():
             self.link.flush()
         messages = self.link.receive() if self.reads else ()
@@ -61,7 +63,8 @@ class PodEnd:
 
 
 class LinkHarness(ABC):
-    """A server, pods, and the messages that both have received. Subclasses choose the link."""
+    """A link server, pods, and the messages that both sides have received. A subclass selects the kind of
+    link."""
 
     def __init__(self) -> None:
         self.ready = threading.Event()
@@ -71,42 +74,43 @@ class LinkHarness(ABC):
 
     @abstractmethod
     def make_server(self, on_ready: Callable[[], None]) -> LinkServer:
-        """A server at the address of the harness, which is the same at each call."""
+        """Returns a link server at the address of the harness, which is the same at each call."""
 
     @abstractmethod
     def make_pod(self) -> PodLink:
-        """The end of a pod for that address."""
+        """Returns a pod's end of a link to the address of the harness."""
 
     @abstractmethod
     def say_raw(self, data: bytes) -> object:
-        """Open a connection that sends these bytes, valid or not. The returned object keeps it open."""
+        """Opens a connection that sends these bytes, whether they are valid or not. The connection stays
+        open as long as the returned object exists."""
 
     # methods for the tests
 
     def start(self) -> LinkServer:
-        """Start a server; it can be the next one at the same address."""
+        """Starts a link server. It can be the next server at the same address."""
         self.server = self.make_server(self.ready.set)
         return self.server
 
     def pod(self) -> PodEnd:
-        """A connected pod that has sent nothing."""
+        """Returns a connected pod that has not sent anything."""
         end = PodEnd(self.make_pod())
         self.connect(end)
         self.pods.append(end)
         return end
 
     def connect(self, end: PodEnd) -> None:
-        """Connect until a server answers."""
+        """Tries to connect until a link server answers."""
         self.wait(end.link.connect, "a pod connects")
         end.ended = False
 
     def greet(self, pod_id: str) -> tuple[PodEnd, int]:
-        """A pod that has sent Hello and received Welcome, and its channel."""
+        """Returns a pod that has sent Hello and received Welcome, and its channel."""
         end = self.pod()
         return end, self.welcome(end, pod_id)
 
     def welcome(self, end: PodEnd, pod_id: str) -> int:
-        """Send Hello on a new connection and wait for Welcome. Returns the channel."""
+        """Sends Hello on a new connection and waits for Welcome. Returns the channel of the pod."""
         seen = len(self.came)
         assert end.link.send([hello(pod_id)])
         self.wait(lambda: self._greeted(pod_id, seen) is not None, f"{pod_id} is heard")
@@ -117,21 +121,23 @@ class LinkHarness(ABC):
         return channel
 
     def _greeted(self, pod_id: str, seen: int) -> int | None:
-        """The channel on which that pod sent Hello, after the first `seen` messages."""
+        """Returns the channel on which the pod sent Hello, if it sent Hello after the first `seen`
+        messages."""
         hellos = (got for got in self.came[seen:] if got.message == hello(pod_id))
         return next((got.channel for got in hellos), None)
 
     def say(self, channel: int, *messages: ToPod) -> None:
-        """Send a message from the control node."""
+        """Sends messages from the control node to a pod."""
         assert self.server is not None
         self.server.send(channel, messages)
 
     def by(self, channel: int) -> Sequence[FromPod | None]:
-        """The messages of a channel. None marks its end."""
+        """Returns the messages of a channel. None marks the end of the channel."""
         return [got.message for got in self.came if got.channel == channel]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Step both ends until the condition holds. Raises AssertionError after 120 s."""
+        """Steps both ends of the links until the condition is true. Raises AssertionError if the condition
+        is not true after 120 s."""
         until = time.monotonic() + _DEADLINE_SECONDS
         while not condition():
             assert time.monotonic() < until, f"waited in vain until {what}"
@@ -141,14 +147,14 @@ class LinkHarness(ABC):
                 self.ready.clear()
 
     def step(self) -> None:
-        """One step of both ends."""
+        """Runs one step of both ends of the links."""
         if self.server is not None:
             self.came += self.server.receive()
         for end in self.pods:
             end.step()
 
     def close(self) -> None:
-        """Close the server and all pods."""
+        """Closes the server and all pods."""
         for end in self.pods:
             end.link.close()
         if self.server is not None:
@@ -156,7 +162,7 @@ class LinkHarness(ABC):
 
 
 class LinkSuite:
-    """The tests. Each needs a `harness`, which is closed after the test."""
+    """The tests of the conformance suite. Each test needs a `harness`, which is closed after the test."""
 
     def test_hello_is_answered_with_welcome(self, harness: LinkHarness) -> None:
         """Hello and Welcome are the first messages."""
