@@ -165,14 +165,14 @@ class LinkSuite:
     """The tests of the conformance suite. Each test needs a `harness`, which is closed after the test."""
 
     def test_hello_is_answered_with_welcome(self, harness: LinkHarness) -> None:
-        """Hello and Welcome are the first messages."""
+        """Checks that Hello and Welcome are the first messages on a link."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         assert harness.by(channel) == [hello("p-1.0")]
         assert end.came == [Welcome(acknowledged=0)]
 
     def test_nobody_answers_before_a_server_is_there(self, harness: LinkHarness) -> None:
-        """An unconnected link returns False and raises no error."""
+        """Checks that an unconnected link returns False and raises no error."""
         link = harness.make_pod()
         assert not link.connect()
         assert link.receive() is None
@@ -184,7 +184,7 @@ class LinkSuite:
         link.close()
 
     def test_connecting_twice_is_connecting_once(self, harness: LinkHarness) -> None:
-        """Connecting twice has the effect of connecting once."""
+        """Checks that connecting twice has the same effect as connecting once."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         assert end.link.connect()
@@ -192,7 +192,7 @@ class LinkSuite:
         harness.wait(lambda: len(harness.by(channel)) == 2, "the old channel still serves")
 
     def test_order_is_kept_in_both_directions(self, harness: LinkHarness) -> None:
-        """Many messages, interleaved between both directions."""
+        """Checks the order of many messages that are sent in both directions at the same time."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         for number in range(1, 201):
@@ -203,7 +203,7 @@ class LinkSuite:
         assert end.came[1:] == [Ack(number=number) for number in range(1, 201)]
 
     def test_many_small_messages(self, harness: LinkHarness) -> None:
-        """Many small messages in a few sends."""
+        """Checks many small messages that are sent in a few calls."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         for first in range(0, 20_000, 1000):
@@ -213,7 +213,8 @@ class LinkSuite:
         assert [ack.number for ack in end.came if isinstance(ack, Ack)] == list(range(20_000))
 
     def test_big_messages(self, harness: LinkHarness) -> None:
-        """5 MB in one line, both ways, with line breaks and other scripts in the text."""
+        """Checks messages of 5 MB in one line in both directions, with line breaks and other scripts in the
+        text."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         text = ("räucher\n行\r\n\u2028" * _BIG)[:_BIG]
@@ -224,7 +225,7 @@ class LinkSuite:
         assert end.came[1] == Stop(attempt_id="a", reason=text)
 
     def test_two_pods_at_once_are_not_mixed_up(self, harness: LinkHarness) -> None:
-        """Each pod has its own channel."""
+        """Checks that each pod has its own channel."""
         harness.start()
         (one, first), (two, second) = harness.greet("p-1.0"), harness.greet("p-1.1")
         assert first != second
@@ -241,7 +242,7 @@ class LinkSuite:
         assert two.came[1:] == [Ack(number=-number) for number in range(50)]
 
     def test_a_pod_that_closes_is_seen_once(self, harness: LinkHarness) -> None:
-        """Its last messages still arrive."""
+        """Checks that the last messages of a pod that closes its link still arrive."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         end.link.send([log_event(1, "last")])
@@ -251,7 +252,7 @@ class LinkSuite:
         assert harness.by(channel) == [hello("p-1.0"), log_event(1, "last"), None]
 
     def test_a_dropped_pod_gets_what_was_queued_first(self, harness: LinkHarness) -> None:
-        """All queued messages arrive first, then the end."""
+        """Checks that all queued messages of a dropped pod arrive before the end of its link."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         assert harness.server is not None
@@ -264,7 +265,7 @@ class LinkSuite:
         harness.wait(lambda: None in harness.by(channel), "the control node sees the end")
 
     def test_messages_to_a_closed_channel_are_lost_without_a_sound(self, harness: LinkHarness) -> None:
-        """An unknown channel raises no error either."""
+        """Checks that an unknown channel raises no error either."""
         server = harness.start()
         end, channel = harness.greet("p-1.0")
         end.link.close()
@@ -275,7 +276,8 @@ class LinkSuite:
         harness.greet("p-1.1")
 
     def test_a_pod_comes_back_to_the_next_control_node(self, harness: LinkHarness) -> None:
-        """The pod sees the end, finds no server, connects again, and has a new channel."""
+        """Checks that a pod notices the end of its link, finds no server, connects again later, and gets a
+        new channel."""
         server = harness.start()
         end, _ = harness.greet("p-1.0")
         server.close()
@@ -299,7 +301,8 @@ class LinkSuite:
         assert harness.by(new) == [hello("p-1.0")]
 
     def test_garbage_closes_only_its_own_channel(self, harness: LinkHarness) -> None:
-        """Invalid JSON, an unknown kind, a message of a control node, deep nesting, and an endless line."""
+        """Checks invalid messages: invalid JSON, an unknown kind, a message that only a control node sends,
+        deep nesting, and an endless line."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         greeting = encode_message(hello("stranger")) + b"\n"
@@ -321,8 +324,8 @@ class LinkSuite:
         assert len(open_ones) == len(garbage) + 1
 
     def test_a_pod_that_does_not_read_keeps_nobody_waiting(self, harness: LinkHarness) -> None:
-        """20 MB wait for a pod that does not read. A second pod is served meanwhile. Then the first pod
-        receives all."""
+        """Checks a pod that does not read while 20 MB wait for it. During this time, a second pod is served.
+        After this, the first pod receives all its messages."""
         harness.start()
         sleeper, first = harness.greet("p-1.0")
         sleeper.reads = False
@@ -335,7 +338,7 @@ class LinkSuite:
         harness.wait(lambda: len(sleeper.came) == 21, "the sleeper has all")
 
     def test_heartbeats_stay_within_the_link(self, harness: LinkHarness) -> None:
-        """Either end can send heartbeats. They wake no receiver."""
+        """Checks that either end of a link can send heartbeats. Heartbeats wake no receiver."""
         harness.start()
         end, channel = harness.greet("p-1.0")
         end.link.send([Heartbeat(time=1.0), log_event(1, "x")])
@@ -346,7 +349,7 @@ class LinkSuite:
         )
 
     def test_the_control_loop_is_woken_for_messages_and_ends(self, harness: LinkHarness) -> None:
-        """`on_ready` alone wakes the loop."""
+        """Checks that `on_ready` alone wakes the loop of the control node."""
         server = harness.start()
         end, _ = harness.greet("p-1.0")
         for act in (lambda: end.link.send([log_event(1, "x")]), end.link.close):
@@ -360,7 +363,7 @@ class LinkSuite:
             assert len(came) == 1
 
     def test_a_closed_server_can_still_be_spoken_to(self, harness: LinkHarness) -> None:
-        """Sending and closing raise no error after the close."""
+        """Checks that sending and closing raise no error after the server was closed."""
         server = harness.start()
         _, channel = harness.greet("p-1.0")
         server.close()

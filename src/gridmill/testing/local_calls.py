@@ -1,4 +1,4 @@
-"""Serves any grid to the clients of a home, as a control node does."""
+"""Serves any grid to the clients of a home, in the same way as a control node."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from gridmill.rpc.server import CallServer
 
 
 class GridRuns:
-    """The runs of a grid, whose jobs have no environment of their own."""
+    """Manages the runs of a grid whose jobs have no separate environment."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -24,7 +24,7 @@ class GridRuns:
     def begin(
         self, start: Callable[[], RunView], environment: Mapping[str, str], asked: RunRequest, *, again: bool
     ) -> RunView:
-        """Start a run, unless it was started before."""
+        """Starts a run, unless it was started before."""
         known = self._started.get(asked.request) if again else None
         view = start() if known is None else self._grid.run(known)
         self._started[asked.request] = view.run.id
@@ -32,23 +32,24 @@ class GridRuns:
         return view
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
-        """Note that its client is connected again."""
+        """Records that the client of the run is connected again."""
         self.environments[run] = environment
 
     def stop(self, run: str) -> None:
-        """Stop the run: its client has disconnected."""
+        """Stops the run, because its client has disconnected."""
         self._grid.stop_run(run)
 
     def is_over(self, run: str) -> bool:
-        """Whether the run has ended."""
+        """Returns whether the run has ended."""
         return self._grid.run(run).run.state in FINISHED_RUNS
 
     def end_waits(self) -> None:
-        """Do nothing: calls of such a grid are short."""
+        """Does nothing, because calls of such a grid are short."""
 
 
 class ServedGrid:
-    """A grid at HOME/client.sock until `stop`. `ended` is set by a caller that runs `attendance.keep`."""
+    """Serves a grid at HOME/client.sock until `stop` is called. A caller that runs `attendance.keep` sets
+    `ended`."""
 
     def __init__(self, grid: Grid, home: Path, *, stays: bool = True) -> None:
         self.runs = GridRuns(grid)
@@ -61,7 +62,7 @@ class ServedGrid:
         self.ended_for_server = True
 
     def stop(self) -> None:
-        """Accept no more clients, and close all connections, as the end of a process does."""
+        """Accepts no more clients and closes all connections, as happens at the end of a process."""
         self.attendance.end()
         self._server.close()
         self._server.cut()

@@ -1,4 +1,4 @@
-"""Job logs in memory: for simulations, and as the reference for log files."""
+"""Stores job logs in memory, for simulations and as the reference for log files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from gridmill.ports.logs import LogQuery
 
 
 class MemoryLogs:
-    """Implements ports.logs.LogStore. Every answer is complete, and no text is dropped."""
+    """Implements ports.logs.LogStore. Every answer is complete, and no text is ever dropped."""
 
     def __init__(self) -> None:
         self.records: list[LogRecord] = []

@@ -1,4 +1,5 @@
-"""A Ray cluster on this machine alone, started for the time of a block and stopped with all its processes."""
+"""Starts a Ray cluster of this machine alone for the duration of a `with` block, and stops all its processes
+at the end."""
 
 import signal
 import subprocess
@@ -14,8 +15,8 @@ _END_SECONDS = 60.0
 
 @contextmanager
 def ray_cluster(folder: Path, port: int, environment: Mapping[str, str], *words: str) -> Iterator[str]:
-    """The address of the cluster. `folder` needs a short path, because Ray makes its sockets in it. `words`
-    are further arguments of `ray start`. Raises UnavailableError."""
+    """Yields the address of the cluster. The path of `folder` must be short, because Ray makes its sockets
+    in this folder. `words` are further arguments for `ray start`. Raises UnavailableError."""
     whole = [
         *(*START, "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}"),
         *("--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}", *words),

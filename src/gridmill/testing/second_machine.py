@@ -1,4 +1,5 @@
-"""The site kind `simulated`: another machine, simulated on this one. Its pods are real."""
+"""The site of kind `simulated`: another machine that is simulated on this machine. The pods of this site are
+real."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ SETTINGS = {"home": "the folder of its pods, which is not the control node's"}
 
 
 class RemoteProcessSite(ProcessSite):
-    """Pods with a home of their own that connect over TLS, as those of other machines do."""
+    """A site whose pods have their own home and connect over TLS, in the same way as pods of other
+    machines."""
 
     def __init__(self, settings: Settings, door: str) -> None:
         super().__init__(settings)
@@ -25,9 +27,10 @@ class RemoteProcessSite(ProcessSite):
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The site. Its storage root is that of the control node, as on a shared file system.
+    """Makes the site. The storage root of the site is the storage root of the control node, as on a shared
+    file system.
 
-    Raises InputError without `home`, UnavailableError.
+    Raises InputError if the setting `home` is missing, and UnavailableError.
     """
     check_settings(site, SETTINGS)
     home = site.settings.get("home")

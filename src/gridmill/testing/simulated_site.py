@@ -1,6 +1,8 @@
-"""A simulated site: pods, links and jobs that follow the protocol, on a fake clock, with seeded faults.
+"""A simulated site: its pods, links and jobs follow the protocol on a fake clock, with random but repeatable
+faults.
 
-`Behaviour` defines what a simulated job does. The site records its pods and the attempts that they ran.
+`Behaviour` declares the behaviour of a simulated job. The site records its pods, and the attempts that the
+pods ran.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +44,9 @@ from gridmill.testing.clock import FakeClock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """What a simulated job does: how long it runs, how it ends, how many log lines it writes, and what its
-    workers report. `outputs` are its results; None: one output of its kind."""
+    """The behaviour of a simulated job: how long it runs, how it ends, how many log lines it writes, and
+    what its workers report. `outputs` are the results of the job. None means one output of the job's
+    kind."""
 
     seconds: float = 1.0
     outcome: AttemptState = AttemptState.SUCCEEDED
@@ -55,7 +58,7 @@ class Behaviour:
 
 
 def pick(random: Random, order: AttemptOrder, *, failing: float = 0.0, killed: float = 0.0) -> Behaviour:
-    """A random behaviour: some jobs fail, some run out of memory, most succeed."""
+    """Returns a random behaviour: some jobs fail, some run out of memory, and most succeed."""
     draw, seconds, lines = random.random(), random.uniform(0.1, 20.0), random.randrange(4)
     if draw < failing:
         return Behaviour(seconds=seconds, lines=lines, outcome=AttemptState.FAILED, cause=Cause.EXIT)
@@ -72,7 +75,8 @@ def pick(random: Random, order: AttemptOrder, *, failing: float = 0.0, killed: f
 
 @dataclass(slots=True, kw_only=True)
 class Execution:
-    """One attempt as it really ran. Tests compare the records of the grid with it."""
+    """The record of an attempt as the simulated pod ran it. Tests compare the records of the grid with these
+    records."""
 
     order: AttemptOrder
     pod_id: str
@@ -85,7 +89,8 @@ class Execution:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedPod:
-    """A simulated pod: it journals, numbers, acknowledges and refuses like a real one."""
+    """A simulated pod that writes a journal, numbers its events, and acknowledges and refuses messages like
+    a real pod."""
 
     order: PodOrder
     channel: int | None = None
@@ -117,7 +122,8 @@ class SimulatedPod:
         )
 
     def hello(self) -> Hello:
-        """The Hello message: running attempts, and ended ones that are not acknowledged."""
+        """Returns the Hello message with the running attempts, and with the ended attempts that are not
+        acknowledged."""
         unacknowledged = {event.attempt_id for event in self.journal}
         known = {
             name: state
@@ -139,12 +145,12 @@ _HAS_LEFT = PodReport(status=PodStatus.GONE, message="its node has left", left=T
 
 
 class SimulatedWorld:
-    """Implements SitePort and LinkServer for a control node under test.
+    """Implements SitePort and LinkServer for a control node that is tested.
 
-    `behave` decides what each attempt does. `step` executes everything that is due; `next_event` is the time
-    of the next event. The methods of faults inject faults. `dial_seconds` is how long a new pod takes to
-    connect. No pod starts on nodes that are `unfit`, `lacking` or have `left`; the site reports the latter
-    two.
+    `behave` returns the behaviour of each attempt. `step` executes everything whose time has come, and
+    `next_event` returns the time of the next event. Several methods of this class inject faults.
+    `dial_seconds` is the number of seconds that a new pod needs to connect. No pod starts on nodes that are
+    `unfit` or `lacking` or have `left`. The site reports the nodes in the second and third group.
     """
 
     def __init__(
@@ -169,7 +175,7 @@ class SimulatedWorld:
         self.dial_seconds = 0.1
 
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes, as the test set them."""
+        """Returns the nodes that the test has set."""
         return self._nodes
 
     def utilization(self) -> Mapping[str, NodeUtilization]:
@@ -177,18 +183,18 @@ class SimulatedWorld:
         return {}
 
     def link(self) -> str:
-        """An empty address: pods are simulated."""
+        """Returns an empty address, because the pods are simulated."""
         return "simulated:"
 
     def pod_home(self, pod_id: str) -> str:
-        """An empty path: pods are simulated."""
+        """Returns an empty path, because the pods are simulated."""
         return f"/simulated/{pod_id}"
 
     def prepare(self) -> None:
-        """Do nothing: simulated pods need no preparation."""
+        """Does nothing, because simulated pods need no preparation."""
 
     def bring_up(self, orders: Sequence[PodOrder]) -> None:
-        """Start pods that were never started."""
+        """Starts those of the pods that were never started."""
         self._check_available()
         for order in orders:
             if order.pod_id not in self.ever:
@@ -215,18 +221,18 @@ class SimulatedWorld:
         )
 
     def undelivered_events(self, pod_id: str) -> Sequence[PodEvent]:
-        """The journal of a pod that was killed after it could write its events."""
+        """Returns the events in the journal of a pod that was killed after it had written them."""
         return self.words.get(pod_id, ())
 
     def tear_down(self, pod_ids: Sequence[str]) -> None:
-        """End pods and what runs in them."""
+        """Ends these pods and their jobs."""
         self._check_available()
         for name in pod_ids:
             self.ever.add(name)
             self.kill_pod(name)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Does nothing, because there is nothing to close."""
 
     def _check_available(self) -> None:
         if self.clock.monotonic() < self._away_until:
@@ -235,22 +241,23 @@ class SimulatedWorld:
     # LinkServer
 
     def receive(self) -> Sequence[ReceivedMessage]:
-        """The messages that have arrived."""
+        """Returns the messages that have arrived."""
         received, self._inbox = self._inbox, []
         return received
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Send a message; it is delivered at the next step, or lost if the channel has closed."""
+        """Sends messages to a pod. They are delivered at the next step, or lost if the channel has
+        closed."""
         pod = self.pods.get(self._channels.get(channel, ""))
         if pod is not None and pod.channel == channel:
             pod.mail.extend(messages)
 
     def has_mail(self) -> bool:
-        """Whether a message has arrived that was not received yet."""
+        """Returns whether a message has arrived that was not received yet."""
         return any(received.message is not None for received in self._inbox)
 
     def drop(self, channel: int) -> None:
-        """Deliver sent messages, then close the channel."""
+        """Delivers the messages that were sent, and then closes the channel."""
         name = self._channels.get(channel, "")
         pod = self.pods.get(name)
         if pod is not None and pod.channel == channel:
@@ -260,7 +267,8 @@ class SimulatedWorld:
     # faults
 
     def kill_pod(self, pod_id: str) -> None:
-        """SIGKILL: its jobs die with it. The journal of every second pod is lost, as with its disk."""
+        """Kills the pod as SIGKILL does: its jobs die with it. The journal of every second killed pod is
+        lost, as if its disk were lost."""
         pod = self.pods.pop(pod_id, None)
         if pod is None:
             return
@@ -271,7 +279,7 @@ class SimulatedWorld:
             self._close(pod.channel)
 
     def end_pod(self, pod_id: str) -> None:
-        """The pod stops its jobs and starts no others, as on a machine that is preempted. It stays
+        """Makes the pod stop its jobs and start no others, as on a machine that is preempted. The pod stays
         visible."""
         pod = self.pods[pod_id]
         pod.ending = True
@@ -279,26 +287,27 @@ class SimulatedWorld:
             self._stop(pod, attempt_id)
 
     def cut_link(self, pod_id: str, seconds: float) -> None:
-        """Close the channel and lose its messages. The pod connects again after `seconds`."""
+        """Closes the channel, so that its messages are lost. The pod connects again after `seconds`
+        seconds."""
         pod = self.pods.get(pod_id)
         if pod is not None and pod.channel is not None:
             self._close(pod.channel)
             pod.connect_at = self.clock.monotonic() + seconds
 
     def freeze(self, pod_id: str, seconds: float) -> None:
-        """The pod does nothing for a while; its link stays open."""
+        """Makes the pod do nothing for a while. Its link stays open."""
         pod = self.pods.get(pod_id)
         if pod is not None:
             pod.frozen_until = self.clock.monotonic() + seconds
 
     def repeat_events(self, pod_id: str) -> None:
-        """Send all unacknowledged events once more."""
+        """Sends all unacknowledged events of the pod once more."""
         pod = self.pods.get(pod_id)
         if pod is not None:
             pod.sent = 0
 
     def forge(self, pod_id: str) -> None:
-        """Report that the attempts in the pod have succeeded, with a wrong token."""
+        """Reports with a wrong token that the attempts in the pod have succeeded."""
         pod = self.pods.get(pod_id)
         for execution in pod.running.values() if pod else ():
             order = replace(execution.order, token="stale")
@@ -306,15 +315,16 @@ class SimulatedWorld:
             pod.journal_event(order, self.clock.now(), EventType.ENDED, {"outcome": outcome}) if pod else None
 
     def away(self, seconds: float) -> None:
-        """The site does not answer."""
+        """Makes the site not answer for this number of seconds."""
         self._away_until = self.clock.monotonic() + seconds
 
     def doubt(self, seconds: float) -> None:
-        """The site cannot report the state of any pod."""
+        """Makes the site unable to report the state of any pod for this number of seconds."""
         self._doubt_until = self.clock.monotonic() + seconds
 
     def control_died(self) -> None:
-        """SIGKILL of the control node: every channel closes, and unread messages are lost."""
+        """Closes every channel and loses unread messages, as when the control node is killed with
+        SIGKILL."""
         for channel in list(self._channels):
             self._close(channel)
         self._inbox.clear()
@@ -322,7 +332,7 @@ class SimulatedWorld:
     # time
 
     def next_event(self) -> float | None:
-        """The monotonic time of the next event that no call causes."""
+        """Returns the monotonic time of the next event that no call causes."""
         pods = self.pods.values()
         times = [max(e.ends, pod.frozen_until) for pod in pods for e in pod.running.values()]
         times += [max(pod.connect_at, pod.frozen_until) for pod in pods if pod.channel is None]
@@ -330,7 +340,7 @@ class SimulatedWorld:
         return min(times, default=None)
 
     def step(self) -> None:
-        """Deliver messages, end jobs that are due, connect, send."""
+        """Delivers messages, ends jobs whose time has come, and makes pods connect and send."""
         now = self.clock.monotonic()
         for pod in [pod for pod in self.pods.values() if pod.frozen_until <= now]:
             if pod.channel is None and pod.connect_at <= now:

@@ -1,4 +1,5 @@
-"""A whole grid on a fake clock: the real control node over a simulated world, with a schedule of faults."""
+"""Simulates a grid on a fake clock: the real control node with a simulated site, and a schedule of
+faults."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
@@ -39,8 +40,9 @@ from gridmill.testing.simulated_site import Behaviour, SimulatedWorld
 
 
 class NoStorage:
-    """The storage of a simulation, without files. `removed` lists the removed paths, `manifests` the versions
-    with a manifest, `moves` the moves of aliases. `wrong` has the problems of versions."""
+    """The storage of a simulation, which has no files. `removed` lists the deleted paths, `manifests` lists
+    the versions that have a manifest, and `moves` lists the moves of aliases. `wrong` contains the problems
+    of versions that a test has set."""
 
     location = "/simulated"
     bundles_location = "/simulated"
@@ -57,15 +59,15 @@ class NoStorage:
         return ()
 
     def hash_sources(self, files: tuple[FileStat, ...], key: str) -> tuple[FileStat, ...]:
-        """The files themselves: the content of a simulated file never changes."""
+        """Returns the files unchanged, because the content of a simulated file never changes."""
         return files
 
     def code_files(self, bundle: str) -> tuple[CodeFile, ...]:
-        """One file, which represents the hash of the bundle."""
+        """Returns one file, which represents the hash of the bundle."""
         return (CodeFile(name="code", digest=bundle),)
 
     def preflight(self, question: PreflightRequest) -> PreflightResult:
-        """No problems: there are no files to check."""
+        """Returns no problems, because there are no files to check."""
         return PreflightResult(
             unchecked=tuple(UncheckedJob(job=job.name, why="simulated") for job in question.jobs)
         )
@@ -90,22 +92,22 @@ class NoStorage:
         self.manifests |= self._written
 
     def next_number(self, name: str, number: int, attempt_id: str, *, first: bool) -> int:
-        """The number itself: there are no files of unknown versions."""
+        """Returns the given number, because there are no files of unknown versions."""
         return number
 
     def highest_run(self, pipeline: str) -> int:
-        """0: there are no files."""
+        """Returns 0, because there are no files."""
         return 0
 
     def drop_listed(self, listed: str) -> None:
-        """Do nothing: there are no files."""
+        """Does nothing, because there are no files."""
 
     def problems(self, version: Artifact) -> tuple[FileProblem, ...]:
-        """The problems that a test has set."""
+        """Returns the problems that a test has set."""
         return self.wrong.get(version.id, ())
 
     def verify(self, versions: Iterable[Artifact]) -> Iterator[VerificationResult]:
-        """The problems that a test has set."""
+        """Yields the problems that a test has set."""
         yield from (
             VerificationResult(version=version.id, file_problems=self.problems(version))
             for version in versions
@@ -116,14 +118,14 @@ class NoStorage:
         self.moves.append(move)
 
     def claim(self, pipeline: str, owner: str) -> None:
-        """Do nothing: there is no other owner."""
+        """Does nothing, because there is no other owner."""
 
     def has_left(self, folder: str, host: str) -> bool:
-        """Whether the host is `moved`: the folders of all other hosts still exist."""
+        """Returns whether the host is `moved`. The folders of all other hosts still exist."""
         return host == "moved"
 
     def free_bytes(self) -> int:
-        """More than any job needs."""
+        """Returns more bytes than any job needs."""
         return 2**40
 
     def has_bundle(self, bundle: str) -> bool:
@@ -138,23 +140,25 @@ class NoStorage:
         """No bundles are needed."""
 
     def put_bundle(self, bundle: str, data: bytes) -> None:
-        """Do nothing: bundles are not stored."""
+        """Does nothing, because bundles are not stored."""
 
 
 class Killed(BaseException):
-    """SIGKILL of the simulated control node, at any point of its work."""
+    """Represents a SIGKILL to the simulated control node, at any point of its work."""
 
 
 def kill() -> None:
-    """The function that a store with faults calls instead of killing this process."""
+    """Raises Killed. A store with faults calls this function instead of killing the process of the test."""
     raise Killed
 
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """A grid on a fake clock. `control_dies` starts a new control node on the same store, as after SIGKILL.
+    """A simulated grid on a fake clock. `control_dies` starts a new control node on the same record store,
+    as after a SIGKILL.
 
-    `strict`: if a tick returns that there is nothing to do, an immediate second tick must change nothing.
+    With `strict`, if a tick returns that there is nothing to do, an immediate second tick must change
+    nothing.
     """
 
     store: Store
@@ -199,12 +203,13 @@ class Simulation:
         return ControlNode(control)
 
     def control_dies(self) -> None:
-        """SIGKILL and a new start: only the store and the world remain."""
+        """Kills the control node as SIGKILL does, and starts a new one. Only the record store and the
+        simulated site continue to exist."""
         self.world.control_died()
         self.node = self._control()
 
     def declare_site(self) -> None:
-        """Put the site into the store, as bootstrap does."""
+        """Writes the site to the record store, in the same way as bootstrap."""
         control = self.node.control
         control.ledger.load()
         site = Site(name="local", kind=SiteKind.SIMULATED, nodes=self.world.nodes())
@@ -215,16 +220,16 @@ class Simulation:
         control.ledger.doubtful = True
 
     def submit(self, pipeline: Pipeline, *, force: bool = True, adopt: bool = False) -> Run:
-        """Start a run. Raises the errors of the store."""
+        """Starts a run of the pipeline. Raises the errors of the record store."""
         with self.node.changing() as transaction:
             return begin_run(self.node.control, transaction, pipeline, force=force, adopt=adopt)
 
     def apply(self, pipeline: Pipeline) -> None:
-        """Store a pipeline, with its schedule."""
+        """Stores a pipeline with its schedule."""
         PipelineUseCases(self.node).apply(pipeline)
 
     def stop(self, run_id: str, job: str | None = None) -> None:
-        """Stop a run or one job of it."""
+        """Stops a run or one job of the run."""
         with self.node.changing() as transaction:
             run = self.node.control.ledger.snapshot.runs.get(run_id)
             if run is not None:
@@ -238,7 +243,7 @@ class Simulation:
                 )
 
     def resume(self, run_id: str) -> None:
-        """Continue a run. Raises ConflictError when it succeeded."""
+        """Continues a run. Raises ConflictError if the run has succeeded."""
         with self.node.changing() as transaction:
             resume_run(
                 self.node.control.catalog,
@@ -250,8 +255,8 @@ class Simulation:
             )
 
     def attempt(self, act: Callable[[], object]) -> bool:
-        """Execute an action. A failing store and a kill are handled as in a real grid. Returns False if the
-        action is not permitted."""
+        """Executes an action. A failing record store and a killed control node are handled as in a real
+        grid. Returns False if the action is not permitted."""
         try:
             act()
         except StorageError:
@@ -263,7 +268,8 @@ class Simulation:
         return True
 
     def tick(self) -> float:
-        """One tick. A failing store is handled as the loop handles it."""
+        """Executes one tick. A failing record store is handled in the same way as in the loop of a control
+        node."""
         waits: list[float] = []
         if not self.attempt(lambda: waits.append(self.node.tick())):
             return 1.0
@@ -274,14 +280,14 @@ class Simulation:
         return waits[0]
 
     def stall(self, seconds: float) -> None:
-        """Let time pass in the world while the control node is busy."""
+        """Lets time pass at the simulated site while the control node is busy."""
         for _ in range(4):
             self.clock.advance(seconds / 4)
             self.world.step()
 
     def advance(self) -> float:
-        """Tick and step until nothing is due, then move the clock to the next event. Returns the seconds that
-        passed."""
+        """Executes ticks and steps until there is nothing to do, and then advances the clock to the next
+        event. Returns the number of seconds that passed."""
         wait = self.tick()
         self.world.step()
         due = self.world.next_event()
@@ -292,7 +298,8 @@ class Simulation:
         return wait
 
     def run_until(self, done: Callable[[], bool], *, at_most_steps: int = 100_000) -> bool:
-        """Advance until `done` returns true. Returns False if that never happens."""
+        """Advances the simulation until `done` returns true. Returns False if `done` does not return true
+        within the allowed steps."""
         for _ in range(at_most_steps):
             if done():
                 return True
@@ -301,7 +308,7 @@ class Simulation:
 
 
 def random_pipeline(random: Random, name: str, make: Callable[[str], Job]) -> Pipeline:
-    """A random DAG of up to a dozen jobs, which `make` makes."""
+    """Returns a pipeline that is a random DAG of up to a dozen jobs. `make` makes each job."""
     names = [f"job{index}" for index in range(random.randint(1, 12))]
     jobs = []
     for index, job_name in enumerate(names):

@@ -1,4 +1,5 @@
-"""The conformance suite of sites: subclass `SiteSuite` in a test module and give it a `harness` fixture."""
+"""The conformance suite for sites. Make a subclass of `SiteSuite` in a test module and give it a fixture
+`harness`."""
 
 import time
 from abc import ABC, abstractmethod
@@ -9,49 +10,51 @@ from gridmill.ports.site import PodStatus, SitePort
 
 
 class SiteHarness(ABC):
-    """A site and its world. Subclasses choose them."""
+    """The tested site and its surroundings. A subclass selects both."""
 
     site: SitePort
     deadline_seconds: float = 120.0
 
     @abstractmethod
     def order(self, pod_id: str) -> PodOrder:
-        """An order for a pod with this id."""
+        """Returns an order for a pod with this id."""
 
     @abstractmethod
     def greetings(self, pod_id: str) -> int:
-        """How often a pod with this id has connected to the control node."""
+        """Returns how often a pod with this id has connected to the control node."""
 
     @abstractmethod
     def run_job(self, pod_id: str) -> Callable[[], bool]:
-        """Let a connected pod run a job of several processes that runs for a long time; returns when they
-        run. The returned function says whether any of them is alive."""
+        """Makes a connected pod run a long job of several processes, and returns when the processes run. The
+        returned function shows whether any of these processes is alive."""
 
     @abstractmethod
     def kill(self, pod_id: str) -> None:
-        """Kill the pod as a crash does (SIGKILL), but not its jobs. Returns when the pod is dead."""
+        """Kills the pod as a crash does (SIGKILL), but does not kill its jobs. The function returns when the
+        pod is dead."""
 
     @abstractmethod
     def reopen(self) -> None:
-        """Close the site and open it again, as a restarted control node does."""
+        """Closes the site and opens it again, as a restarted control node does."""
 
     @abstractmethod
     def step(self) -> None:
-        """Let a short time pass in the world."""
+        """Lets a short time pass at the site."""
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        """Step until the condition holds. Raises AssertionError after `deadline_seconds`."""
+        """Steps until the condition is true. Raises AssertionError if it is not true after
+        `deadline_seconds`."""
         until = time.monotonic() + self.deadline_seconds
         while not condition():
             assert time.monotonic() < until, f"waited in vain until {what}"
             self.step()
 
     def sight(self, pod_id: str) -> PodStatus:
-        """The state of that pod, as the site reports it."""
+        """Returns the state of the pod as the site reports it."""
         return self.site.observe([pod_id])[pod_id].status
 
     def up(self, pod_id: str) -> None:
-        """Start a pod and wait for its Hello."""
+        """Starts a pod and waits for its Hello."""
         self.site.bring_up([self.order(pod_id)])
         self.wait(lambda: self.greetings(pod_id) > 0, f"{pod_id} greets")
 
