@@ -1,4 +1,5 @@
-"""Pipeline files: YAML to records, with errors that name file, line and field; and their JSON Schema."""
+"""Reads pipeline files: converts YAML to records, reports errors with file, line and field, and provides the
+JSON Schema of these files."""
 
 from typing import Any
 
@@ -16,7 +17,7 @@ __all__ = [
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of pipeline files."""
+    """Returns the JSON Schema (draft 2020-12) of pipeline files."""
     from gridmill.declarations import schema_export  # this import loads Pydantic
 
     return schema_export.json_schema()

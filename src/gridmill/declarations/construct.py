@@ -1,8 +1,9 @@
-"""Validates records that are built in Python with the names, units and messages of pipeline files.
+"""Validates records that are built in Python, with the same field names, units and messages as in pipeline
+files.
 
-The arguments are converted to the values that a file would have. They are validated by the schema that
-validates files, and errors have the same words. Records among the arguments are written out and validated
-with the rest.
+The arguments are converted to the values that a pipeline file would contain. The converted values are
+validated by the schema that also validates files, so the errors have the same wording. If arguments are
+records, these are converted too and validated together with the others.
 """
 
 import re
@@ -37,9 +38,10 @@ _UNFIT = re.compile("[\\0\ud800-\udfff]")
 
 
 def construct(noun: type[T], given: Sequence[object], named: Mapping[str, object]) -> T:
-    """The record for these arguments: fields by name, or one value if the record has a short form.
+    """Returns the record for these arguments: fields by name, or a single value if the record has a short
+    form.
 
-    Raises PipelineError with all problems found, as for a file.
+    Raises PipelineError with all problems that were found, as for a file.
     """
     folder = named.get("folder") if noun is Pipeline else None
     value = _arguments(noun, given, {k: v for k, v in named.items() if folder is None or k != "folder"})
@@ -53,7 +55,7 @@ def construct(noun: type[T], given: Sequence[object], named: Mapping[str, object
 
 
 def validated(noun: T) -> T:
-    """Validate a record that may have been changed by `dataclasses.replace`. Raises PipelineError."""
+    """Validates a record that may have been changed by `dataclasses.replace`. Raises PipelineError."""
     value = written(noun)
     document = YamlDocument(file=_called(type(noun), value), line=0, value=value)
     made = _validated(type(noun), document, [])
@@ -73,8 +75,8 @@ def _validated(noun: type[T], document: YamlDocument, problems: Sequence[Problem
 
 
 def _checked(pipeline: Pipeline) -> Pipeline:
-    """Raises PipelineError for errors between jobs, and for files that are missing in the pipeline's
-    folder."""
+    """Raises PipelineError for errors that concern several jobs, and for files that are missing in the
+    pipeline's folder."""
     value = written(pipeline)
     document = YamlDocument(file=_called(Pipeline, value), line=0, value=value)
     open_fields = [one for job in pipeline.jobs for one in _open_matrix(job, ("jobs", job.name))]
@@ -91,7 +93,8 @@ def _validator(noun: type) -> SchemaValidator:
 
 
 def _raise(place: str, problems: Sequence[Problem]) -> None:
-    """One error for all problems, which names the record and the field instead of a file and a line."""
+    """Raises one error for all problems. The error names the record and the field, because there is no file
+    and no line."""
     if not problems:
         return
     if len(problems) == 1:
@@ -139,20 +142,21 @@ def _arguments(noun: type, given: Sequence[object], named: Mapping[str, object])
 
 
 class _ConstructedMapping(YamlMapping):
-    """A mapping without lines, as it is from no file. `noun` is the record from which it was made."""
+    """A mapping that has no line numbers, because it does not come from a file. `noun` is the record from
+    which the mapping was made."""
 
     def __init__(self, noun: object = None) -> None:
         super().__init__(0)
         self.noun = noun
 
     def put(self, name: str, value: Any) -> None:  # noqa: ANN401  a Value, or what cannot be one
-        """Set a field of the mapping."""
+        """Sets a field of the mapping."""
         self[name] = value
         self.lines[name] = 0
 
 
 def _are_named(part: FieldSchema) -> bool:
-    """True if the part is a mapping of records by name."""
+    """Returns True if this part of the schema is a mapping of records by name."""
     first = next(iter(get_args(part.hint)), None)
     return is_dataclass(first) and is_named(first)
 
@@ -161,7 +165,8 @@ def _are_named(part: FieldSchema) -> bool:
 
 
 def to_value(value: object, *, names: bool = False, depth: int = 0) -> Any:  # noqa: ANN401  see _Given.put
-    """A Python value in the form of a file. A value that no file can have is kept, and the reader refuses it.
+    """Converts a Python value to the form that it has in a file. A value that no file can contain is not
+    converted, and the reader later refuses it.
 
     With `names`, a record or a list of records becomes a mapping by name.
     """
@@ -238,8 +243,8 @@ def _scalar(value: object) -> Any:  # noqa: ANN401  see _Given.put
 
 
 def _unfit(document: YamlDocument, value: object, path: FieldPath) -> Iterator[Problem]:
-    """The values that no file can have: infinite numbers, characters that no record can store, endless
-    nesting."""
+    """Yields a problem for each value that no file can contain: infinite numbers, characters that no record
+    can store, and endless nesting."""
     if len(path) > _DEEPEST:
         yield document.problem(path[:1], f"nested deeper than {_DEEPEST} levels")
     elif isinstance(value, YamlMapping):
@@ -258,7 +263,8 @@ def _unfit(document: YamlDocument, value: object, path: FieldPath) -> Iterator[P
 
 
 def _open_matrix(job: Job, path: FieldPath) -> list[Problem]:
-    """The problem of a matrix in Python: only a file can have one."""
+    """Returns a problem if a job that was declared in Python has a matrix, because only jobs in a file can
+    have a matrix."""
     if not any(isinstance(value, tuple) for value in job.matrix.values()):
         return []
     message = "a matrix works only in pipeline files"
@@ -266,7 +272,7 @@ def _open_matrix(job: Job, path: FieldPath) -> list[Problem]:
 
 
 def _folder(folder: object, place: str) -> str:
-    """The project's folder, from which relative paths start, and in whose copy commands run."""
+    """Returns the folder of the project. Relative paths start there, and commands run in a copy of it."""
     if isinstance(folder, str | PathLike):
         path = FilePath(fspath(folder)).expanduser()
         if path.is_dir():
@@ -278,7 +284,7 @@ def _folder(folder: object, place: str) -> str:
 
 
 def written(noun: Any) -> YamlMapping:  # noqa: ANN401  a dataclass of gridmill.model
-    """A record in the form of a file, without fields that have their default."""
+    """Returns a record in the form that it has in a file, without fields that have their default."""
     made, fields_by_name = _ConstructedMapping(noun), {field.name: field for field in fields(noun)}
     for name, part in parts(cast(type, type(noun))).items():
         value = getattr(noun, part.field)

@@ -1,7 +1,8 @@
-"""The meaning, the default and an example of each field of pipeline files, from the YAML files in `fields/`.
+"""Provides the meaning, the default and an example of each field of pipeline files. They come from the YAML
+files in `fields/`.
 
-The reference page and the JSON Schema are made from them. A field that has one default in code takes it from
-there; the files state a default in words only for the others.
+The reference page and the JSON Schema are made from this information. If a field has a single default in the
+code, this default is used. The YAML files describe a default in words only for other fields.
 """
 
 import json
@@ -21,8 +22,8 @@ _SECTIONS = ("pipeline", "data", "dataset", "models", "places")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldReference:
-    """What the reference states about one field: sentences, the default in words (empty: it is that of the
-    code), and an example as YAML text and as a value."""
+    """The information about one field in the reference: sentences, the default in words (empty if the
+    default in the code is used), and an example as YAML text and as a value."""
 
     text: str
     default: str
@@ -31,18 +32,19 @@ class FieldReference:
 
 
 def title_of(noun: type) -> str:
-    """The title of a noun's section: the class's name without `Spec`."""
+    """Returns the title of the section about a record class, which is the name of the class without
+    `Spec`."""
     return noun.__name__.removesuffix("Spec")
 
 
 def noun_reference(noun: type) -> str:
-    """The introduction to a noun; empty if no file has one."""
+    """Returns the introduction to a record class, or an empty text if there is none."""
     return str(_reference().get(title_of(noun), {}).get("about", ""))
 
 
 def field_reference(noun: type, written: str) -> FieldReference | None:
-    """The reference of a field by its name in YAML, where a document's name is `name`; None if there is
-    none."""
+    """Returns the reference of a field by its name in YAML, or None if there is none. The name of a document
+    is the field `name`."""
     entries = _reference().get(title_of(noun), {})
     kind = next((kind for kind, document in KINDS.items() if document is noun), None)
     entry = entries.get(kind if written == "name" and kind is not None else written)
@@ -59,17 +61,19 @@ def field_reference(noun: type, written: str) -> FieldReference | None:
 
 
 def referenced_fields(title: str) -> frozenset[str]:
-    """The names that the files have for a section; empty for an unknown section."""
+    """Returns the field names that the YAML files contain for a section, or an empty set if the section is
+    unknown."""
     return frozenset(_reference().get(title, {})) - {"about"}
 
 
 def referenced_sections() -> frozenset[str]:
-    """The titles of all sections in the files."""
+    """Returns the titles of all sections in the YAML files."""
     return frozenset(_reference())
 
 
 def default_of(noun: type, part: FieldSchema) -> Any:  # noqa: ANN401  any JSON value
-    """The default of a field as a JSON value; None if it has none, or if it is empty."""
+    """Returns the default of a field as a JSON value, or None if the field has no default or an empty
+    default."""
     field = next(field for field in fields(cast(Any, noun)) if field.name == part.field)
     value = field.default
     if value is MISSING or value in (None, "", ()) or part.inside is not None:

@@ -1,7 +1,8 @@
-"""Checks of one record beyond the types of its fields: positive amounts, exactly one of several.
+"""Checks a record beyond the types of its fields, for example that an amount is positive, or that exactly
+one of several fields is set.
 
-The method `check()` of a record, if it has one (raising InputError whose place ends in `.FIELD`), is called
-too.
+If the record has a method `check()`, it is called too. This method raises an InputError whose place ends in
+`.FIELD`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,7 +54,7 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantViolation:
-    """A problem whose `path` starts at the record, with the names of the file."""
+    """A problem of a record. Its `path` starts at the record and uses the field names of the file."""
 
     message: str
     path: FieldPath = ()
@@ -61,7 +62,7 @@ class InvariantViolation:
 
 
 def flaws(noun: Noun) -> Iterator[InvariantViolation]:
-    """The problems of a record itself; records inside it were checked before."""
+    """Yields the problems of a record itself. Records inside it were checked before."""
     amounts = list(_amounts(noun))
     yield from amounts
     yield from _exactly_one(noun)
@@ -75,7 +76,7 @@ def flaws(noun: Noun) -> Iterator[InvariantViolation]:
 
 
 def written(field: str) -> str:
-    """The name of a field in YAML."""
+    """Returns the name of a field in YAML."""
     return field.removesuffix("_seconds").removesuffix("_bytes").removesuffix("_months")
 
 
@@ -133,7 +134,7 @@ def _own_check(noun: Noun) -> Iterator[InvariantViolation]:
 
 
 def _below(place: str) -> FieldPath:
-    """The path below the record: the first part of `training.search.parameters.trees` is the record's own
-    name."""
+    """Returns the path below the record. In `training.search.parameters.trees`, for example, the first part
+    is the name of the record itself."""
     names = place.split(".") if place else []
     return tuple(written(name) for name in names[1:] or names)

@@ -1,4 +1,5 @@
-"""Expands a job with a `matrix` into one job for each combination of its values, named after them."""
+"""Expands a job that has a `matrix` into one job for each combination of the matrix values. The values are
+part of the names of these jobs."""
 
 import re
 from collections.abc import Mapping
@@ -8,11 +9,11 @@ from gridmill.declarations.problems import FieldPath, Problem
 from gridmill.declarations.yaml import Value, YamlDocument, YamlFloat, YamlInteger, YamlList, YamlMapping
 
 MOST_JOBS = 256
-"""The largest number of jobs of one matrix."""
+"""The largest number of jobs that one matrix can make."""
 _UNFIT = re.compile(r"[^a-z0-9]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LISTS = ("models",)
-"""The fields of each kind of job that name jobs, besides `needs`."""
+"""The fields of each kind of job that contain names of jobs, in addition to `needs`."""
 
 Single = str | YamlInteger | YamlFloat | bool
 Own = Mapping[str, Single]
@@ -20,17 +21,18 @@ Own = Mapping[str, Single]
 
 
 def is_matrix(value: Value) -> bool:
-    """True if a job's `matrix` can be expanded. Other values are refused with the errors of fields."""
+    """Returns True if the `matrix` of a job can be expanded. Other values are refused later, with the errors
+    of their fields."""
     return isinstance(value, YamlMapping) and bool(value)
 
 
 def expand_jobs(
     document: YamlDocument, jobs: YamlMapping, matrices: Mapping[str, Value]
 ) -> tuple[dict[str, tuple[str, Value, Own]], list[Problem]]:
-    """Return all jobs by name, each with the name of its declaration and the values of its combination, and
-    the problems of matrices.
+    """Returns all jobs by name, and the problems of matrices. Each job has the name of its declaration and
+    the values of its combination.
 
-    A job that needs a job with a matrix needs all its jobs.
+    If a job needs a job that has a matrix, it needs all jobs of the matrix.
     """
     problems: list[Problem] = []
     combinations = {
@@ -82,7 +84,7 @@ def _combinations(
 def _names(
     document: YamlDocument, jobs: YamlMapping, job: str, of: list[dict[str, Single]], problems: list[Problem]
 ) -> list[str]:
-    """The names of the jobs, such as `train-eu-a`, in the order of the combinations."""
+    """Returns the names of the jobs of a matrix, such as `train-eu-a`, in the order of the combinations."""
     names = ["-".join([job, *(_word(value) for value in own.values())]) for own in of]
     for number, name in enumerate(names):
         if name in names[:number] or name in jobs:
@@ -97,13 +99,14 @@ def _names(
 
 
 def _word(value: Single) -> str:
-    """The form of a value in a job's name."""
+    """Returns the form that a value has in the name of a job."""
     text = str(value).lower() if isinstance(value, str | bool) else value.text.lower()
     return _UNFIT.sub("-", text).strip("-") or "x"
 
 
 def _with_all(job: Value, names: Mapping[str, list[str]]) -> Value:
-    """The job, in which the name of a job with a matrix is replaced by the names of all its jobs."""
+    """Returns the job after replacing the name of each job that has a matrix with the names of all jobs of
+    the matrix."""
     if not isinstance(job, YamlMapping):
         return job
     changed: dict[str, Value] = {}

@@ -1,4 +1,4 @@
-"""Recognises terms of other tools in a pipeline file and suggests the terms of Gridmill."""
+"""Recognises terms of other tools in a pipeline file and suggests the corresponding terms of Gridmill."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -205,7 +205,8 @@ FIELDS: Mapping[type, Mapping[str, str]] = {
         **_each("at time", "use `cron`"),
     },
 }
-"""By record class: the field of another tool, and the message with the field of Gridmill."""
+"""For each record class, the field names of other tools, and the message that names the field of
+Gridmill."""
 
 
 _GBDT = "use `gbdt` (gradient-boosted trees), or a `custom` model with `script: train.py`"
@@ -259,16 +260,16 @@ VALUES: Mapping[type[StrEnum], Mapping[str, str]] = {
         **_each("classifier classify binary multiclass logloss log_loss", "use `classification`"),
     },
 }
-"""By enum: the value of another tool, and the message with the value of Gridmill."""
+"""For each enum, the values of other tools, and the message that names the value of Gridmill."""
 
 
 def pointer(noun: type, word: str) -> str:
-    """The advice for a field of another tool; empty if the field is unknown."""
+    """Returns the advice for a field of another tool, or an empty text if the field is unknown."""
     return FIELDS.get(noun, {}).get(word.lower(), "")
 
 
 def value_pointer(enum: type[StrEnum], word: str) -> str:
-    """The advice for a value of another tool; empty if the value is unknown."""
+    """Returns the advice for a value of another tool, or an empty text if the value is unknown."""
     pointers = VALUES.get(enum, {})
     return pointers.get(word.lower().replace(" ", "_"), "") or pointers.get(
         word.lower().replace("-", "_"), ""

@@ -1,8 +1,9 @@
-"""Parameters of a pipeline: `${name}` anywhere in its text, defaults in the file, overrides by `--set`.
+"""The parameters of a pipeline. `${name}` can occur anywhere in the text of the file, the file contains the
+defaults, and `--set` overrides them.
 
-The substitution depends on the position of the reference: in a shell command the value is quoted; in SQL it
-is bound as a value and never part of the statement; elsewhere it is text. A text that is only one reference
-becomes the value itself.
+The way of substitution depends on the position of the reference. In a shell command, the value is quoted. In
+SQL, the value is bound and is never part of the statement. At all other places, the value is inserted as
+text. If a text consists of only one reference, it is replaced with the value itself, which may be a number.
 """
 
 import re
@@ -37,7 +38,7 @@ _LITERAL = "For a variable of the shell, write $${NAME}."
 _READ_BY_JOB = (("sink", "source"), ("training", "track"))
 """The fields of a job in which `${env:NAME}` is allowed."""
 _EXAMPLE = {"due": "2000-01-02T00:00:00+00:00", "due_before": "2000-01-01T00:00:00+00:00"}
-"""Example values of the times that only a schedule sets, with which declarations are checked."""
+"""Example values for the times that only a schedule sets. Declarations are checked with these values."""
 _ENVIRONMENT = {"GRIDMILL_DUE": "due", "GRIDMILL_DUE_BEFORE": "due_before"}
 _VARIABLE = re.compile(r"\bGRIDMILL_DUE(?:_BEFORE)?\b")
 Single = str | YamlInteger | YamlFloat | bool
@@ -55,9 +56,10 @@ class _TextKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubstitutedDocument:
-    """A document with replaced references. References in queries of databases are not replaced: `queries` has
-    their values by job and reference. `awaits` are the used times of a schedule that have no value. `uses`
-    are the parameters to which each job refers, with their values."""
+    """A document in which references to parameters are replaced. References in database queries are not
+    replaced. `queries` contains their values by job and reference. `awaits` are the times of a schedule that
+    the document uses and that have no value. `uses` contains for each job the parameters to which it refers,
+    with their values."""
 
     document: YamlDocument
     problems: list[Problem]
@@ -69,10 +71,10 @@ class SubstitutedDocument:
 def fill_in(
     document: YamlDocument, given: Mapping[str, object], *, awaiting: bool = False
 ) -> SubstitutedDocument:
-    """Return the document with replaced references and its `parameters` with the given values, and the
+    """Returns the document with replaced references, whose `parameters` have the given values, and the
     problems.
 
-    With `awaiting`, times that a schedule sets may be missing.
+    With `awaiting`, the times that a schedule sets may be missing.
     """
     filling = _Substitution(document, given, awaiting=awaiting)
     value = document.value
@@ -88,7 +90,7 @@ def fill_in(
 
 
 def with_values(pipeline: Pipeline, filled: SubstitutedDocument) -> tuple[Pipeline, list[Problem]]:
-    """Return the pipeline with the values of its queries, and the problems of the values."""
+    """Returns the pipeline with the values for its queries, and the problems of these values."""
     jobs, problems = list(pipeline.jobs), list[Problem]()
     for number, job in enumerate(jobs):
         values, source = filled.queries.get(job.name), job.sink.source if job.sink is not None else None
@@ -109,8 +111,8 @@ def with_values(pipeline: Pipeline, filled: SubstitutedDocument) -> tuple[Pipeli
 
 
 def _continuous(pipeline: Pipeline, filled: SubstitutedDocument) -> Iterator[Problem]:
-    """The problem of a continuous schedule whose pipeline uses due times, which such a schedule does not
-    have."""
+    """Yields a problem if a pipeline with a continuous schedule uses due times, because such a schedule has
+    no due times."""
     at: dict[FieldPath, ScheduleSpec | None] = {("schedule",): pipeline.schedule}
     at |= {("jobs", job.name, "schedule"): job.schedule for job in pipeline.jobs}
     for path, spec in at.items():
@@ -124,7 +126,7 @@ def _continuous(pipeline: Pipeline, filled: SubstitutedDocument) -> Iterator[Pro
 
 
 class _Substitution:
-    """Replaces references and collects problems."""
+    """Replaces references to parameters and collects the problems."""
 
     def __init__(self, document: YamlDocument, given: Mapping[str, object], *, awaiting: bool) -> None:
         self.problems: list[Problem] = []
@@ -138,7 +140,7 @@ class _Substitution:
         self._words = self._parameters(given)
 
     def whole(self, value: YamlMapping) -> YamlMapping:
-        """Replace the references in the document of a pipeline."""
+        """Replaces all references in the document of a pipeline."""
         filled = _copy(value, {})
         for key, item in value.items():
             if key == "jobs" and isinstance(item, YamlMapping):
@@ -179,7 +181,7 @@ class _Substitution:
     # --- values
 
     def _parameters(self, given: Mapping[str, object]) -> dict[str, Word]:
-        """The declared parameters, with the values of `given` instead of their defaults."""
+        """Returns the declared parameters. The values in `given` replace their defaults."""
         value = self._document.value
         declared = value.get("parameters") if isinstance(value, YamlMapping) else None
         words: dict[str, Word] = {}
@@ -212,7 +214,7 @@ class _Substitution:
         self._times[name] = text
 
     def _time(self, name: str, path: FieldPath) -> str | None:
-        """The value of a time that a schedule sets."""
+        """Returns the value of a time that a schedule sets."""
         self._used.add(name)
         if name not in self._times and self._awaiting:
             self.awaits.add(name)
@@ -228,7 +230,8 @@ class _Substitution:
             self.uses.setdefault(str(path[1]), {})[name] = _given(value)
 
     def _find(self, body: str, path: FieldPath, words: Mapping[str, Word]) -> Word | None:
-        """The value of `name` or `name:format`; None, with a problem, if there is no value."""
+        """Returns the value of the reference `name` or `name:format`. If there is no value, it records a
+        problem and returns None."""
         name, _, form = body.partition(":")
         result = words[name] if name in words else self._time(name, path) if name in DUE else None
         if result is not None:
@@ -250,7 +253,7 @@ class _Substitution:
     # --- texts
 
     def fill(self, value: Value, path: FieldPath, words: Mapping[str, Word]) -> Value:
-        """The value with replaced references; references within `parameters` are refused."""
+        """Returns the value with replaced references. References inside `parameters` are refused."""
         match value:
             case YamlMapping():
                 return _copy(
@@ -304,7 +307,7 @@ class _Substitution:
         return self._query(text, str(path[1]), values, words)
 
     def _query(self, text: str, job: str, values: dict[str, Given], words: Mapping[str, Word]) -> str:
-        """The unchanged query; its values are bound where it is executed."""
+        """Returns the query unchanged, because its values are bound where the query is executed."""
         if not values:
             return text.replace("$${", "${")
         for body in list(values):
@@ -315,7 +318,7 @@ class _Substitution:
         return text
 
     def _raw(self, text: str, path: FieldPath, words: Mapping[str, Word]) -> str:
-        """The text with the values of the raw forms inserted."""
+        """Returns the text with the values of raw references inserted."""
 
         def paste(match: re.Match[str]) -> str:
             if match[1] is None or not match[1].endswith(":raw"):
@@ -342,7 +345,8 @@ class _Substitution:
         return name in words or name in DUE
 
     def _value(self, match: re.Match[str], path: FieldPath, words: Mapping[str, Word]) -> Word | None:
-        """The value of a reference; None if the reference is kept because it is read later, or is wrong."""
+        """Returns the value of a reference. Returns None if the reference is not replaced now because it is
+        read later, or if it is wrong."""
         body = match[1]
         if match[0].endswith("}") and self._is_known(body, words):
             return self._find(body, path, words)
@@ -362,7 +366,7 @@ class _Substitution:
         return None
 
     def _with_due(self, name: str, job: YamlMapping) -> YamlMapping:
-        """Record the due times that a command uses by the names of their environment variables."""
+        """Records which due times a command uses, by the names of their environment variables."""
         command = job.get("command")
         fields = command if isinstance(command, YamlMapping) else None
         run = command if fields is None else fields.get("run")
@@ -379,7 +383,7 @@ class _Substitution:
 
 
 def _kind_of(path: FieldPath) -> _TextKind:
-    """The part of the document at a path."""
+    """Returns the kind of text at this path of the document."""
     if len(path) < 3 or path[0] != "jobs":
         return _TextKind.TEXT
     match path[2:]:
@@ -410,7 +414,7 @@ def _zoned(text: str) -> datetime:
 
 
 def _like(default: Word, text: str) -> Word:
-    """Parse `text` as a value of the default's type. Raises ValueError."""
+    """Parses `text` as a value of the same type as `default`. Raises ValueError."""
     if isinstance(default, YamlList):
         return _like_list(default, text)
     value = scalar(text)
@@ -446,7 +450,7 @@ def _like_list(default: YamlList, text: str) -> YamlList:
 
 
 def _like_any(default: YamlList, text: str) -> Single:
-    """Parse an item of a list, whose items have one type or several."""
+    """Parses an item of a list whose items have one type or several types."""
     if not default or any(isinstance(one, str) for one in default):
         return text
     like = default[0]

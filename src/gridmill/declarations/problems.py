@@ -1,4 +1,5 @@
-"""Problems in a declaration, each with file, line and field. All problems are reported at once."""
+"""Problems in a declaration. Each problem has a file, a line and a field. All problems of a declaration are
+reported together."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ FieldPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A problem. `path` leads from the document to the field; `line` counts from 1."""
+    """A problem in a declaration. `path` leads from the document to the field, and `line` counts from 1."""
 
     message: str
     line: int = 1
@@ -21,14 +22,14 @@ class Problem:
     hint: str = ""
 
     def place(self, file: str) -> str:
-        """The place of the problem: `FILE:LINE: FIELD`."""
+        """Returns the place of the problem as `FILE:LINE: FIELD`."""
         field = show_path(self.path)
         return f"{file}:{self.line}: {field}" if field else f"{file}:{self.line}"
 
 
 def to_error(file: str, problems: Sequence[Problem]) -> PipelineError:
-    """One error for all problems: a single problem keeps its place and hint, several are listed, at most
-    MOST."""
+    """Makes one error for all problems. If there is only one problem, the error has its place and hint.
+    Otherwise the error lists at most MOST problems."""
     if len(problems) == 1:
         return PipelineError(problems[0].message, place=problems[0].place(file), hint=problems[0].hint)
     ordered = sorted(problems, key=lambda problem: problem.line)
@@ -49,7 +50,7 @@ def show_path(path: FieldPath) -> str:
 
 
 def show_value(value: object) -> str:
-    """A value in the form of its file, short enough for a message."""
+    """Returns a value in the form that it has in its file, short enough for a message."""
     match value:
         case None:
             return "nothing"
@@ -72,11 +73,12 @@ def _cut(text: str) -> str:
 
 
 _ALIKE_FILES = 0.7
-"""The least similarity of file names (without extension) for a suggestion."""
+"""The smallest similarity of file names (without extension) with which a name is suggested."""
 
 
 def similar_file(name: str, names: Iterable[str]) -> str:
-    """`; did you mean ...?` or an empty text. Extensions are not compared, as they are often equal."""
+    """Returns `; did you mean ...?`, or an empty text if no name is similar. Extensions of the names are not
+    compared, because they are often equal."""
     stems = {name: PurePath(name).stem.lower() for name in names}
     close = get_close_matches(PurePath(name).stem.lower(), list(stems.values()), n=1, cutoff=_ALIKE_FILES)
     similar = next((one for one, stem in stems.items() if close and stem == close[0]), None)

@@ -60,10 +60,10 @@ class SiteHarness(ABC):
 
 
 class SiteSuite:
-    """The tests. Each needs a new `harness`."""
+    """The tests of the conformance suite. Each test needs a new `harness`."""
 
     def test_there_is_a_node_that_can_give_something(self, harness: SiteHarness) -> None:
-        """Names are unique and capacities are real."""
+        """Checks that the names of nodes are unique and that their capacities are above zero."""
         nodes = harness.site.nodes()
         assert nodes
         assert len({node.name for node in nodes}) == len(nodes)
@@ -71,15 +71,15 @@ class SiteSuite:
         assert harness.site.nodes() == nodes
 
     def test_a_pod_that_was_never_started_is_gone(self, harness: SiteHarness) -> None:
-        """Tearing it down succeeds, twice."""
+        """Checks that tearing down a pod that was never started succeeds, also the second time."""
         assert harness.sight("never-1.0") == PodStatus.GONE
         harness.site.tear_down(["never-1.0"])
         harness.site.tear_down(["never-1.0"])
         assert harness.sight("never-1.0") == PodStatus.GONE
 
     def test_a_pod_runs_from_the_moment_it_was_brought_up(self, harness: SiteHarness) -> None:
-        """No report in between says that it has ended. A site that queries its scheduler at intervals can
-        still report a pod as queued after its Hello."""
+        """Checks that no report on a pod that was requested says that it has ended. After the pod's Hello, a
+        site that asks its scheduler only at intervals may still report the pod as queued."""
         harness.site.bring_up([harness.order("r-1.0")])
         seen: set[PodStatus] = set()
 
@@ -92,7 +92,7 @@ class SiteSuite:
         assert harness.sight("r-1.0") == PodStatus.RUNNING
 
     def test_a_site_that_was_prepared_brings_up_the_same_pods(self, harness: SiteHarness) -> None:
-        """Prepared pods run jobs, and can be killed and torn down like others."""
+        """Checks that pods of a prepared site run jobs, and can be killed and torn down like other pods."""
         harness.site.prepare()
         harness.site.prepare()
         harness.up("r-1.0")
@@ -109,7 +109,7 @@ class SiteSuite:
         assert harness.sight("r-2.0") == PodStatus.GONE
 
     def test_bringing_up_again_starts_nothing(self, harness: SiteHarness) -> None:
-        """At once, later, and from a restarted control node."""
+        """Checks a second request for a running pod: at once, later, and from a restarted control node."""
         harness.site.bring_up([harness.order("r-1.0"), harness.order("r-1.0")])
         harness.wait(lambda: harness.greetings("r-1.0") > 0, "it greets")
         harness.site.bring_up([harness.order("r-1.0")])
@@ -119,7 +119,7 @@ class SiteSuite:
         assert harness.greetings("r-1.0") == 1
 
     def test_many_are_observed_at_once(self, harness: SiteHarness) -> None:
-        """The answer has each requested id and no other."""
+        """Checks that the answer contains each requested id and no other id."""
         harness.site.bring_up([harness.order(f"r-1.{number}") for number in range(3)])
         harness.wait(lambda: all(harness.greetings(f"r-1.{n}") > 0 for n in range(3)), "all greet")
         harness.site.tear_down(["r-1.1"])
@@ -132,7 +132,7 @@ class SiteSuite:
         }
 
     def test_what_is_torn_down_is_gone_with_its_jobs(self, harness: SiteHarness) -> None:
-        """The pod has ended when `tear_down` returns. Repeating the call succeeds."""
+        """Checks that the pod has ended when `tear_down` returns. A repeated call must succeed too."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.site.tear_down(["r-1.0"])
@@ -141,8 +141,8 @@ class SiteSuite:
         harness.site.tear_down(["r-1.0"])
 
     def test_a_pod_id_never_comes_back(self, harness: SiteHarness) -> None:
-        """A pod does not start again after it was torn down or killed, or if it was torn down before its
-        start."""
+        """Checks that a pod does not start again after it was torn down or killed, and never starts if it
+        was torn down before its start."""
         harness.up("torn-1.0")
         harness.site.tear_down(["torn-1.0", "early-1.0"])
         harness.up("killed-1.0")
@@ -156,7 +156,7 @@ class SiteSuite:
         assert harness.sight("torn-1.0") == PodStatus.GONE
 
     def test_of_a_killed_pod_nothing_is_left_when_it_is_gone(self, harness: SiteHarness) -> None:
-        """GONE is reported only after the processes of its jobs have ended."""
+        """Checks that a killed pod is reported as GONE only after the processes of its jobs have ended."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.kill("r-1.0")
@@ -164,7 +164,7 @@ class SiteSuite:
         assert not job_lives()
 
     def test_a_killed_pod_can_be_torn_down(self, harness: SiteHarness) -> None:
-        """Without a report of its state in between."""
+        """Checks this without a report on the state of the pod between the kill and `tear_down`."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.kill("r-1.0")
@@ -173,7 +173,7 @@ class SiteSuite:
         assert not job_lives()
 
     def test_another_control_node_finds_the_pods(self, harness: SiteHarness) -> None:
-        """Closing a site leaves its pods and their jobs running."""
+        """Checks that the pods of a site and their jobs continue to run after the site was closed."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.reopen()

@@ -1,6 +1,7 @@
-"""The simplest possible store, random commits to compare a real store with it, and checks of concurrency.
+"""The simplest possible record store, random commits to compare a real store with it, and checks of
+concurrency.
 
-The checks of concurrency use several threads, and several stores on one database, at the same time.
+The checks of concurrency use several threads at the same time, or several stores on one database.
 """
 
 import threading
@@ -34,14 +35,15 @@ Address: TypeAlias = tuple[type[Any], str]
 
 
 class StoreModel:
-    """The simplest possible store. After the same commits, any store must contain the same records."""
+    """The simplest possible record store. After the same commits, any real store must contain the same
+    records."""
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
         self.events: list[Event] = []
 
     def follow(self, store: Store, changes: Sequence[Change], events: Sequence[Event] = ()) -> None:
-        """Commit to both stores. They must agree on whether the commit is accepted."""
+        """Makes the same commit in both stores. Both stores must agree on whether the commit is accepted."""
         wanted = self._after(changes)
         if wanted is None:
             _assert_stale(store, changes, events)
@@ -76,7 +78,7 @@ class StoreModel:
         return records
 
     def compare(self, store: Store) -> None:
-        """Compare everything that can be read; both must return the same."""
+        """Compares everything that can be read. Both stores must return the same values."""
         for noun in {kind for kind, _ in self.records} | {type(noun) for noun in one_of_each()}:
             mine = [record for (kind, _), record in self.records.items() if kind is noun]
             assert [*store.list(noun)] == mine
@@ -112,7 +114,7 @@ def _assert_stale(store: Store, changes: Sequence[Change], events: Sequence[Even
 
 
 def random_changes(random: Random, model: StoreModel) -> list[Change]:
-    """Up to four random changes. Now and then one of them expects a wrong version."""
+    """Returns up to four random changes. Some of the changes expect a wrong version."""
     changes: list[Change] = []
     for _ in range(random.randint(0, 4)):
         noun = _random_noun(random)
@@ -143,7 +145,7 @@ def _random_noun(random: Random) -> Noun:
 
 
 def random_events(random: Random) -> list[Event]:
-    """Up to three random events, some of which may already be stored."""
+    """Returns up to three random events, some of which may already be stored."""
     events = {}
     for _ in range(random.randint(0, 3)):
         event = an_event(random.randint(0, 40), job=random.choice("ab"))
@@ -157,7 +159,8 @@ _PATIENCE_SECONDS = 120.0
 
 
 def check_one_of_many_threads_wins(open_store: Callable[[], Store]) -> None:
-    """If several threads change the same version at the same time, exactly one succeeds, in each round."""
+    """Checks that exactly one of several threads succeeds if all of them change the same version of a record
+    at the same time."""
     with closing(open_store()) as store:
         store.commit([Put(noun=a_resource(), expected=0)])
         for version in range(1, 11):
@@ -167,14 +170,16 @@ def check_one_of_many_threads_wins(open_store: Callable[[], Store]) -> None:
 
 
 def check_one_of_many_threads_makes_it(open_store: Callable[[], Store]) -> None:
-    """The same for records that do not exist yet."""
+    """Checks that exactly one of several threads succeeds if all of them create the same record at the same
+    time."""
     with closing(open_store()) as store:
         for number in range(1, 11):
             assert _race(Put(noun=a_run(number), expected=0), [store] * _THREADS) == 1
 
 
 def check_readers_see_whole_commits(open_store: Callable[[], Store]) -> None:
-    """While one thread writes pairs, other threads never see half a pair or an event out of order."""
+    """Checks that readers never see half a pair of records or an event out of order, while another thread
+    writes pairs."""
     with closing(open_store()) as store:
         store.commit([Put(noun=a_resource(name), expected=0) for name in "ab"])
         done = threading.Event()
@@ -204,8 +209,8 @@ def check_readers_see_whole_commits(open_store: Callable[[], Store]) -> None:
 
 
 def check_many_stores_race(open_store: Callable[[], Store]) -> None:
-    """Several stores commit at once: one succeeds in each round, its event is stored, and no sequence number
-    is used twice."""
+    """Checks several stores that commit at the same time: exactly one succeeds in each round, its event is
+    stored, and no sequence number is used twice."""
     stores = [open_store() for _ in range(3)]
     try:
         stores[0].commit([Put(noun=a_resource(), expected=0)])
@@ -220,7 +225,8 @@ def check_many_stores_race(open_store: Callable[[], Store]) -> None:
 
 
 def check_events_of_many_stores_at_once(open_store: Callable[[], Store]) -> None:
-    """Commits of events alone never make each other fail. Readers that use `after` miss none of them."""
+    """Checks that commits that contain only events never make each other fail. Readers that use `after` must
+    not miss any of these events."""
     stores = [open_store() for _ in range(3)]
     try:
 
@@ -244,7 +250,7 @@ def check_events_of_many_stores_at_once(open_store: Callable[[], Store]) -> None
 
 
 def _race(change: Change, stores: Sequence[Store]) -> int:
-    """How many of the stores, each in its own thread, could commit the change and an event."""
+    """Returns how many of the stores, each in its own thread, could commit the change and an event."""
     won: list[int] = []
 
     def take_part(index: int) -> None:
@@ -259,7 +265,8 @@ def _race(change: Change, stores: Sequence[Store]) -> int:
 
 
 def _at_once(act: Callable[[int], None], count: int) -> None:
-    """Call `act` in this many threads that start together. Raises the first error of any of them."""
+    """Calls `act` in this number of threads, which start at the same time. Raises the first error of any of
+    the threads."""
     start = threading.Barrier(count)
 
     def take_part(index: int) -> None:

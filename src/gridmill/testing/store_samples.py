@@ -1,4 +1,5 @@
-"""Sample records of every class and sample events for stores; tests vary the arguments of the functions."""
+"""Sample records of every class and sample events for tests of record stores. Tests vary the arguments of
+these functions."""
 
 from typing import Any
 
@@ -23,7 +24,7 @@ from gridmill.ports.store import Noun
 
 
 def a_site(name: str = "local") -> Site:
-    """A site with one node."""
+    """Returns a site with one node."""
     node = Node(name="n1", capacity=Amounts(cpus=8, memory_bytes=2**35))
     return Site(name=name, kind=SiteKind.LOCAL, nodes=(node,), settings={"zone": "ä–漢"})
 
@@ -34,7 +35,7 @@ def a_resource(name: str = "trainers", **fields: Any) -> Resource:  # noqa: ANN4
 
 
 def a_project(name: str = "vision", **fields: Any) -> Project:  # noqa: ANN401
-    """A project with a quota."""
+    """Returns a project with a quota."""
     return Project(name=name, share=2.0, gpus=4, used_seconds=1e6 + 0.5, used_at=1e9 + 0.125, **fields)
 
 
@@ -44,7 +45,7 @@ def a_job(name: str = "work") -> Job:
 
 
 def a_run(number: int = 1, *, pipeline: str = "weather", state: RunState = RunState.ACTIVE) -> Run:
-    """A run whose order is its number."""
+    """Returns a run whose field `order` is its number."""
     parameters: dict[str, Given] = {"text": "x", "count": 3, "share": 0.5, "flag": True}
     return Run(
         id=f"{pipeline}-{number}",
@@ -57,7 +58,7 @@ def a_run(number: int = 1, *, pipeline: str = "weather", state: RunState = RunSt
 
 
 def a_job_run(run_id: str = "weather-1", name: str = "work", *, state: JobState = JobState.WAITING) -> JobRun:
-    """A job of a run."""
+    """Returns a job of a run."""
     return JobRun(
         id=f"{run_id}/{name}",
         run_id=run_id,
@@ -74,7 +75,7 @@ def a_job_run(run_id: str = "weather-1", name: str = "work", *, state: JobState 
 def an_attempt(
     number: int = 1, *, run_id: str = "weather-1", state: AttemptState = AttemptState.RUNNING
 ) -> Attempt:
-    """An attempt of the job `work`."""
+    """Returns an attempt of the job `work`."""
     return Attempt(
         id=f"{run_id}.work.{number}",
         run_id=run_id,
@@ -91,7 +92,7 @@ def an_attempt(
 
 
 def a_deployment(number: int = 1, *, state: DeploymentState = DeploymentState.UP) -> Deployment:
-    """A deployment of `trainers` with one pod."""
+    """Returns a deployment of the resource `trainers` with one pod."""
     pod = Pod(id=f"trainers-{number}.0", node="n1", capacity=Amounts(cpus=2), state=PodState.UP)
     return Deployment(
         id=f"trainers-{number}",
@@ -120,12 +121,12 @@ def an_alias(number: int = 1, name: str = "weather/model") -> Alias:
 
 
 def a_code_list(created: float = 1.0) -> CodeList:
-    """A list of code files that jobs read."""
+    """Returns a list of code files that jobs read."""
     return CodeList(hash="c" * 64, files={"train.py": "0" * 16}, created=created)
 
 
 def a_provenance(name: str = "weather/model", created: float = 1.0) -> Provenance:
-    """The inputs of a version of `name`."""
+    """Returns the inputs of a version of `name`."""
     return Provenance(
         name=name,
         fingerprint="f" * 64,
@@ -140,7 +141,7 @@ def a_provenance(name: str = "weather/model", created: float = 1.0) -> Provenanc
 
 
 def a_latest(number: int = 1, name: str = "weather/model") -> Latest:
-    """The latest version of `name`."""
+    """Returns the record of the latest version of `name`."""
     return Latest(name=name, artifact=f"{name}@{number}", run=f"weather-{number}", order=number)
 
 
@@ -150,7 +151,7 @@ def an_origin(number: int = 1, name: str = "weather") -> Origin:
 
 
 def some_alterations(name: str = "weather/hourly") -> Alterations:
-    """A constraint of `name` removed."""
+    """Returns an alteration of `name` that removes a constraint."""
     change = SinkChange(verb=AlterVerb.REMOVE, part=SinkPart.CONSTRAINT, key="temp: missing")
     return Alterations(name=name, changes=(change,), changed=3.5)
 
@@ -169,24 +170,24 @@ def a_measurement(number: int = 1) -> Measurement:
 
 
 def a_schedule(name: str = "weather") -> Schedule:
-    """A schedule that has run."""
+    """Returns a schedule that has started a run."""
     spec = ScheduleSpec(cron="0 6 * * *", zone="Europe/Amsterdam")
     return Schedule(name=name, spec=spec, since=1e9, done=1e9 + 0.5, runs=2, last_run=f"{name}-2")
 
 
 def a_backfill(name: str = "weather") -> Backfill:
-    """Half a year of weeks."""
+    """Returns a backfill of half a year, in chunks of one week."""
     return Backfill(name=name, begins="2013-01-01", ends="2013-07-01", every_seconds=604_800.0, parallel=2)
 
 
 def a_chunk(name: str = "weather") -> Chunk:
-    """The first week of the backfill, not started."""
+    """Returns the first week of the backfill, which has not started."""
     pipeline = Pipeline(name=name, jobs=(a_job(),), parameters={"from": "2013-01-01", "to": "2013-01-08"})
     return Chunk(pipeline=pipeline, begins="2013-01-01", ends="2013-01-08")
 
 
 def one_of_each() -> tuple[Noun, ...]:
-    """One record of every class."""
+    """Returns one record of every class."""
     pipeline = Pipeline(name="weather", jobs=(a_job(),), resources=(a_resource(),))
     return (
         a_site(),
@@ -212,7 +213,8 @@ def one_of_each() -> tuple[Noun, ...]:
 
 
 def an_event(number: int = 0, *, run_id: str = "weather-1", job: str = "work", text: str = "x\n") -> Event:
-    """A log line from the pod `trainers-1.0`, or with `number` 0 an event of the control node."""
+    """Returns a log line from the pod `trainers-1.0`. If `number` is 0, it returns an event of the control
+    node."""
     return Event(
         time=1e9 + 0.25,
         type="log" if number else "state",

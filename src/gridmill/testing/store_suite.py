@@ -1,7 +1,7 @@
-"""The conformance suite of stores: records and events, stored and deleted.
+"""The conformance suite for record stores. It checks how records and events are stored and deleted.
 
-Run each of CHECKS on a new database, and SHARED_CHECKS too if the database outlives a store. A third-party
-store needs no more than this in its tests::
+Run each function in CHECKS on a new database. If the database can be opened again after a store was closed,
+run SHARED_CHECKS too. A third-party store needs no more than this in its tests::
 
     @pytest.mark.parametrize("check", [*CHECKS, *SHARED_CHECKS], ids=lambda check: check.__name__)
     def test_my_store(check, tmp_path):
@@ -49,11 +49,12 @@ from gridmill.testing.store_samples import (
 )
 
 Opener: TypeAlias = Callable[[], Store]
-"""Opens the same database at each call (for a store in memory: a new, empty one)."""
+"""A function that opens the same database at each call. For a store in memory, it opens a new, empty
+store."""
 
 
 def check_events_come_back_in_order(open_store: Opener) -> None:
-    """Sequences grow in the given order; events are read as they were stored."""
+    """Checks that sequence numbers grow in the given order, and that events are read as they were stored."""
     with closing(open_store()) as store:
         batches = [[an_event(1), an_event()], [an_event(2, text="\0ä\n\u2028")], []]
         given = [store.commit([], batch) for batch in batches]
@@ -66,7 +67,7 @@ def check_events_come_back_in_order(open_store: Opener) -> None:
 
 
 def check_names_that_have_records_are_found_with_one_call(open_store: Opener) -> None:
-    """For any number of names, and for each class separately."""
+    """Checks the search for any number of names in one call, for each class separately."""
     with closing(open_store()) as store:
         put_new(store, *one_of_each())
         names = [f"nothing/{number}" for number in range(1001)]
@@ -79,8 +80,8 @@ def check_names_that_have_records_are_found_with_one_call(open_store: Opener) ->
 
 
 def check_a_pods_event_is_kept_once(open_store: Opener) -> None:
-    """Events are identified by (pod_id, number), across commits and within one. Events of the control node,
-    numbered 0, are always stored."""
+    """Checks that events are identified by (pod_id, number), in one commit and across commits. Events of the
+    control node have the number 0 and must always be stored."""
     with closing(open_store()) as store:
         (first,) = store.commit([], [an_event(1, text="first\n")])
         again = store.commit([], [an_event(2), an_event(1, text="again\n"), an_event(2), an_event(3)])
@@ -94,7 +95,8 @@ def check_a_pods_event_is_kept_once(open_store: Opener) -> None:
 
 
 def check_events_are_read_by_run_job_and_after(open_store: Opener) -> None:
-    """Filters work alone and together. With `after` and `limit`, pages have no gap and no repetition."""
+    """Checks each filter for events alone and together with other filters. With `after` and `limit`, pages
+    of events must have no gap and no repetition."""
     with closing(open_store()) as store:
         runs, jobs = ("weather-1", "weather-2"), ("", "a", "b")
         events = [an_event(run_id=run, job=job) for _ in range(4) for run in runs for job in jobs]
@@ -123,8 +125,8 @@ def _paged(store: Store, run: str | None, job: str | None) -> list[Event]:
 
 
 def check_events_of_old_runs_go_and_sequences_go_on(open_store: Opener) -> None:
-    """Dropping deletes events of the named runs only and can be repeated. No sequence number is used
-    twice."""
+    """Checks that dropping events deletes only events of the named runs, and can be repeated. No sequence
+    number may be used twice."""
     store = open_store()
     store.commit((), [an_event(1, run_id="old-1"), an_event(2, run_id="new-1")])
     (last,) = store.commit((), [an_event(3, run_id="old-2")])
@@ -144,19 +146,19 @@ Check: TypeAlias = Callable[[Opener], None]
 
 
 def put_new(store: Store, *nouns: Noun) -> None:
-    """Commit records that do not exist yet."""
+    """Commits records that do not exist yet."""
     store.commit([Put(noun=noun, expected=0) for noun in nouns])
 
 
 def everything(store: Store) -> tuple[Any, ...]:
-    """All data of a store, for comparison."""
+    """Returns all data of a store, for comparison."""
     records = [record for noun in one_of_each() for record in store.list(type(noun))]
     events = [*store.events(limit=10**6)]
     return records, events, dict(store.counters()), {key_of(record.noun) for record in store.live()}
 
 
 def _refused(store: Store, changes: Sequence[Change], events: Sequence[Event] = ()) -> None:
-    """Check that the commit is refused as stale and changes nothing."""
+    """Checks that the commit is refused as stale and changes nothing."""
     before = everything(store)
     try:
         store.commit(changes, events)
@@ -170,7 +172,7 @@ def _refused(store: Store, changes: Sequence[Change], events: Sequence[Event] = 
 
 
 def check_every_noun_comes_back_as_it_was(open_store: Opener) -> None:
-    """Each stored record is read back equal, with version 1."""
+    """Checks that each stored record is equal when it is read, and that its version is 1."""
     with closing(open_store()) as store:
         put_new(store, *one_of_each())
         for noun in one_of_each():
@@ -179,7 +181,8 @@ def check_every_noun_comes_back_as_it_was(open_store: Opener) -> None:
 
 
 def check_what_is_not_there_is_none(open_store: Opener) -> None:
-    """An empty store returns nothing from every method. Classes do not share keys."""
+    """Checks that each method of an empty store returns nothing. Records of different classes must not share
+    keys."""
     with closing(open_store()) as store:
         assert store.commit([]) == ()
         assert everything(store) == ([], [], {}, set())
@@ -189,7 +192,7 @@ def check_what_is_not_there_is_none(open_store: Opener) -> None:
 
 
 def check_put_raises_the_version_by_one(open_store: Opener) -> None:
-    """Versions count from 1, and a read returns the newest record."""
+    """Checks that versions count from 1, and that a read returns the newest record."""
     with closing(open_store()) as store:
         for expected in range(5):
             noun = a_resource(gpus=expected)
@@ -198,7 +201,8 @@ def check_put_raises_the_version_by_one(open_store: Opener) -> None:
 
 
 def check_a_wrong_version_is_refused(open_store: Opener) -> None:
-    """Versions that are too old, too new, or of a record that does not exist."""
+    """Checks versions that are too old, versions that are too new, and versions of a record that does not
+    exist."""
     with closing(open_store()) as store:
         noun, other = a_resource(), a_resource("others")
         store.commit([Put(noun=noun, expected=0)])
@@ -212,7 +216,7 @@ def check_a_wrong_version_is_refused(open_store: Opener) -> None:
 
 
 def check_a_deleted_noun_can_be_put_again(open_store: Opener) -> None:
-    """After a delete, the next put creates a new record, at the end of the order."""
+    """Checks that a record that is put after it was deleted is a new record, at the end of the order."""
     with closing(open_store()) as store:
         put_new(store, a_resource("a"), a_resource("b"))
         store.commit([Delete(noun=Resource, key="a", expected=1)])
@@ -223,7 +227,8 @@ def check_a_deleted_noun_can_be_put_again(open_store: Opener) -> None:
 
 
 def check_a_stale_change_in_the_middle_leaves_nothing(open_store: Opener) -> None:
-    """All changes and events are stored, or none, at whatever position the stale change is."""
+    """Checks that either all changes and events of a commit are stored or none, whatever the position of the
+    stale change."""
     with closing(open_store()) as store:
         put_new(store, a_resource("a"), a_resource("b"), a_resource("c"))
         good: list[Change] = [
@@ -243,7 +248,7 @@ def check_a_stale_change_in_the_middle_leaves_nothing(open_store: Opener) -> Non
 
 
 def check_changes_of_one_record_apply_in_order(open_store: Opener) -> None:
-    """Within a commit, each change sees the changes before it."""
+    """Checks that each change in a commit depends on the changes before it."""
     with closing(open_store()) as store:
         key = a_resource().name
         store.commit(
@@ -259,7 +264,8 @@ def check_changes_of_one_record_apply_in_order(open_store: Opener) -> None:
 
 
 def check_list_keeps_the_order_of_first_puts(open_store: Opener) -> None:
-    """Later puts do not change the order. `newest_first`, `limit` and `parent` work alone and together."""
+    """Checks that later puts do not change the order of records. The arguments `newest_first`, `limit` and
+    `parent` must work alone and together."""
     with closing(open_store()) as store:
         names = ("weather/b", "weather/a")
         versions = [an_artifact(number, name) for number in range(1, 6) for name in names]
@@ -283,7 +289,8 @@ def check_list_keeps_the_order_of_first_puts(open_store: Opener) -> None:
 
 
 def check_pages_have_what_exists_throughout_once_and_in_order(open_store: Opener) -> None:
-    """Pages of any size in any order, while records are put, changed and deleted between two pages."""
+    """Checks pages of any size in any order, while records are put, changed and deleted between two
+    pages."""
     random = Random(7)
     for order in Order:
         for size in (1, 2, 3, 7, 50):
@@ -292,7 +299,7 @@ def check_pages_have_what_exists_throughout_once_and_in_order(open_store: Opener
 
 
 def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
-    """The names have letters that collations sort in another order than code points."""
+    """Checks pages with names that collations sort in another order than their code points."""
     letters = "aAbBzZ-_0é"
     names = [f"{random.choice(letters)}{random.choice(letters)}{number}" for number in range(24)]
     here = {
@@ -320,7 +327,7 @@ def _check_pages(store: Store, random: Random, order: Order, size: int) -> None:
 
 
 def check_pages_are_of_one_parent(open_store: Opener) -> None:
-    """`parent` selects records. Each has the mark with which the next page starts."""
+    """Checks that `parent` selects records. Each page must have the mark with which the next page starts."""
     with closing(open_store()) as store:
         put_new(store, *(a_job_run(f"weather-{n % 2}", name=f"j{n}") for n in range(6)))
         first = store.page(JobRun, order=Order.NEWEST_FIRST, limit=2, parent="weather-1")
@@ -343,7 +350,8 @@ def check_every_class_is_listed_by_its_parent(open_store: Opener) -> None:
 
 
 def check_live_is_what_the_control_node_keeps_in_memory(open_store: Opener) -> None:
-    """Sites, resources, runs with all their jobs, live attempts, and deployments that have not ended."""
+    """Checks the live records: sites, resources, runs with all their jobs, running attempts, and deployments
+    that have not ended."""
     with closing(open_store()) as store:
         live = (
             a_site(),
@@ -372,8 +380,8 @@ def check_live_is_what_the_control_node_keeps_in_memory(open_store: Opener) -> N
 
 
 def check_live_follows_changes(open_store: Opener) -> None:
-    """If a run ends, its jobs are no longer live. If it is resumed, they are live again, at their
-    versions."""
+    """Checks that the jobs of a run that has ended are no longer live. If the run is resumed, its jobs must
+    be live again, with their versions."""
     with closing(open_store()) as store:
         run, job, attempt = a_run(), a_job_run(), an_attempt()
         put_new(store, run, job, attempt)
@@ -394,7 +402,8 @@ def _assert_live(store: Store, nouns: Iterable[Noun]) -> None:
 
 
 def check_counters_never_go_back(open_store: Opener) -> None:
-    """Numbers of runs, deployments and `order`: the highest number ever used, also after a delete."""
+    """Checks that the numbers of runs, deployments and `order` are the highest numbers ever used, also after
+    a record was deleted."""
     with closing(open_store()) as store:
         assert store.counters() == {}
         put_new(store, a_run(3), a_run(12), a_run(2, pipeline="a-b-3"), a_deployment(10), a_deployment(9))
@@ -411,8 +420,8 @@ def check_counters_never_go_back(open_store: Opener) -> None:
 
 
 def check_it_agrees_with_a_model(open_store: Opener) -> None:
-    """After a few hundred random commits, accepted or refused, the store equals the simplest possible
-    store."""
+    """Checks that the store equals the simplest possible store after a few hundred random commits, which may
+    be accepted or refused."""
     random = Random(7)
     with closing(open_store()) as store:
         model = StoreModel()
@@ -425,7 +434,7 @@ def check_it_agrees_with_a_model(open_store: Opener) -> None:
 
 
 def check_it_is_there_after_reopening(open_store: Opener) -> None:
-    """Records, versions, order, events, sequences and counters are stored durably."""
+    """Checks that records, versions, order, events, sequence numbers and counters are stored durably."""
     with closing(open_store()) as store:
         put_new(store, *one_of_each(), a_resource("b"), a_resource("a"))
         (sequence,) = store.commit([Put(noun=a_resource("b", gpus=1), expected=1)], [an_event(1)])
@@ -438,7 +447,8 @@ def check_it_is_there_after_reopening(open_store: Opener) -> None:
 
 
 def check_two_stores_conflict(open_store: Opener) -> None:
-    """Two stores on one database see each other's commits, and only one of them can change a version."""
+    """Checks that two stores on one database see each other's commits, and that only one of them can change
+    a version."""
     with closing(open_store()) as one, closing(open_store()) as other:
         put_new(one, a_resource())
         assert other.get(Resource, a_resource().name) == Record(noun=a_resource(), version=1)
@@ -449,7 +459,8 @@ def check_two_stores_conflict(open_store: Opener) -> None:
 
 
 def _refusal(store: Store) -> str:
-    """The error of a store that another process owns. Empty: the store is not owned."""
+    """Returns the error of a store that another process owns, or an empty text if no process owns the
+    store."""
     try:
         store.own("the second")
     except StoreInUseError as error:
@@ -458,8 +469,8 @@ def _refusal(store: Store) -> str:
 
 
 def check_one_control_node_owns_it(open_store: Opener) -> None:
-    """A second owner is refused with the name of the first, and can read. A closed store can be owned
-    again."""
+    """Checks that a second owner is refused with the name of the first owner, and can still read. After a
+    store was closed, another process can own it."""
     one, other = open_store(), open_store()
     with closing(other):
         one.own("the first")
@@ -473,7 +484,7 @@ def check_one_control_node_owns_it(open_store: Opener) -> None:
 
 
 def check_its_space_can_be_given_back(open_store: Opener) -> None:
-    """Releasing space loses no data, can be repeated, and stops early if asked to."""
+    """Checks that releasing space loses no data, can be repeated, and stops early if this is requested."""
     with closing(open_store()) as one:
         put_new(one, a_run())
         one.commit([], [an_event(number) for number in range(1, 200)])
@@ -514,7 +525,7 @@ CHECKS: tuple[Check, ...] = (
 """Checks for every store."""
 
 OWNER_CHECKS: tuple[Check, ...] = (check_one_control_node_owns_it,)
-"""Checks for stores that several homes can reach."""
+"""The checks for record stores that several homes can reach."""
 
 SHARED_CHECKS: tuple[Check, ...] = (
     check_it_is_there_after_reopening,
@@ -522,4 +533,4 @@ SHARED_CHECKS: tuple[Check, ...] = (
     check_many_stores_race,
     check_events_of_many_stores_at_once,
 )
-"""Checks for stores whose database outlives them, or serves several."""
+"""The checks for record stores whose database can be opened again, or by several stores."""
