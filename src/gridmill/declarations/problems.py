@@ -86,7 +86,8 @@ def similar_file(name: str, names: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` or an empty text. A unit in the name of a field is ignored."""
+    """Returns `; did you mean ...?`, or an empty text if no known word is similar. If the name of a field
+    contains a unit, the unit is ignored."""
     names = list(known)
     bare = word.lower().removesuffix("_seconds").removesuffix("_bytes")
     close = [name for name in names if name.lower() == bare] or get_close_matches(word.lower(), names, n=1)

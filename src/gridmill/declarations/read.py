@@ -1,8 +1,9 @@
-"""Reads pipeline files: text, YAML, parameters, types, meaning. Each step reports all its problems.
+"""Reads pipeline files in steps: text, YAML, parameters, types, and meaning. Each step reports all the
+problems that it finds.
 
-Errors of pydantic become problems with file, line and field in the terms of the file. The reader checks that
-the files of the project that a pipeline names exist, and that they have the named functions. `noun_at` reads
-a part of a sink from one line of YAML with the same schema.
+Errors of pydantic become problems with file, line and field, in the terms of the file. The reader checks
+that the project files which a pipeline names exist, and that they contain the named functions.
+`read_constraint` and `read_outage` read a part of a sink from one line of YAML with the same schema.
 """
 
 import ast
@@ -40,7 +41,8 @@ from gridmill.errors import InputError, PipelineError
 
 
 def check_code(document: YamlDocument, pipeline: Pipeline, folder: FilePath) -> Iterator[Problem]:
-    """The problems of files and functions that a job names and that the project's folder does not have."""
+    """Yields a problem for each file or function that a job names and that does not exist in the project's
+    folder."""
     for job in pipeline.jobs:
         for field in ("script", "predict", "file", "environment"):
             function_name = getattr(job.training or job.command, field, None)
@@ -111,7 +113,8 @@ def _check_function(
 
 
 def _names(module: ast.Module) -> list[str] | None:
-    """The names that a module may define, in its order; None if only running the module could show them."""
+    """Returns the names that a module may define, in their order, or None if only running the module could
+    show them."""
     names: list[str] = []
     for node in ast.walk(module):
         match node:
@@ -137,11 +140,12 @@ _EXPECTED = {
 
 
 Root: TypeAlias = str | type
-"""The type of a declaration: a key of KINDS, or a record class for Python."""
+"""The type of a declaration: a key of KINDS, or a record class for declarations in Python."""
 
 
 def explain(document: YamlDocument, kind: Root, error: ValidationError) -> list[Problem]:
-    """The problems, one per place. The expectations of a field's alternatives are joined in one sentence."""
+    """Returns the problems of a validation, at most one for each place in the document. If a field has
+    several alternatives, their expectations are joined in one sentence."""
     problems: list[Problem] = []
     mistyped: dict[FieldPath, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
@@ -159,7 +163,7 @@ def explain(document: YamlDocument, kind: Root, error: ValidationError) -> list[
 
 
 def _fields_at(kind: Root, path: FieldPath) -> str:
-    """A hint with the allowed fields; empty if the names are free."""
+    """Returns a hint with the allowed fields, or an empty text if any field name is allowed."""
     if path and path[-1] == "jobs":
         return "Write one entry per job below `jobs`, for example `greet: {command: echo hello}`."
     try:
@@ -170,7 +174,7 @@ def _fields_at(kind: Root, path: FieldPath) -> str:
 
 
 def reference(kind: Root, path: FieldPath) -> str:
-    """The section of the reference with the fields at a path of a document."""
+    """Returns the section of the reference that describes the fields at a path of a document."""
     while True:
         try:
             section = noun_at(kind, path[:-1]).__name__.removesuffix("Spec")
@@ -218,15 +222,15 @@ def _unknown(document: YamlDocument, kind: Root, path: FieldPath) -> Problem:
 
 
 def _with_unit(noun: type, word: str) -> str:
-    """A hint for a field with a unit in its name, as in the records (`timeout_seconds`): how to write its
-    value."""
+    """Returns a hint for a field that has a unit in its name (`timeout_seconds`), as the records have it.
+    The hint shows how to write the value."""
     bare = re.sub("_(seconds|bytes|months)$", "", word)
     part = parts(noun).get(bare) if bare != word else None
     return f"`{bare}` takes {part.leaf.expected}. " if part is not None and part.leaf is not None else ""
 
 
 def noun_at(kind: Root, path: FieldPath) -> type:
-    """The record whose fields are at a path of a document."""
+    """Returns the record class whose fields are at a path of a document."""
     noun, steps = KINDS[kind] if isinstance(kind, str) else kind, iter(path)
     for step in steps:
         hint = parts(noun)[str(step)].hint
@@ -245,10 +249,11 @@ _START = "Start with `pipeline: NAME`, then `jobs:`."
 def read_pipeline(
     path: Path, *, set_values: Mapping[str, object] = _NOTHING, awaiting: bool = False
 ) -> Pipeline:
-    """Read the single pipeline of a file; resources in further documents of the file become part of it.
+    """Reads the single pipeline of a file. If further documents of the file declare resources, they become
+    part of the pipeline.
 
-    `set_values` are the texts of `--set key=value`, or Python values. With `awaiting`, the times that a
-    schedule sets may be missing. Raises PipelineError with all problems.
+    `set_values` are the texts from `--set key=value`, or Python values. With `awaiting`, the times that a
+    schedule sets may be missing. Raises PipelineError with all problems that were found.
     """
     declared = read_declarations(path, set_values=set_values, awaiting=awaiting)
     pipelines = [noun for noun in declared if isinstance(noun, Pipeline)]
@@ -271,7 +276,8 @@ def _not_one(path: Path, names: Sequence[str]) -> PipelineError:
 def read_declarations(
     path: Path, *, set_values: Mapping[str, object] = _NOTHING, awaiting: bool = False
 ) -> tuple[Declared, ...]:
-    """Read all records that a file declares, one for each YAML document, in order. Raises PipelineError."""
+    """Reads all records that a file declares, in order. Each YAML document declares one record. Raises
+    PipelineError."""
     text = read_text(path)
     folder = str(path.resolve().parent)
     return parse_declarations(text, file=str(path), folder=folder, set_values=set_values, awaiting=awaiting)
@@ -285,8 +291,9 @@ def parse_declarations(
     set_values: Mapping[str, object] = _NOTHING,
     awaiting: bool = False,
 ) -> tuple[Declared, ...]:
-    """Read all records that the text of a file declares. `file` is its name in messages, `folder` its folder,
-    which must have all named files of the project. Raises PipelineError."""
+    """Reads all records that the text of a file declares. `file` is the name of the file in messages.
+    `folder` is its folder, which must contain all project files that the text names. Raises
+    PipelineError."""
     documents = parse_documents(text, file)
     if not documents:
         raise PipelineError("the file is empty", place=file, hint=_START)
@@ -315,7 +322,7 @@ def _written(noun: Pipeline, text: str, values: Mapping[str, str], number: int) 
 def read_again(
     written: PipelineSource, *, folder: str = "", set_values: Mapping[str, object] = _NOTHING
 ) -> Pipeline:
-    """Read the pipeline again from its stored text, with `set_values` in addition to the earlier values.
+    """Reads the pipeline again from its stored text. `set_values` are added to the earlier values.
 
     Raises PipelineError.
     """
@@ -330,7 +337,8 @@ def read_again(
 
 
 def read_text(path: Path) -> str:
-    """The text of the file. Raises PipelineError if it cannot be read, is too large, or is not UTF-8."""
+    """Returns the text of the file. Raises PipelineError if the file cannot be read, is too large, or is not
+    UTF-8."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -416,7 +424,8 @@ def _noun(
 
 
 def _kind(document: YamlDocument, problems: list[Problem]) -> str | None:
-    """The kind of record that the document declares; None, with a problem, if it is unclear."""
+    """Returns the kind of record that the document declares. If the kind is unclear, it records a problem
+    and returns None."""
     value = document.value
     if not isinstance(value, YamlMapping):
         message = f"expected fields such as `pipeline: NAME` and `jobs:`, got {show_value(value)}"
@@ -433,14 +442,14 @@ def _kind(document: YamlDocument, problems: list[Problem]) -> str | None:
 
 
 def read_constraint(text: str) -> Constraint:
-    """Parse a constraint, such as `{column: price, min: 0}`, in the form of `constraints` in a file. Raises
-    InputError."""
+    """Parses a constraint such as `{column: price, min: 0}`, written as in the field `constraints` of a
+    file. Raises InputError."""
     return _sink("constraints", text).constraints[0]
 
 
 def read_outage(text: str) -> Outage:
-    """Parse an outage window, such as `{time: at, begins: ..., ends: ...}`, in the form of `outages` in a
-    file. Raises InputError."""
+    """Parses an outage window such as `{time: at, begins: ..., ends: ...}`, written as in the field
+    `outages` of a file. Raises InputError."""
     return _sink("outages", text).outages[0]
 
 

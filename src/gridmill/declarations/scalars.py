@@ -1,7 +1,8 @@
-"""Single values in YAML: text, numbers, durations, sizes and counts, with parser and JSON Schema.
+"""The types of single values in YAML: text, numbers, durations, sizes and counts. Each has a parser and a
+JSON Schema.
 
-Each leaf type has a parser (from a value of the YAML reader to the field's value) and a JSON Schema of the
-accepted values; both come from one table.
+The parser of a type converts a value from the YAML reader to the value of a field. The JSON Schema describes
+the accepted values. Both come from one table.
 """
 
 import re
@@ -23,7 +24,7 @@ PARAMETER = {"type": "string", "pattern": r"\$\{"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarType:
-    """A type of single values. `expected` completes the sentence `expected ..., got ...`."""
+    """A type of single values. `expected` is inserted into the sentence `expected ..., got ...`."""
 
     expected: str
     parse: Callable[[Any], Any]
@@ -31,7 +32,8 @@ class ScalarType:
 
 
 def wrong(expected: str, more: str = "") -> PydanticCustomError:
-    """An error with the message `expected a duration such as 5m, got [1, 2]`, followed by `more`."""
+    """Returns an error with a message such as `expected a duration such as 5m, got [1, 2]`, followed by
+    `more`."""
     return PydanticCustomError("expected", "expected {expected}", {"expected": expected, "more": more})
 
 
@@ -131,7 +133,7 @@ def _unit(parse: Callable[[str], float], expected: str, units: str) -> ScalarTyp
 
 
 def choice(enum: type[StrEnum]) -> ScalarType:
-    """The type of the values of an enum."""
+    """Returns the type for the values of an enum."""
     names = [member.value for member in enum]
     expected = f"one of {', '.join(names)}"
 

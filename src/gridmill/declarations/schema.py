@@ -1,14 +1,16 @@
 """The YAML shape of each record, derived from its dataclass as a schema of pydantic-core.
 
-- `x_seconds` and `x_bytes` are written `x` and take a unit; counts of rows and columns take k, M, B;
-- `x` is a period, which can be of calendar months, if the record has `x_months` beside `x_seconds`;
-- a tuple accepts a single value; a tuple of records that must have a name is a mapping by name;
-- a record with one required field that is text can be written as that text;
-- a record that is requested by its field alone can be written as `true`;
-- an empty value is None where the field allows it, else the default.
+- The field `x_seconds` or `x_bytes` of a record is written as `x` in YAML, and its value has a unit.
+- Counts of rows and columns can have the suffixes k, M and B.
+- If a record has `x_months` beside `x_seconds`, `x` is a period, which can be a number of calendar months.
+- A tuple can be written as a single value.
+- A tuple of records that must have a name is written as a mapping by name.
+- A record with one required field that is text can be written as this text.
+- A record that is requested by its field alone can be written as `true`.
+- An empty value means None if the field allows None; otherwise it means the default of the field.
 
-The schemas of pydantic-core are built directly: pydantic's layer of annotations would take longer to start
-than reading a file takes. `declarations.schema_export` turns the same schemas into JSON Schema.
+The schemas of pydantic-core are built directly, because the annotation layer of pydantic would take longer
+to start than reading a file takes. `declarations.schema_export` converts these schemas into JSON Schema.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -41,7 +43,8 @@ from gridmill.errors import InputError
 Hint: TypeAlias = Any  # a type expression, for which typing has no type
 
 KINDS: Mapping[str, type] = {"pipeline": Pipeline, "resource": Resource, "site": Site}
-"""The kinds of records that a document can declare, by the field with the record's name."""
+"""The kinds of records that a document can declare. The keys are the fields that contain the name of the
+record."""
 
 NOT_WRITTEN: Mapping[type, set[str]] = {
     Pipeline: {"folder", "host", "bundle", "commit", "written", "awaits", "applied", "data"},
@@ -50,7 +53,7 @@ NOT_WRITTEN: Mapping[type, set[str]] = {
     Resource: {"default"},
     Site: {"nodes", "past", "route"},
 }
-"""Fields that a file cannot have."""
+"""The fields of records that a file cannot contain."""
 _WRITTEN_TRUE = frozenset({Continuous, Each})
 FLATTENED: Mapping[tuple[type, str], tuple[str, ...]] = {(Resource, "size"): ("rows", "columns")}
 _SHORT: Mapping[type, str] = {Source: "path", Range: "between", Each: "nodes"}
@@ -66,8 +69,8 @@ _SCALARS = frozenset({str, int, float, bool})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSchema:
-    """A field of a record in YAML. `inside` is the path into a nested record whose fields are written
-    flat."""
+    """A field of a record in YAML. `inside` is the path to a nested record whose fields are written directly
+    in the outer record."""
 
     written: str
     field: str
@@ -80,7 +83,7 @@ class FieldSchema:
 
 @cache
 def parts(noun: type) -> Mapping[str, FieldSchema]:
-    """The fields of a record, by their names in YAML."""
+    """Returns the fields of a record class, by their names in YAML."""
     return {part.written: part for part in _parts(noun)}
 
 
@@ -124,25 +127,27 @@ def _part(field: Field[Any], hint: Hint) -> FieldSchema:
 
 
 def _inner(hint: Hint) -> tuple[Any, ...]:
-    """The alternatives of a union without None; for another type the type alone."""
+    """Returns the alternatives of a union type without None. For any other type, it returns only this
+    type."""
     if origin_of(hint) in (Union, UnionType):
         return tuple(arg for arg in get_args(hint) if arg is not NoneType)
     return (hint,)
 
 
 def origin_of(hint: Hint) -> object:
-    """The outer type, such as `tuple` of `tuple[str, ...]`; the type itself if it has no arguments."""
+    """Returns the outer type, such as `tuple` for `tuple[str, ...]`. If the type has no arguments, it
+    returns the type itself."""
     return get_origin(hint) or hint
 
 
 def is_named(noun: Hint) -> bool:
-    """True if several records of the type are written as a mapping by name."""
+    """Returns True if several records of this type are written as a mapping by name."""
     name = parts(cast(type, noun)).get("name") if is_dataclass(noun) else None
     return name is not None and name.required
 
 
 def nouns_in(hint: Hint) -> Iterator[type]:
-    """The records in a type, at any depth."""
+    """Yields the record classes that occur in a type, at any depth."""
     if is_dataclass(hint):
         yield hint  # type: ignore[misc]
     for arg in get_args(hint):
@@ -150,8 +155,8 @@ def nouns_in(hint: Hint) -> Iterator[type]:
 
 
 def shorthand(noun: type) -> FieldSchema | None:
-    """The field for which a record's short form stands: a field of a table, or the only required field, if it
-    can be written as text."""
+    """Returns the field that the short form of a record sets. It is a field from a table, or the only
+    required field if it can be written as text."""
     if noun in _SHORT:
         return parts(noun)[_SHORT[noun]]
     required = [part for part in parts(noun).values() if part.required]
@@ -163,7 +168,8 @@ def shorthand(noun: type) -> FieldSchema | None:
 
 
 def can_be_true(noun: type) -> bool:
-    """True if `true` can be written for a record: all its fields have defaults that are valid together."""
+    """Returns True if a record can be written as `true`, because all its fields have defaults that are valid
+    together."""
     return noun in _WRITTEN_TRUE
 
 
@@ -172,19 +178,21 @@ def can_be_true(noun: type) -> bool:
 
 @cache
 def validator(kind: str) -> SchemaValidator:
-    """The validator of a kind of document (a key of KINDS), which returns its record."""
+    """Returns the validator for a kind of document (a key of KINDS). The validator returns the record of the
+    document."""
     return SchemaValidator(document_schema(kind))
 
 
 def document_schema(kind: str) -> CoreSchema:
-    """The schema of a kind of document, with a definition for each record in it."""
+    """Returns the schema for a kind of document, with a definition for each record in it."""
     noun = KINDS[kind]
     inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
     return core.definitions_schema(_record(noun, kind), [_record(one) for one in inside])
 
 
 def noun_schema(noun: type) -> CoreSchema:
-    """The schema of one record with its nested records; a required name is the field `name`."""
+    """Returns the schema of one record class with its nested records. A required name is the field
+    `name`."""
     inside = dict.fromkeys(one for part in parts(noun).values() for one in _reachable(part.hint))
     root = _record(noun, "name" if is_named(noun) else None)
     return core.definitions_schema(root, [_record(one) for one in inside if one is not noun])
@@ -198,10 +206,11 @@ def _reachable(hint: Hint) -> Iterator[type]:
 
 
 def _record(noun: type, kind: str | None = None) -> CoreSchema:
-    """The schema of a mapping with the record's fields, which is validated into the record.
+    """Returns the schema of a mapping with the fields of the record class. Validating such a mapping gives a
+    record.
 
-    `kind` is the field of the name. Without `kind`, a record that must have a name first gets an empty name,
-    and then the name from the mapping around it.
+    `kind` is the field that contains the name of the record. If `kind` is not given, a record that must have
+    a name first gets an empty name. Later it gets the name from the mapping that contains it.
     """
     written = dict(parts(noun))
     if is_named(noun):
@@ -224,7 +233,8 @@ def _record(noun: type, kind: str | None = None) -> CoreSchema:
 
 
 def _with_the_rest(noun: type, value: object, validate: Callable[[object], Any]) -> object:
-    """Restore the other fields of a record that `construct.written` made into a mapping."""
+    """Validates a mapping, and restores the fields that `construct.written` left out when it converted the
+    record to a mapping."""
     made, origin = validate(value), getattr(value, "noun", None)
     if not isinstance(origin, noun):
         return made
@@ -264,7 +274,7 @@ def _build(noun: type, written: Mapping[str, FieldSchema], value: dict[str, Any]
 
 
 def shape(part: FieldSchema) -> CoreSchema:
-    """The schema of a field."""
+    """Returns the schema of a field."""
     shaped = _alternatives(_inner(part.hint), part.leaf)
     return core.nullable_schema(shaped) if _nullable(part) else shaped
 

@@ -1,4 +1,5 @@
-"""The JSON Schema of pipeline files, from the schemas that read them; editors use it for completion."""
+"""The JSON Schema of pipeline files, which is made from the schemas that read the files. Editors use it for
+completion."""
 
 import json
 from collections.abc import Mapping
@@ -16,8 +17,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of one document of a file: a pipeline, resource or site, which differ by the field of the
-    name."""
+    """Returns the schema for one document of a file. A document declares a pipeline, a resource or a site,
+    depending on the field that contains the name."""
     inputs = [(kind, "validation", document_schema(kind)) for kind in KINDS]
     _, definitions = _Generator().generate_definitions(cast(Any, inputs))
     return {
@@ -37,7 +38,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The text of the schema in the published file."""
+    """Returns the text of the JSON Schema for the published file."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
@@ -46,16 +47,17 @@ def _to(name: str) -> dict[str, str]:
 
 
 class _Generator(GenerateJsonSchema):
-    """The generator of pydantic, extended for leaf types, records and their short forms."""
+    """The JSON Schema generator of pydantic, extended for single values, records, and the short forms of
+    records."""
 
     def function_plain_schema(self, schema: core.PlainValidatorFunctionSchema) -> JsonSchemaValue:
-        """The JSON Schema of a leaf type, from its table."""
+        """Returns the JSON Schema of a single value, from the table of types."""
         leaf: ScalarType = schema["metadata"]["leaf"]
         return dict(leaf.schema)
 
     def function_before_schema(self, schema: core.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
-        """The JSON Schema of a function: a single value for a tuple, or text for a record with a short
-        form."""
+        """Returns the JSON Schema for a tuple or a record that has a short form. A tuple can be a single
+        value, and a record can be a text."""
         full = self.generate_inner(schema["schema"])
         if schema.get("metadata", {}).get("one"):
             return {"anyOf": [full["items"], full]}
@@ -66,7 +68,7 @@ class _Generator(GenerateJsonSchema):
         return {"anyOf": [full, *others]} if others else full
 
     def typed_dict_schema(self, schema: core.TypedDictSchema) -> JsonSchemaValue:
-        """The JSON Schema of a record's fields, with the meaning and an example of each."""
+        """Returns the JSON Schema of a record's fields, with the meaning and an example of each field."""
         noun: type = _noun(schema)
         parts: Mapping[str, FieldSchema] = schema["metadata"]["parts"]
         properties = {

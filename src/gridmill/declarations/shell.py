@@ -1,8 +1,8 @@
-"""Substitutes parameters in a shell command so that each is exactly one word, or a part of one.
+"""Substitutes parameters in a shell command. Each value becomes exactly one word, or a part of one word.
 
-The scanner knows the part of the grammar of POSIX shells (and bash) that decides the meaning of a character:
-quotes, substitutions, here-documents, comments, arithmetic. If there is no safe way to write a value at its
-position, it is refused, unless all its characters have no special meaning anywhere.
+The scanner supports the part of the grammar of POSIX shells (and bash) on which the meaning of a character
+depends: quotes, substitutions, here-documents, comments and arithmetic. If there is no safe way to write a
+value at its position, the value is refused, unless none of its characters has a special meaning anywhere.
 """
 
 import re
@@ -23,13 +23,13 @@ _BEFORE_COMMAND = frozenset({"then", "do", "else", "elif", "if", "while", "until
 _KEYWORDS = _BEFORE_COMMAND | {"fi", "done", "case", "esac", "for", "function", "select", "time"}
 
 Words = str | tuple[str, ...]
-"""The value of a parameter as text, or the values of a list as texts."""
+"""The value of a parameter as one text, or the values of a list as several texts."""
 Lookup = Callable[[re.Match[str]], Words | None]
-"""Returns the value of a reference, or None if it stays as it is written."""
+"""A function that returns the value of a reference, or None if the reference is not replaced."""
 
 
 class UnsafeError(Exception):
-    """A value cannot be written safely at the position of its reference; the message has the reason."""
+    """A value cannot be written safely at the position of its reference. The message contains the reason."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class UnsafeError(Exception):
 
 
 class _QuoteState(StrEnum):
-    """The quoting at the position of a character."""
+    """The kind of quoting at the position of a character."""
 
     COMMAND = "command"
     SUBSTITUTION = "substitution"
@@ -56,7 +56,7 @@ class _QuoteState(StrEnum):
 _OPEN = frozenset(
     {_QuoteState.COMMAND, _QuoteState.SUBSTITUTION, _QuoteState.PARENTHESES, _QuoteState.BACKTICKS}
 )
-"""Quotings in which the shell splits words and in which quotes begin."""
+"""The kinds of quoting in which the shell splits text into words, and in which quotes can begin."""
 _ESCAPED: Mapping[_QuoteState, str] = MappingProxyType(
     {_QuoteState.DOUBLE: '\\"$`', _QuoteState.HERE: "\\$`"}
 )
@@ -68,7 +68,7 @@ _OUTSIDE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HereDocument:
-    """A here-document, which begins after the next line break."""
+    """A here-document, whose text begins after the next line break."""
 
     delimiter: str
     quoted: bool
@@ -76,7 +76,8 @@ class _HereDocument:
 
 
 def fill_shell(text: str, lookup: Lookup) -> str:
-    """The command with replaced references. Raises UnsafeError if a value cannot be written safely."""
+    """Returns the command with replaced references. Raises UnsafeError if a value cannot be written
+    safely."""
     scan = _ShellScanner(text, lookup, _QuoteState.COMMAND)
     filled = scan.run()
     if scan.quoted and scan.at not in (_QuoteState.COMMAND, _QuoteState.COMMENT):
@@ -87,7 +88,7 @@ def fill_shell(text: str, lookup: Lookup) -> str:
 
 
 class _ShellScanner:
-    """A single pass over a command, or over one of its here-documents."""
+    """Scans a command, or one of its here-documents, once from the start to the end."""
 
     def __init__(self, text: str, lookup: Lookup, base: _QuoteState) -> None:
         self.quoted = False
@@ -102,11 +103,11 @@ class _ShellScanner:
 
     @property
     def at(self) -> _QuoteState:
-        """The quoting of the next character."""
+        """Returns the kind of quoting of the next character."""
         return self._stack[-1]
 
     def run(self) -> str:
-        """Scan the text and return it with replaced references."""
+        """Scans the text and returns it with replaced references."""
         while self._position < len(self._text):
             reference = REFERENCE.match(self._text, self._position)
             if reference is not None and reference[1] is not None:
@@ -120,7 +121,7 @@ class _ShellScanner:
     # --- reading
 
     def _take(self, count: int = 1) -> None:
-        """Copy the given number of characters; a reference after a backslash is refused."""
+        """Copies the given number of characters. A reference after a backslash is refused."""
         taken = self._text[self._position : self._position + count]
         self._out.append(taken)
         self._position += len(taken)
@@ -137,7 +138,7 @@ class _ShellScanner:
         self._word_begins = self._command_begins = False
 
     def _braces(self) -> None:
-        """`$${`: a reference that the shell expands."""
+        """Copies `$${`, which stands for a reference that the shell expands."""
         self._out.append("${")
         self._position += 3
         if self.at not in (_QuoteState.SINGLE, _QuoteState.ANSI, _QuoteState.COMMENT):
@@ -190,7 +191,7 @@ class _ShellScanner:
         self._word_begins = self._command_begins = False
 
     def _expansion(self) -> bool:
-        """True if a substitution begins here, in which quoting starts anew."""
+        """Returns True if a substitution begins here. Inside a substitution, quoting starts again."""
         if self._sees("$(("):
             self._take(3)
             self._push(_QuoteState.ARITHMETIC)
@@ -346,7 +347,8 @@ class _ShellScanner:
             self._take(len(lines[count]))
 
     def literal(self) -> str:
-        """The text of a here-document with a quoted end word, in which the shell expands nothing."""
+        """Returns the text of a here-document whose end word is quoted. The shell expands nothing in such a
+        text."""
 
         def value(match: re.Match[str]) -> str:
             if match[1] is None:
@@ -408,11 +410,12 @@ class _ShellScanner:
         return ('""' if tail.endswith("$") else "") + _quoted(value)
 
     def _tail(self) -> str:
-        """The end of the text that is written already."""
+        """Returns the end of the text that was already written."""
         return "".join(self._out[-80:])
 
     def _after_variable(self) -> str:
-        """Two quotes if a value would extend the name of a variable before it."""
+        """Returns two quotes if the value would otherwise become part of the name of a shell variable before
+        it."""
         if not _VARIABLE.search(self._tail()):
             return ""
         if self.at is _QuoteState.HERE:

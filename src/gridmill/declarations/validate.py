@@ -1,4 +1,5 @@
-"""Checks between the parts of a pipeline: references resolve, there are no cycles, resources fit."""
+"""Checks the parts of a pipeline against each other: references must be valid, there must be no cycles, and
+jobs must fit into their resources."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,11 +21,11 @@ _MAY_NAME: Mapping[tuple[JobKind, str], JobKind] = {
     (JobKind.PREDICTION, "dataset"): JobKind.DATASET,
     (JobKind.PREDICTION, "models"): JobKind.TRAINING,
 }
-"""The kind of job that a field accepts, for fields that accept only one kind."""
+"""The kind of job that a field accepts, for the fields that accept only one kind of job."""
 
 
 def check(document: YamlDocument, pipeline: Pipeline) -> list[Problem]:
-    """The problems between jobs and resources."""
+    """Returns the errors in a pipeline file that concern several jobs, or a job and its resource."""
     if not pipeline.jobs:
         return [document.problem(("jobs",), "a pipeline needs at least one job")]
     problems = [*_references(document, pipeline), *_same_variables(document, pipeline)]
@@ -48,7 +49,8 @@ def _schedule_at(document: YamlDocument, at: FieldPath, spec: ScheduleSpec | Non
 
 
 def external_resources(pipeline: Pipeline) -> tuple[str, ...]:
-    """The resources that jobs name and the file does not declare, so that the grid must have them."""
+    """Returns the resources that jobs name and that the file does not declare. The grid must have these
+    resources."""
     declared = {resource.name for resource in pipeline.resources}
     named = (name for job in pipeline.jobs for name in job.named_resources)
     return tuple(dict.fromkeys(name for name in named if name not in declared))
@@ -77,7 +79,7 @@ def _references(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]
 
 
 def _could_be(job: Job, path: FieldPath, jobs: Mapping[str, Job]) -> str:
-    """A text with the jobs that a field could name."""
+    """Returns a text with the names of the jobs that a field could name."""
     wanted = _MAY_NAME.get((job.kind, str(path[3]) if len(path) > 3 else ""))
     names = [name for name, one in jobs.items() if name != job.name and wanted in (None, one.kind)]
     kind = f"{wanted} jobs" if wanted else "jobs"
@@ -86,8 +88,8 @@ def _could_be(job: Job, path: FieldPath, jobs: Mapping[str, Job]) -> str:
 
 
 def _overwritten_keys(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
-    """The problems of predictions whose dataset has an entity or time with the name of a column of the
-    result."""
+    """Yields a problem for each prediction whose dataset has an entity or time column with the same name as
+    a column of the result."""
     datasets = {job.name: job.dataset for job in pipeline.jobs}
     for job in pipeline.jobs:
         dataset = datasets.get(job.prediction.dataset) if job.prediction else None
@@ -101,7 +103,8 @@ def _overwritten_keys(document: YamlDocument, pipeline: Pipeline) -> Iterator[Pr
 
 
 def _same_variables(document: YamlDocument, pipeline: Pipeline) -> Iterator[Problem]:
-    """The problems of commands with two needs whose folders would be in the same environment variable."""
+    """Yields a problem for each command that needs two jobs whose folders would be in the same environment
+    variable."""
     for job in pipeline.jobs:
         seen: dict[str, str] = {}
         for number, name in enumerate(job.needs if job.command is not None else ()):
@@ -117,7 +120,8 @@ def _same_variables(document: YamlDocument, pipeline: Pipeline) -> Iterator[Prob
 
 
 def _with_line(document: YamlDocument, name: str) -> str:
-    """A job with the line of its declaration; a result of another pipeline has no line in this file."""
+    """Returns the name of a job with the line of its declaration. A result of another pipeline has no line
+    in this file."""
     return f"`{name}`" if "/" in name else f"`{name}` ({document.file}:{document.locate(('jobs', name))[0]})"
 
 
@@ -139,7 +143,7 @@ def _needs(job: Job) -> Iterator[tuple[str, FieldPath]]:
 
 
 def _read(job: Job, words: list[tuple[str, FieldPath]]) -> Iterator[tuple[str, FieldPath]]:
-    """The jobs whose results the declaration reads, each with the path of its first mention."""
+    """Yields the jobs whose results the declaration reads, each with the path where it is named first."""
     first = dict(reversed(words))
     for name in job.spec.references():
         if "/" not in name:
@@ -147,12 +151,12 @@ def _read(job: Job, words: list[tuple[str, FieldPath]]) -> Iterator[tuple[str, F
 
 
 def _words(value: Value, start: FieldPath) -> Iterator[tuple[str, FieldPath]]:
-    """The texts below a path of the document, with their paths."""
+    """Yields the texts below a path of the document, with their paths."""
     yield from _walk(_at(value, start), start)
 
 
 def _at(value: Value, path: FieldPath) -> Value:
-    """The value at a path of the document; None if there is none."""
+    """Returns the value at a path of the document, or None if there is no value."""
     for part in path:
         value = value.get(part) if isinstance(value, YamlMapping) and isinstance(part, str) else None
     return value

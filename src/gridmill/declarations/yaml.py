@@ -1,7 +1,7 @@
-"""Reads YAML text into values with line numbers, and reports one problem per syntax error.
+"""Reads YAML text into values with line numbers, and reports one problem for each syntax error.
 
-It uses libyaml's parser and the tags of the core schema only. Depth and size are bounded, and common mistakes
-get hints.
+The reader uses the parser of libyaml, and supports only the tags of the core schema of YAML. The depth and
+the size of a document are limited, and the errors for common mistakes have hints.
 """
 
 import math
@@ -25,7 +25,7 @@ CORE = "tag:yaml.org,2002:"
 
 
 class _PythonParser(Reader, Scanner, Parser):
-    """The Python parser, for a PyYAML without libyaml."""
+    """The parser that is written in Python, for a PyYAML that has no libyaml."""
 
     def __init__(self, stream: str) -> None:
         Reader.__init__(self, stream)
@@ -38,8 +38,8 @@ _Events: Any = getattr(getattr(yaml, "cyaml", None), "CParser", _PythonParser)
 
 
 class _Loader(Composer, _Events, BaseResolver):  # type: ignore[misc]
-    """Composes nodes to a depth of at most MAX_DEPTH. It supports the tags of YAML 1.2's core schema and
-    `<<`."""
+    """Builds YAML nodes up to a depth of MAX_DEPTH. The loader supports the tags of the core schema of YAML
+    1.2, and `<<`."""
 
     def __init__(self, stream: str) -> None:
         _Events.__init__(self, stream)
@@ -73,7 +73,7 @@ for _tag, _pattern, _first in (
 
 
 def compose(text: str) -> list[Node]:
-    """The root node of each document. Raises yaml.YAMLError."""
+    """Returns the root node of each document in the text. Raises yaml.YAMLError."""
     loader = _Loader(text)
     nodes = []
     while loader.check_node():
@@ -82,7 +82,7 @@ def compose(text: str) -> list[Node]:
 
 
 def tag_of(word: str) -> str:
-    """The tag of an unquoted word in the core schema."""
+    """Returns the YAML tag that the core schema gives to an unquoted word."""
     return cast(str, _Loader("").resolve(ScalarNode, word, (True, False)))  # type: ignore[no-untyped-call]
 
 
@@ -102,7 +102,7 @@ _HINTS = {
 
 
 def syntax_problem(text: str, error: yaml.YAMLError) -> Problem:
-    """The problem of a syntax error: its place, and its most common cause."""
+    """Returns the problem for a syntax error, with its place and its most common cause."""
     mark = getattr(error, "problem_mark", None)
     what = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable text"
     if "end of stream" in what:  # the cause is the bracket or quote that is not closed
@@ -121,31 +121,31 @@ _LARGEST = 2**63
 
 
 class YamlInteger(int):
-    """A whole number that keeps its text in the file."""
+    """A whole number together with its text in the file."""
 
     text: str
 
     def __new__(cls, number: int, text: str) -> "YamlInteger":
-        """The number and its text."""
+        """Makes the number from its value and its text."""
         whole = super().__new__(cls, number)
         whole.text = text
         return whole
 
 
 class YamlFloat(float):
-    """A number with a point or an exponent that keeps its text in the file."""
+    """A number with a point or an exponent, together with its text in the file."""
 
     text: str
 
     def __new__(cls, number: float, text: str) -> "YamlFloat":
-        """The number and its text."""
+        """Makes the number from its value and its text."""
         real = super().__new__(cls, number)
         real.text = text
         return real
 
 
 class YamlMapping(dict[str, "Value"]):
-    """A mapping; `lines` has the line of each key."""
+    """A YAML mapping. `lines` contains the line of each key."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class YamlMapping(dict[str, "Value"]):
 
 
 class YamlList(list["Value"]):
-    """A list; `lines` has the line of each item."""
+    """A YAML list. `lines` contains the line of each item."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -167,14 +167,15 @@ Value: TypeAlias = YamlMapping | YamlList | str | YamlInteger | YamlFloat | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YamlDocument:
-    """A YAML document of a file, which starts at `line`."""
+    """A YAML document, which starts at the line `line` of its file."""
 
     file: str
     line: int
     value: Value
 
     def locate(self, path: FieldPath) -> tuple[int, FieldPath]:
-        """The line of the deepest part of `path` that exists in the document, and the path of that part."""
+        """Returns the line of the deepest part of `path` that exists in the document, and the path of this
+        part."""
         value, line = self.value, self.line
         field_path: FieldPath = ()
         for part in path:
@@ -190,7 +191,8 @@ class YamlDocument:
 
 
 def parse_documents(text: str, file: str) -> tuple[YamlDocument, ...]:
-    """Read the documents that are not empty. Raises PipelineError for broken, hostile or ambiguous YAML."""
+    """Reads the documents in the text that are not empty. Raises PipelineError if the YAML text is invalid,
+    ambiguous or unsafe to read."""
     if lone := _SURROGATE.search(text):
         line = text.count("\n", 0, lone.start()) + 1
         raise to_error(file, [Problem(message=f"the character {lone[0]!r} is not valid text", line=line)])
@@ -209,7 +211,8 @@ def parse_documents(text: str, file: str) -> tuple[YamlDocument, ...]:
 
 
 def lines_of(document: YamlDocument) -> dict[str, int]:
-    """The lines of fields below `jobs`, by path. A field on the line of its parent is left out."""
+    """Returns the line numbers of the fields below `jobs`, by their paths. A field that is on the same line
+    as its parent is left out."""
     jobs = document.value.get("jobs") if isinstance(document.value, YamlMapping) else None
     return dict(_lines(jobs, ("jobs",), document.locate(("jobs",))[0]))
 
@@ -226,12 +229,14 @@ def _lines(value: Value, path: FieldPath, around: int) -> Iterator[tuple[str, in
 
 
 def scalar(word: str) -> Value:
-    """The value of an unquoted word in YAML: a number, true, false, null or text. Raises ValueError."""
+    """Returns the value of an unquoted word in YAML: a number, true, false, null or text. Raises
+    ValueError."""
     return _scalar(tag_of(word), word)
 
 
 class _NodeReader:
-    """Converts nodes into values. It counts them, so that repeated aliases cannot exhaust memory."""
+    """Converts YAML nodes into values. The reader counts the nodes, so that repeated aliases cannot use up
+    the memory."""
 
     def __init__(self, file: str) -> None:
         self.problems: list[Problem] = []
@@ -240,7 +245,7 @@ class _NodeReader:
         self._open: list[Node] = []
 
     def value(self, node: Node, path: FieldPath) -> Value:
-        """The value of a node; invalid parts are recorded as problems and left out."""
+        """Returns the value of a node. Invalid parts of the node are recorded as problems and left out."""
         self._nodes += 1
         if self._nodes > MAX_NODES:
             self._note(node, path, f"more than {MAX_NODES} values, including the values that aliases repeat")
@@ -301,7 +306,8 @@ class _NodeReader:
         return None
 
     def _merged(self, node: Node, path: FieldPath) -> Iterator[Value]:
-        """The mappings that `<<` merges; for a repeated field the first mapping applies."""
+        """Yields the mappings that `<<` merges. If a field occurs several times, the first mapping
+        applies."""
         value = self.value(node, path)
         for other in value if isinstance(value, YamlList) else [value]:
             if isinstance(other, YamlMapping):
@@ -346,7 +352,8 @@ def _bad_tag(tag: str) -> str:
 
 
 def _unfit(text: str) -> str:
-    """The reason why the text is not allowed in commands, paths and records; empty if it is allowed."""
+    """Returns the reason why the text is not allowed in commands, paths and records, or an empty text if it
+    is allowed."""
     match = _UNFIT.search(text)
     return f"the character {match[0]!r} cannot be used in text" if match else ""
 

@@ -1,1 +1,1 @@
-"""Stores: in memory, and over SQL databases."""
+"""Record stores: one in memory, and others over SQL databases."""

@@ -1,6 +1,7 @@
-"""Compare-and-set as every store implements it: changes apply in order, each to the version that it expects.
+"""Compare-and-set, as every record store implements it. Changes are applied in order, and each change names
+the version that it expects.
 
-`Store.counters` stores the numbers that ids use up, also after the record is deleted.
+`Store.counters` stores the highest numbers that ids have used, also after the records were deleted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ from gridmill.ports.store import Change, Put, key_of
 
 
 def numbers_used(changes: Iterable[Change]) -> dict[str, int]:
-    """The highest number of each name among new records in `changes`."""
+    """Returns the highest number of each name among the new records in `changes`."""
     used: dict[str, int] = {}
     for change in changes:
         if isinstance(change, Put) and change.expected == 0 and isinstance(change.noun, (Run, Deployment)):
@@ -34,17 +35,17 @@ Address: TypeAlias = tuple[type[Any], str]
 
 
 def address_of(change: Change) -> Address:
-    """The class and the key of the changed record."""
+    """Returns the class and the key of the changed record."""
     if isinstance(change, Put):
         return type(change.noun), key_of(change.noun)
     return change.noun, change.key
 
 
 def check_versions(changes: Iterable[Change], version_of: Callable[[Address], int]) -> None:
-    """Raise StaleVersionError unless each change finds the version that it expects, after the changes before
-    it.
+    """Raises StaleVersionError unless each change finds the version that it expects. Earlier changes of the
+    list are taken into account.
 
-    `version_of` returns the version in the store, 0 if there is no such record.
+    `version_of` returns the version of a record in the store, or 0 if there is no such record.
     """
     versions: dict[Address, int] = {}
     for change in changes:
@@ -56,7 +57,7 @@ def check_versions(changes: Iterable[Change], version_of: Callable[[Address], in
 
 
 def stale(address: Address, expected: int, actual: int) -> StaleVersionError:
-    """The error of every store for a change that expects another version."""
+    """Returns the error that every store raises if a change expects another version."""
     what = f"{address[0].__name__} {address[1]!r}"
     if actual == 0:
         return StaleVersionError(f"{what} does not exist; version {expected} was expected")
@@ -66,8 +67,8 @@ def stale(address: Address, expected: int, actual: int) -> StaleVersionError:
 
 
 def rounds(changes: Iterable[Change]) -> Iterator[Sequence[Change]]:
-    """The changes in order, split into rounds. No two changes in a round are to the same record, so the order
-    within a round is free."""
+    """Yields the changes in order, split into rounds. No two changes in a round concern the same record, so
+    the changes in a round may be made in any order."""
     current: dict[Address, Change] = {}
     for change in changes:
         address = address_of(change)

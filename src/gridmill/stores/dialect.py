@@ -1,8 +1,8 @@
-"""SQL dialects: what a store needs of a database driver, how databases differ, and the connections of a
-store.
+"""SQL dialects: what a record store needs from a database driver, how the databases differ, and the
+connections of a store.
 
-A store has one connection that writes and several that read at the same time. Errors of the driver are
-translated into messages here.
+A store has one connection that writes, and several connections that read at the same time. This module
+translates errors of the driver into messages.
 """
 
 import threading
@@ -54,30 +54,30 @@ class Cursor(Protocol):
 
     @property
     def rowcount(self) -> int:
-        """The number of rows that the last statement changed, summed over all values."""
+        """Returns the number of rows that the last statement changed, summed over all its values."""
 
     def execute(self, statement: str, values: Values = ..., /) -> object:
         """Execute one statement once."""
 
     def executemany(self, statement: str, values: Iterable[Values], /) -> object:
-        """Execute one statement for each of `values`."""
+        """Executes the statement once for each element of `values`."""
 
     def fetchall(self) -> Rows:
-        """The rows that the last statement returned."""
+        """Returns the rows that the last statement returned."""
 
 
 class Connection(Protocol):
-    """A connection with the methods that both drivers have. Outside a transaction, each statement is a
-    transaction of its own."""
+    """A database connection with the methods that both drivers have. Outside a transaction, each statement
+    is a separate transaction."""
 
     def cursor(self) -> Cursor:
-        """A cursor, which executes statements."""
+        """Returns a cursor, which executes statements."""
 
     def commit(self) -> None:
-        """Commit the transaction: all of its changes are stored."""
+        """Commits the transaction, so that all its changes are stored."""
 
     def rollback(self) -> None:
-        """Roll back the transaction: none of its changes is stored."""
+        """Rolls back the transaction, so that none of its changes is stored."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -85,47 +85,52 @@ class Connection(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """The dialect of one database. Statements are written once, with `:name` for values and TRUE, and
-    translated for the database."""
+    """Describes how to use one kind of database. Statements are written once, with `:name` for values and
+    with TRUE, and are translated for each database."""
 
     place: str
-    """The name of the database in errors, without the password."""
+    """The name of the database in error messages, without the password."""
     open: Callable[[], Connection]
     begin: Sequence[str]
-    """The statement that begins a transaction. It waits until no other transaction writes."""
+    """The statement that begins a transaction. This statement waits until no other transaction is
+    writing."""
     spell: Callable[[str], str]
     lost: Callable[[Connection], bool]
-    """Whether a connection is known to be lost, without a query to the server."""
+    """Returns whether a connection is known to be lost. The function sends no query to the server."""
     tables: str
-    """The query for the names of all tables."""
+    """The query that returns the names of all tables."""
     number: str
     """The type of a column that counts rows."""
     counted: str
-    """The type of a column that counts rows if the database assigns the numbers."""
+    """The type of a column that counts rows and whose numbers the database assigns."""
     shared: bool
-    """Whether several homes can use the database (see ownership.py)."""
+    """True if several homes can use the database (see ownership.py)."""
     toolkit: str
-    """The name of the dialect in SQLAlchemy, for which migrations are written."""
+    """The name that SQLAlchemy has for this database. Migrations need this name."""
     failures: type[Exception]
     broken_rule: type[Exception]
-    """The errors of the driver, and its error for a row that already exists."""
+    """The classes of the errors that the driver raises. `broken_rule` is the error for a row that already
+    exists."""
     lenient: Callable[[Connection], None]
-    """Lets a connection read text that is not UTF-8, which damage can cause."""
+    """Allows a connection to read text that is not UTF-8, because damage to the database can cause such
+    text."""
     examine: str
-    """The query that checks the whole database and returns problems of its structure. Empty: there is
-    none."""
+    """The query that checks the complete database and returns problems of its structure. It is empty if the
+    database has no such query."""
     space: Callable[[Connection], StoreSpace]
-    """The space of the database on the disk."""
+    """Returns the space that the database uses on the disk."""
     release: Callable[[Connection], bool]
-    """Returns some free space to the file system, outside a transaction. Returns whether there is more to
-    release."""
+    """Returns some free space to the file system. It must be called outside a transaction. The result shows
+    whether there is more space to release."""
     unknown: type[StorageError]
-    """The class of an error that is not in the table of causes: a server may become available again."""
+    """The class of an error that is not in the table of causes. For a server, the class means that the
+    server may become available again."""
 
 
 @contextmanager
 def translated(dialect: Dialect) -> Iterator[None]:
-    """Translate errors of the database into StorageError or StoreLostError that name the database."""
+    """Translates errors of the database into StorageError or StoreLostError. The errors name the
+    database."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -157,7 +162,7 @@ _LEAST_BYTES, _LEAST_FILES = 128 * 1024, 4
 
 
 def _is_full(place: str) -> bool:
-    """Whether the disk of a SQLite file has no space for its log and shared memory."""
+    """Returns whether the disk has too little space for the log and the shared memory of a SQLite file."""
     try:
         space = space_of("store", place)
     except OSError:
@@ -166,13 +171,15 @@ def _is_full(place: str) -> bool:
 
 
 _READERS = 6
-"""The maximum number of connections that read at the same time. Further readers wait for one of them. Each
-has its own cache, and opening one takes longer than most reads."""
+"""The largest number of connections that read at the same time. Further readers wait until one of these
+connections is free. Each connection has its own cache, and opening a connection takes longer than most
+reads."""
 
 
 @contextmanager
 def transaction(dialect: Dialect, connection: Connection) -> Iterator[Cursor]:
-    """A transaction: all changes are stored or none, and no other connection writes meanwhile."""
+    """Opens a transaction: either all changes in the `with` block are stored, or none. No other connection
+    writes during this time."""
     cursor = connection.cursor()
     try:
         for statement in dialect.begin:
@@ -186,8 +193,8 @@ def transaction(dialect: Dialect, connection: Connection) -> Iterator[Cursor]:
 
 
 class Connections:
-    """The connections of a store. They raise the errors of the driver. One thread at a time uses the writer;
-    any number of threads can read."""
+    """The connections of one record store to its database. The methods raise the errors of the driver. Only
+    one thread at a time may use the writing connection, but any number of threads can read."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -201,14 +208,14 @@ class Connections:
         return writer
 
     def writer(self) -> Connection:
-        """The connection that writes; a new one if the last was lost."""
+        """Returns the connection that writes. If it was lost, a new connection is opened."""
         if self._dialect.lost(self._writer):
             self._writer = self._open_writer()
         return self._writer
 
     def rows(self, statement: str, values: Values) -> Rows:
-        """The rows of one statement that only reads. Reconnects once, because the server may have been
-        restarted."""
+        """Returns the rows that a reading statement returns. If the connection is lost, the function
+        connects again once, because the server may have been restarted."""
         with self._places:
             return self._read_again(statement, values)
 
@@ -247,8 +254,8 @@ class Connections:
         return rows
 
     def close(self) -> None:
-        """Close all connections, readers first: when the last connection to a SQLite file is closed, its log
-        is merged, and one file remains."""
+        """Closes all connections. The reading connections are closed first. When the last connection to a
+        SQLite file is closed, its log is merged, and only one file remains."""
         while self._free:
             self._free.pop().close()
         self._writer.close()

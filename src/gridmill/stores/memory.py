@@ -1,4 +1,5 @@
-"""A store in memory, lost with its process. For tests, simulations and dry runs."""
+"""A record store in memory, which is lost when its process ends. It is for tests, simulations and dry
+runs."""
 
 import threading
 from bisect import bisect_right
@@ -41,7 +42,7 @@ def _position(kept: _StoredRecord) -> int:
 
 @dataclass(slots=True)
 class MemoryStore:
-    """Implements `gridmill.ports.store.Store` with dicts under one lock."""
+    """Implements `gridmill.ports.store.Store` with dictionaries under one lock."""
 
     _records: dict[type[Any], dict[str, _StoredRecord]] = field(default_factory=dict)
     _children: dict[Address, set[str]] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class MemoryStore:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def own(self, owner: str) -> None:
-        """Do nothing: no other process can use this store. See Store."""
+        """Does nothing, because no other process can use this store. See Store."""
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
         """See Store."""
