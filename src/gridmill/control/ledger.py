@@ -29,7 +29,7 @@ Key: TypeAlias = tuple[type[Any], str]
 
 REMEMBERED = 4096
 """The number of the newest written records that are held in memory, for the kinds of records that each job
-looks up. These records do not have to be read from the store again."""
+looks up. Because these records are in memory, they do not have to be read from the store again."""
 HISTORY_PER_START = 5000
 """The number of measurements that are read when the control node starts. Older measurements hardly change
 the size of a job."""
@@ -94,8 +94,8 @@ class Transaction:
         self.before[act] = None
 
     def then(self, act: Callable[[], None]) -> None:
-        """Call `act` after the commit of the transaction. In this way, no effect outside the store happens
-        before its record is written."""
+        """Call `act` after the commit of the transaction, so that no effect outside the store happens before
+        its record is written."""
         self.after.append(act)
 
     def _add_state_event(self, noun: Noun, old: Noun | None) -> None:
@@ -144,8 +144,8 @@ class Ledger:
         self.followers: list[Callable[[Collection[Noun], Collection[Key]], None]] = []
 
     def load(self) -> None:
-        """Read all live records from the store. This method is called at the start, and after a commit whose
-        success is unknown.
+        """Read all live records from the store. The ledger loads the records at the start, and after a
+        commit whose success is unknown.
 
         Raises StoreInUseError if another control node owns the store.
         """

@@ -141,7 +141,7 @@ class ControlNode:
 
     def check_store(self) -> None:
         """Read the whole store to find damaged records. If a record is damaged, the method loads all records
-        again. This method runs beside the ticks, because it can take long."""
+        again; it runs beside the ticks, because it can take long."""
         known = len(self.control.ledger.store.damage())
         if len(self.control.ledger.store.check()) > known:
             with self.lock:
@@ -183,7 +183,7 @@ class ControlNode:
             self.wake_now()
 
     def wake(self) -> None:
-        """Start a tick soon. This method may be called from any thread."""
+        """Start a tick soon; this method may be called from any thread."""
         self._wake.set()
 
     def wake_now(self) -> None:

@@ -196,8 +196,8 @@ def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterato
 
 
 def unused_logs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[tuple[str, int]]:
-    """Return the runs whose logs are no longer kept, with the sizes of these logs. These runs ended before
-    that time, or have no record."""
+    """Return the runs whose logs are no longer kept because the run ended before that time or has no record,
+    with the sizes of these logs."""
     runs = {run.id: run for run in records.runs}
     for run_id, size in ledger.logs.sizes().items():
         run = runs.get(run_id)
@@ -388,7 +388,7 @@ def old_history(
 ) -> UnusedRecords:
     """Return the records that ended before that time and can be deleted. If a version refers to a run, the
     run is kept, with all versions that it used. A removed version is kept if a run refers to it, or if it
-    may still have files (`lying`: URIs of these files)."""
+    may still have files (`lying` has the URIs of these files)."""
     runs = {run.id: run for run in records.runs}
     needed = lineage(records.artifacts)
     makers = frozenset(artifact.run_id for artifact in records.artifacts if artifact.id in needed)
@@ -505,9 +505,10 @@ def delete_records(
 ) -> None:
     """Delete these records from the store. A run is deleted together with its jobs and attempts in one
     commit, which deletes all of them or none. If a record has changed after it was read, it is kept (for
-    example, because a run was resumed). In this case all removed versions are kept this time, because the
-    changed run may refer to them. The caller does not need the lock, because the memory of the control node
-    contains none of these records, except records that should no longer be there."""
+    example, because a run was resumed). If a changed record was kept, all removed versions are kept this
+    time too, because the changed run may refer to them. The caller does not need the lock, because the
+    memory of the control node contains none of these records, except records that should no longer be
+    there."""
     further = (*history.deployments, *history.measurements, *history.versions, *history.provenances)
     for run in history.runs:
         if not goes_on():

@@ -220,8 +220,8 @@ def retire(node: ControlNode, name: str) -> None:
 
 
 def leave(node: ControlNode, site: Site) -> None:
-    """Close the port of a removed site, and delete its files on other machines. This also works for a site
-    that has not answered since this control node started."""
+    """Close the port of a removed site, and delete its files on other machines. The port is also closed for
+    a site that has not answered since this control node started."""
     act = partial(_leave, node, site, _remove_site(node, site.name))
     node.control.background.submit(f"leave site {site.name}", act, partial(_left, node, site))
 

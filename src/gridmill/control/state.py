@@ -38,10 +38,10 @@ BUNDLES_KEPT = 8
 BRING_UPS = 3
 """If the pods of a resource fail to start this many times in a row, its waiting jobs fail."""
 STARTS_PER_TICK = 200
-"""The largest number of starts in one plan. This limit keeps a tick short, so that a new job does not wait
-for many other jobs."""
+"""The largest number of starts in one plan. The limit on the number of starts keeps a tick short, so that a
+new job does not wait for many other jobs."""
 CANDIDATES_PER_TICK = 200
-"""The number of jobs whose fingerprints are computed in one tick. These jobs are taken from all runs in
+"""The number of jobs whose fingerprints are computed in one tick; these jobs are taken from all runs in
 turn."""
 
 
@@ -284,8 +284,8 @@ class DiskState:
 
 @dataclass(slots=True, kw_only=True)
 class BringUps:
-    """The results of the requests for pods that were sent to sites. These results are collected anew after a
-    restart.
+    """The results of the requests for pods that were sent to sites. The results of requests for pods are
+    collected anew after a restart.
 
     `failed` is the number of failures in a row, by resource. `problems` has the last failure of each
     resource. `refusing_nodes` has, by resource, the nodes on which pods failed to start; a successful start

@@ -1,8 +1,8 @@
 """This module has artifacts (versions of the results of jobs: sink, dataset, model, prediction, files) and
 their aliases.
 
-The aliases `latest` and `best` always exist. All other aliases are set by users. The alias `latest` names
-the version that the last run of its pipeline made or found unchanged.
+The aliases `latest` and `best` always exist. All aliases except `latest` and `best` are set by users. The
+alias `latest` names the version that the last run of its pipeline made or found unchanged.
 """
 
 import re
@@ -60,8 +60,8 @@ class Artifact:
     `fingerprint` is the hash of everything that the version was made from (declaration, code, input
     versions): versions with the same fingerprint have the same content. `made_from` has the ids of the input
     versions. `source` is the source from which a sink loaded its rows. `bundle` is the hash of the code that
-    made the version (empty: Gridmill stored no code for it). `parameters` are the parameters of the run that
-    made the version; the version has a copy because the records of the run may be deleted before the
+    made the version (empty if Gridmill stored no code for it). `parameters` are the parameters of the run
+    that made the version; the version has a copy because the records of the run may be deleted before the
     version.
     """
 

@@ -148,8 +148,8 @@ def _matches(file: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec:
     """The declaration of a command job. A `run` that is a list is executed without a shell. A `run` that is
-    a string is executed by a POSIX shell: by `/bin/sh -e`, which ends the command at the first line that
-    fails, or by the shell that `shell` names (`bash -eo pipefail`; `sh` for a command that continues after a
+    a string is executed by `/bin/sh -e`, which ends the command at the first line that fails, or by the
+    POSIX shell that `shell` names (such as `bash -eo pipefail`, or `sh` for a command that continues after a
     failure).
 
     The command starts in a private copy of the project's code bundle, or in `folder`: a relative folder is

@@ -21,8 +21,8 @@ class ComparedModel:
     """A version of a model with its aliases, its inputs, its settings and its resource use. `dataset` is the
     version of the dataset that the model was trained on. `bundle` is the hash of the code of the model
     (empty: the code is Gridmill's own, of version `gridmill`). `seconds` is the duration of the attempt that
-    trained the model; None if the attempt has no record. `created` is the time when the version was made, in
-    Unix seconds."""
+    trained the model, or None if the attempt has no record. `created` is the time when the version was made,
+    in Unix seconds."""
 
     id: str
     names: tuple[str, ...] = ()
@@ -119,8 +119,8 @@ class ArtifactAnswer:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A difference between two versions, with the value in each version. The value is None for a version
-    that does not have it. `part` is the kind of the difference. The kinds are `facts`, `columns` (types),
-    `statistics` (`COLUMN.FACT`), `metrics` and `settings`."""
+    that does not have it. `part` is the kind of the difference: `facts`, `columns` (types), `statistics`
+    (`COLUMN.FACT`), `metrics` or `settings`."""
 
     part: str
     name: str
@@ -168,9 +168,9 @@ def key_of_rows(version: Artifact) -> tuple[str, ...]:
 
 
 def rows_measured_on(model: Artifact, metric: str = "validation") -> str:
-    """Return a text that is equal for models that were measured on the same rows with the same labels. Only
-    models with the same text can be ranked by the metric. If the metric is from the test split, the text
-    describes the test rows.
+    """Return a text that is equal for models that were measured on the same rows with the same labels. If
+    this text differs between two models, they cannot be ranked by the metric. If the metric is from the test
+    split, the text describes the test rows.
     """
     details = model.output.details
     rows_by_split = _mapping(details.get("measured_on")).get(

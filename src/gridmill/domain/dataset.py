@@ -118,8 +118,8 @@ class Basis:
     the time of the row, and `entity` are the columns that identify its entity.
 
     `columns` are the columns that become features (default: all columns). Windows and lags of other rows use
-    a row only after the time `known_at`, which is a column or an SQL expression over the row (default:
-    `time`). Rows without a time or an entity are dropped and counted.
+    a row only after the time `known_at`, which is a column or an SQL expression over the row (`time` by
+    default). Rows without a time or an entity are dropped and counted.
     """
 
     table: str
@@ -263,13 +263,13 @@ class Label:
     With `steps`, the label is the value `steps` rows after the row. If `horizon_seconds`, `steps` and
     `next_rows` are not set, the label is the value of the row itself, and the column of the label is not a
     feature. `next_rows` gives one label for each of the next `next_rows` rows, of `column` or of several
-    `columns`. The names of these labels are `temp_label_1`, `temp_label_2` and so on. A label is known when
-    the row from which it is taken is known (see `Basis`). `known_at` (a column or an SQL expression over
-    that row) replaces the time when the label is known, and `delay_seconds` is added to it. Expressions in
-    `features` must not name the label. Windows, lags and joins of the basis table use the label only after
-    it is known, whatever value their own `known_at` has. The rule also applies to a copy of the basis table:
-    a table with the same columns, or a table made from the basis table. If the label is a later value of a
-    column, the value of this column in the row itself is a feature and is known with the row.
+    `columns`, with the names `temp_label_1`, `temp_label_2` and so on. A label is known when the row from
+    which it is taken is known (see `Basis`). `known_at` (a column or an SQL expression over that row)
+    replaces the time when the label is known, and `delay_seconds` is added to it. Expressions in `features`
+    must not name the label. Windows, lags and joins of the basis table use the label only after it is known,
+    whatever value their own `known_at` has. The rule also applies to a copy of the basis table: a table with
+    the same columns, or a table made from the basis table. If the label is a later value of a column, the
+    value of this column in the row itself is a feature and is known with the row.
 
     If `table` is set, the label is the `outcome` of the events in `table` that have the same `on` and become
     known (`known_at`) within `horizon_seconds` after the basis time. The outcome is either whether there is

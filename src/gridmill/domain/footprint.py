@@ -222,8 +222,8 @@ def leaves_trials_open(job: Job) -> bool:
 
 
 def model_name(job: Job) -> str:
-    """Return the name of the job's memory model, as messages show it. Examples of the name are
-    `training/lstm` and `command`."""
+    """Return the name of the job's memory model as messages show it, for example `training/lstm` or
+    `command`."""
     return f"training/{job.training.model}" if job.training else str(job.kind)
 
 

@@ -86,13 +86,13 @@ class Job:
     """The declaration of a job of a pipeline. Exactly one of `sink`, `dataset`, `training`, `prediction`,
     `command` is set.
 
-    `needs` names the jobs that must end before this job starts. In the `needs` of a command, a name can also
-    be a result of another pipeline. Such names are `other/job`, `other/job@3` and `other/job@prod`. The
-    command then reads the version that the name meant when the run began. `when` lets a command run after
-    its needed jobs have ended although one of them has failed. `failure` runs the command if one of the
-    needed jobs has failed, to report the failure. `always` runs the command in every case, to clean up. The
-    variable `GRIDMILL_FAILED` then has the names of the failed jobs, separated by spaces. The run still
-    fails, whatever the command does.
+    `needs` names the jobs that must end before this job starts. A command can also name a result of another
+    pipeline in its `needs`, such as `other/job`, `other/job@3` or `other/job@prod`. The command then reads
+    the version that the name meant when the run began. `when` lets a command run after its needed jobs have
+    ended although one of them has failed. `failure` runs the command if one of the needed jobs has failed,
+    to report the failure. `always` runs the command in every case, to clean up. The variable
+    `GRIDMILL_FAILED` then has the names of the failed jobs, separated by spaces. The run still fails,
+    whatever the command does.
 
     `retries` is the number of further attempts after a failure of the job itself. Attempts that were lost
     because their pod ended or the machine ran out of memory are not included in `retries`. Attempts with
@@ -204,7 +204,7 @@ class Job:
 
     @property
     def each(self) -> Each | None:
-        """The selection of the nodes on which the command of the job runs, once on each. None if the command
+        """The selection of the nodes on which the command of the job runs, once on each; None if the command
         runs only once in total."""
         return self.command.each if self.command is not None else None
 

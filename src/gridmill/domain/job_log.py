@@ -108,7 +108,7 @@ class LogEntry:
     which a reader continues after this text. `stream` is `out`, `err`, or `pod` for messages of Gridmill.
     For a gang, or for a command on every node, each line is shown with `mark` as a prefix. If
     `dropped_bytes` is set, this many bytes of the job's text are missing at this position (and `text` is
-    empty), for the reason `dropped`. The reason is `limit` or `damaged`.
+    empty), for the reason `dropped` (either `limit` or `damaged`).
     """
 
     id: str
@@ -160,8 +160,8 @@ class LineAssembly:
     """An object that joins the texts of a log to lines. An incomplete line is held until it is complete."""
 
     longest: int | None = None
-    """The largest number of characters of a line that are returned. None means that all characters are
-    returned. The line then shows the number of characters that were omitted."""
+    """The largest number of characters that are returned of a line, or None to return all of them; a
+    shortened line shows how many characters were omitted."""
     partial: dict[tuple[str, str], "_Partial"] = field(default_factory=dict)
 
     def take(self, entry: LogEntry) -> Iterator[LogLine]:

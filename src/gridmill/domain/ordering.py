@@ -1,11 +1,10 @@
 """This module orders waiting jobs whose durations are unknown, by the Gittins index of measured durations.
-
-The expected remaining time of a job is its Gittins index: the minimum, over all service times that the job
+The Gittins index of a job is its expected remaining time: the minimum, over all service times that the job
 might receive, of the expected service until then divided by the probability that the job ends by then
-(Gittins 1979; Aalto, Ayesta and Righter 2009 for queues). The distribution of service times is that of
+(Gittins 1979,  and for queues Aalto, Ayesta and Righter 2009). The distribution of service times is that of
 measured similar jobs. If no measured job ran as long as the job, its expected remaining time is the time
-that it has already run, so that the job with the least attained service is first (LAS; Tiresias, NSDI 2019,
-for GPUs and gangs).
+that it has already run, so that the job with the least attained service is first (this order is called LAS,
+and Tiresias, NSDI 2019, uses it for GPUs and gangs).
 """
 
 from bisect import bisect_right

@@ -20,7 +20,7 @@ MiB)."""
 class IdleRules:
     """The rules when jobs may use the machine: after `after_seconds` without activity of its owner, and
     during `hours` (from, to) of the local day. If `from` is later than `to`, the hours continue past
-    midnight. None means that jobs may use the machine all day."""
+    midnight; if `hours` is None, jobs may use the machine all day."""
 
     after_seconds: float = 300.0
     hours: tuple[int, int] | None = None

@@ -31,8 +31,8 @@ class FieldLines:
     at: Mapping[str, int] = field(default_factory=dict)
 
     def place(self, path: str) -> str:
-        """Return the place of a field as `FILE:LINE: PATH`, or only the path if the file contains no part of
-        the path."""
+        """Return the place of a field as text with the file, the line and the path, or only the path if the
+        file contains no part of the path."""
         line = self.line(path)
         return path if line is None else f"{self.file}:{line}: {path}"
 
@@ -109,7 +109,7 @@ class Pipeline:
     the pipeline is read again with these times. `applied` is false for a pipeline that was run but not
     applied: the control node stores it as it was declared for its last run, and does not start its
     schedules. `data` are the files of the folder that the sinks of the pipeline load, as the sinks name
-    them; `data` is set if some of the pipeline's jobs are left out.
+    them; they are set if some of the pipeline's jobs are left out.
     """
 
     name: str
@@ -132,13 +132,14 @@ class Pipeline:
 
     @property
     def lines(self) -> FieldLines | None:
-        """The line numbers of the fields of the pipeline. None if the pipeline was not read from a file."""
+        """The line numbers of the fields of the pipeline, or None if the pipeline was not read from a
+        file."""
         return None if self.written is None else FieldLines(file=self.written.file, at=self.written.lines)
 
     @property
     def path(self) -> Path | None:
-        """The path of the file that declares the pipeline, on the machine `host`. None if the pipeline was
-        not read from a file."""
+        """The path of the file that declares the pipeline, on the machine `host`, or None if the pipeline
+        was not read from a file."""
         if self.written is None or not self.folder:
             return None
         return Path(self.folder) / Path(self.written.file).name

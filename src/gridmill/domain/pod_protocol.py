@@ -111,8 +111,8 @@ class JobPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartReport:
-    """The report of the attempt that ran one part of a job. It has Unix times and the measured resource
-    use."""
+    """The report of the attempt that ran one part of a job. The report has the Unix times of the start and
+    the end of the attempt, and its measured resource use."""
 
     began: float
     ended: float
@@ -257,7 +257,7 @@ class Welcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Start an attempt, unless the pod has already seen the id of the attempt. `environment` has the
-    environment variables of the client that started the run, which are held only in memory. None means that
+    environment variables of the client that started the run, which are held only in memory; if it is None,
     the attempt uses the environment of the pod."""
 
     order: AttemptOrder

@@ -28,8 +28,8 @@ class PredictionSpec:
     shards: int | None = None
     workers: int | None = None
     trust: bool = False
-    """Allow models that predict by their own code or that are pickled files. Such a model can execute any
-    code on the machine that runs the job."""
+    """Allow models that predict by their own code or that are pickled files, although such models can
+    execute any code on the machine that runs the job."""
 
     def references(self) -> tuple[str, ...]:
         """The names of the dataset and of the candidate models."""

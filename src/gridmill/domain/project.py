@@ -12,8 +12,7 @@ class Project:
     """A project that shares the grid with other projects. `share` is the weight of the project relative to
     the shares of other projects: while two projects have waiting jobs, a project with share 2 gets twice as
     much as a project with share 1. `cpus`, `memory_bytes` and `gpus` are the quota of the project: the
-    largest amounts that all its jobs together hold at the same time. None means that the amount has no
-    limit.
+    largest amounts that all its jobs together hold at the same time, or None if an amount has no limit.
 
     `used_seconds` are the seconds for which attempts of the project held places (times their GPUs, if an
     attempt had several), as of the Unix time `used_at`: the weight of past use halves every week.

@@ -41,8 +41,8 @@ class Remark:
 
     @property
     def line(self) -> str:
-        """The remark as one line of text. An example is `warning: weather/features@1: 237 of 560 rows
-        dropped (42 %): 237 no label`."""
+        """The remark as one line of text, such as `warning: weather/features@1: 237 of 560 rows dropped (42
+        %): 237 no label`."""
         return f"{'warning: ' if self.warning else ''}{self.artifact}: {self.text}"
 
 
@@ -287,8 +287,8 @@ def _dataset(version: Artifact) -> RowFlow:
 
 
 def _model(version: Artifact) -> RowFlow:
-    """Return the numbers of rows of a model. `out` is the number of rows with which the model was trained.
-    All other rows of the dataset measure the model."""
+    """Return the numbers of rows of a model. `out` is the number of rows with which the model was trained;
+    all other rows of the dataset measure the model."""
     details = version.output.details
     used = _row_counts(details.get("rows"))
     why = {f"no label in {split}": count for split, count in _row_counts(details.get("unlabelled")).items()}

@@ -25,8 +25,8 @@ KEEP_SECONDS = {SiteKind.SLURM: 0.0, SiteKind.CLOUD: 0.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """The amounts that jobs of one type may use at one site. None means that the amount is chosen from
-    `size` and from the jobs themselves.
+    """The amounts that jobs of one type may use at one site; an amount of None is chosen from `size` and
+    from the jobs themselves.
 
     `cpus`, `memory_bytes` and `gpus` are amounts of each worker. `jobs` has the names of the jobs (`job` or
     `pipeline/job`) that were assigned to the resource. `default` is true for the resource that Gridmill
@@ -89,7 +89,7 @@ def keep_of(resource: Resource, site: SiteKind | None) -> float:
 class Sizing:
     """The size that was chosen for a job: amounts for each worker, the number of workers, and the reasons as
     sentences for people. `left_seconds` determines the position of the job in the queue
-    (gridmill.domain.ordering). None means that nothing was measured."""
+    (gridmill.domain.ordering); it is None if nothing was measured."""
 
     amounts: Amounts
     workers: int = 1

@@ -41,12 +41,12 @@ class Transfer:
 
     @property
     def bytes_per_second(self) -> float | None:
-        """The rate of the transfer in bytes per second. None if no bytes were sent."""
+        """The rate of the transfer in bytes per second, or None if no bytes were sent."""
         return self.transferred_bytes / self.seconds if self.transferred_bytes and self.seconds > 0 else None
 
     @property
     def reused_share(self) -> float | None:
-        """The fraction of all bytes that were reused, from 0 to 1. None if the transfer had no bytes."""
+        """The fraction of all bytes that were reused, from 0 to 1, or None if the transfer had no bytes."""
         whole = self.transferred_bytes + self.reused_bytes
         return self.reused_bytes / whole if whole else None
 
@@ -89,7 +89,7 @@ class TransferRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRates:
-    """The transfer rates of both directions. None means that a direction was not measured yet."""
+    """The transfer rates of both directions; a rate is None if it was not measured yet."""
 
     upload: TransferRate | None = None
     download: TransferRate | None = None
@@ -97,10 +97,10 @@ class TransferRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """The measured route to a site. None means that a value was not measured yet. `upload` and `download`
-    are the rates through the farm itself, and `others` has the rates of other ways of staging. `staged` has
-    the ids of versions that were sent to the site or made there, the newest last; a version that the site
-    has evicted is sent again."""
+    """The measured route to a site; a field is None if it was not measured yet. `upload` and `download` are
+    the rates through the farm itself, and `others` has the rates of other ways of staging. `staged` has the
+    ids of versions that were sent to the site or made there, the newest last; a version that the site has
+    evicted is sent again."""
 
     upload: TransferRate | None = None
     download: TransferRate | None = None

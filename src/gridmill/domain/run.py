@@ -61,8 +61,8 @@ class Run:
     JobRun records.
 
     `order` increases with every run of the home: among runs of the same priority, earlier runs have
-    precedence. `due` is the due time for which the schedule of the pipeline started the run. None means that
-    a person started the run. `chunk` is the id of the chunk of a backfill to which the run belongs; empty if
+    precedence. `due` is the due time for which the schedule of the pipeline started the run, or None if a
+    person started the run. `chunk` is the id of the chunk of a backfill to which the run belongs; empty if
     the run does not belong to a backfill. `probe` is the name of the one job that the run executes on a part
     of its data, to measure its workers; empty if the run is not a probe. `only` has the names of the
     requested jobs, if a person or a schedule requested single jobs; the jobs that they need run too. If
@@ -123,15 +123,15 @@ class JobRun:
     the job made, or (UNCHANGED) of the earlier versions that are still valid. `external` has the ids of the
     versions of other pipelines that the job reads, as fixed at the start of its run. `size` is the size of
     the job's data that was known when the job became ready. `force` means that the job runs although nothing
-    has changed. `probe` is the fraction of the data that a probe processes; the results of a probe are not
-    stored. None means that the job is not a probe. `parts` is the number of parts of the job (0: the job has
+    has changed. `probe` is the fraction of the data that a probe processes (the results of a probe are not
+    stored); it is None if the job is not a probe. `parts` is the number of parts of the job (0: the job has
     no parts). A job with parts is RUNNING while its parts run, each of which is a separate JobRun with its
     `part`; after that, an attempt of the job makes one version from the results of the parts. `part_report`
     is the report of the attempt that ran a part. `checkpoints` is the folder, below the storage root, from
     which an attempt resumes; empty for a job without checkpoints. `lines` has the line numbers of the job's
-    declaration. None means that the pipeline of the job was not read from a file. `reason` is the reason why
-    the job executes or does not execute, which is the change since the previous version; it is empty until
-    the job is ready.
+    declaration, or None if the pipeline of the job was not read from a file. `reason` is the reason why the
+    job executes or does not execute, which is the change since the previous version; it is empty until the
+    job is ready.
     """
 
     id: str
@@ -179,7 +179,7 @@ class JobRun:
 
 
 def attempt_id_of(job_run_id: str, number: int) -> str:
-    """Return the id of the attempt of a job that has this number (from 1). The id is `RUN.JOB.K`."""
+    """Return the id of the attempt of a job that has this number (from 1), in the form `RUN.JOB.K`."""
     return f"{job_run_id.replace('/', '.', 1)}.{number}"
 
 

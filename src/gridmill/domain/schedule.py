@@ -81,8 +81,8 @@ class ScheduleSpec:
 
     @property
     def text(self) -> str:
-        """The schedule as text, for messages. Examples are `every 900 s`, `every 1mo UTC`, `cron 0 6 * * *
-        UTC` and `continuous`."""
+        """The schedule as text, such as `every 900 s`, `every 1mo UTC`, `cron 0 6 * * * UTC` or
+        `continuous`."""
         if self.cron is not None:
             return f"cron {self.cron} {self.zone}"
         if self.every_months is not None:

@@ -30,7 +30,7 @@ class Signature:
 
     @property
     def text(self) -> str:
-        """A description of the signature for people. An example is `label: temp, 1 d later (number)`."""
+        """A description of the signature for people, such as `label: temp, 1 d later (number)`."""
         names = ", ".join(self.labels) if len(self.labels) < 4 else f"{len(self.labels)} labels"
         made = ", ".join(_made(self.source))
         kind = f"classes {', '.join(self.classes[:5])}" if self.classes else self.objective or self.type

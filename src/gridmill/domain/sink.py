@@ -220,13 +220,13 @@ class SinkSpec:
     Rows that violate one of the `constraints` are written to the table of rejects of the sink. `on_misfit`
     selects whether rows with values that do not have their declared type are rejected too, or whether the
     load fails. If a load rejects more than `max_rejects` rows (a number below 1 is a fraction of the rows of
-    the load), the load fails. None means that there is no limit.
+    the load), the load fails; if `max_rejects` is None, there is no limit.
 
     Each load is measured: for each column the missing values, minimum, maximum, mean and number of distinct
     values; and the `metrics` of the sink, which are SQL aggregates over its rows by name. If the population
     stability index of a column compared with the previous load is above `drift_threshold`, a warning is
-    shown. None turns this check off. Datasets do not read the rows that are within `outages`. `retain`
-    deletes rows that are too old.
+    shown; if `drift_threshold` is None, this check is off. Datasets do not read the rows that are within
+    `outages`. `retain` deletes rows that are too old.
 
     Many files or objects are read in parts if the site of the sink has several machines. `parts` is the
     number of parts in which the files are read. The default is one part for every 256 MiB of files in

@@ -78,8 +78,7 @@ class Site:
 
     @property
     def most_nodes(self) -> int | None:
-        """The largest number of nodes that the site can have, used or not. None means that there is no
-        limit."""
+        """The largest number of nodes that the site can have, used or not, or None if there is no limit."""
         declared = self.settings.get(MOST_NODES, "")
         if declared.isdigit():
             return int(declared)

@@ -67,10 +67,10 @@ class SqlSource:
     the row is loaded later (for numbers `lag` is the difference; for times it is in seconds). Rows that have
     no cursor value are not loaded.
 
-    Parameters in a `query` are bound as values, also within quotes, as in this example: `where at >=
-    '${from}' and at < '${to}'`. If a query refers to both bounds, or to `${due_before}` and `${due}`, it
-    loads the rows of that range of time: these rows replace the rows that were loaded for the same range,
-    and the rows of other ranges are kept. `parameters` are the values of the parameters in the query.
+    Parameters in a `query` are bound as values, also within quotes, as in `where at >= '${from}' and at <
+    '${to}'`. If a query refers to both bounds, or to `${due_before}` and `${due}`, it loads the rows of that
+    range of time: these rows replace the rows that were loaded for the same range, and the rows of other
+    ranges are kept. `parameters` are the values of the parameters in the query.
     """
 
     url: str
@@ -82,7 +82,7 @@ class SqlSource:
 
     @property
     def stretch(self) -> tuple[datetime, datetime] | None:
-        """The range of time that the query loads. None if the query has no range of time. Raises
+        """The range of time that the query loads, or None if the query has no range of time. Raises
         InputError."""
         return stretch(self.query, self.parameters) if self.query and self.parameters else None
 

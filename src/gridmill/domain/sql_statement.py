@@ -17,7 +17,7 @@ from gridmill.domain.naming import read_moment
 from gridmill.errors import InputError
 
 REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}?")
-"""This pattern matches `$${`, which is an escaped `${`, or a reference, whose closing brace may be
+"""A pattern that matches `$${`, which is an escaped `${`, or a reference, whose closing brace may be
 missing."""
 BOUNDS = (("from", "to"), ("due_before", "due"))
 """Pairs of parameters that bound a range of time: its beginning (included) and its end (excluded)."""

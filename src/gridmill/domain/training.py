@@ -200,8 +200,8 @@ class TrainingSpec:
     combine: Combine = Combine.MEAN
     # custom
     script: str | None = None
-    """The script of a custom training: `train.py` is executed, and `train.py:fit` is a function that is
-    called with the data."""
+    """The script of a custom training, which is either executed (`train.py`) or has a function that is
+    called with the data (`train.py:fit`)."""
     file: str | None = None
     """An existing model that replaces the script: an ONNX file, or (with `trust`) a pickled model."""
     predict: str | None = None
@@ -217,8 +217,8 @@ class TrainingSpec:
     options: Mapping[str, float | int | bool | str] = field(default_factory=dict)
     """Settings for the script, which the script receives as `options`."""
     trust: bool = False
-    """Allow Gridmill to load a pickled model. Such a model can execute any code on the machine that runs the
-    job."""
+    """Allow Gridmill to load a pickled model, although such a model can execute any code on the machine that
+    runs the job."""
 
     @property
     def units(self) -> int:

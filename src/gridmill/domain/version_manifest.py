@@ -130,7 +130,7 @@ class FileProblem:
 
     @property
     def text(self) -> str:
-        """The problem of the file as text. An example is `rows.parquet was changed`."""
+        """The problem of the file as text, such as `rows.parquet was changed`."""
         match self.kind:
             case FileProblemKind.MISSING:
                 return f"{self.path} is missing"

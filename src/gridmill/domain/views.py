@@ -93,8 +93,8 @@ class VersionView:
     (`latest`, `best`, aliases). `lineage` has all versions from which this version was made, nearest first.
     `sources` are the sources of the sinks in the lineage, by the id of the sink's version. `used_by` has the
     versions that were made directly from this version. `bundle` is the hash of the code with which the
-    version was made (empty: Gridmill's own). `parameters` are the parameters of the run that made the
-    version."""
+    version was made (empty if it is Gridmill's own code). `parameters` are the parameters of the run that
+    made the version."""
 
     artifact: Artifact
     names: tuple[str, ...] = ()
@@ -107,8 +107,8 @@ class VersionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalPreview:
-    """The effects of removing `versions`, and the facts that prevent it. These facts are the `aliases` of
-    the versions, the versions that were made from them (`used_by`), and the active runs that may use them
+    """The effects of removing `versions`, and the facts that prevent the removal: the `aliases` of the
+    versions, the versions that were made from them (`used_by`), and the active runs that may use them
     (`running`). `already_removed` means that the content of all these versions was removed earlier."""
 
     versions: tuple[str, ...]
@@ -145,11 +145,11 @@ class PlannedJob:
     resource was chosen. `when` has the value that the job declares; the planned times are those of a run
     without failures. `waiting` describes the files of the job's source that are not settled yet. `reason` is
     the reason why the job would execute, or the text that it would be restored and from which version.
-    `most_cpus` is the number of CPUs of an attempt that is alone in its pod. None means that the attempt
-    gets the declared number of CPUs. `inferred` has sentences about facts that are not declared and that the
-    job derives from its data. `asked` are the amounts that Gridmill requests from the site if the job is
-    alone and the site has a queue, and `request` is the same request in the syntax of the site. `unchecked`
-    is the reason why it is unknown whether the job fits at the site."""
+    `most_cpus` is the number of CPUs of an attempt that is alone in its pod; if it is None, the attempt gets
+    the declared number of CPUs. `inferred` has sentences about facts that are not declared and that the job
+    derives from its data. `asked` are the amounts that Gridmill requests from the site if the job is alone
+    and the site has a queue, and `request` is the same request in the syntax of the site. `unchecked` is the
+    reason why it is unknown whether the job fits at the site."""
 
     job: str
     kind: str
@@ -192,8 +192,8 @@ class FarmView:
 class DryRun:
     """The plan of a run that was not started, which `gridmill plan` prints. `expected_seconds` is None if
     the time of a job is not known yet. `conflict` is the reason why the control node would refuse the whole
-    run. `unchecked` has the jobs that were not checked against their data, each with the reason (`JOB:
-    WHY`)."""
+    run. `unchecked` has the jobs that were not checked against their data, each with its name, a colon and
+    the reason."""
 
     pipeline: str
     jobs: tuple[PlannedJob, ...]

@@ -34,8 +34,8 @@ _MOST_POSITION = 2**63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """Some successive items of a list. `next_cursor` is the cursor for the next page of the list. It is None
-    on the last page."""
+    """Some successive items of a list. `next_cursor` is the cursor for the next page of the list, or None on
+    the last page."""
 
     items: tuple[T, ...]
     next_cursor: str | None = None

@@ -61,8 +61,7 @@ class DamagedRecord:
     """A record that is lost because its stored content differs from the content that was written. `noun` is
     the class of the record, `Event` for an event, `Counter` for a counter of ids, or `File` for the database
     itself. `key` and `parent` contain as much of the record's key and parent as can be read. `problem`
-    describes how the damage was noticed. `told`: `told` is true if `gridmill recover` has reported the
-    damage."""
+    describes how the damage was noticed. `told` is true if `gridmill recover` has reported the damage."""
 
     noun: str
     key: str

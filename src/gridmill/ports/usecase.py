@@ -112,7 +112,7 @@ class UseCase:
 
     @property
     def item(self) -> Hint | None:
-        """The type of the items if the answer is a list. None if the answer is not a list."""
+        """The type of the items if the answer is a list, or None if the answer is not a list."""
         origin: object = get_origin(self.gives)
         return get_args(self.gives)[0] if origin is Page else None
 
@@ -164,7 +164,7 @@ class UseCase:
 
     @property
     def route(self) -> str:
-        """The path as a pattern of the web framework: `/resources/{name}`."""
+        """The path as a pattern of the web framework, such as `/resources/{name}`."""
         return _PLACE.sub(lambda found: f"{{{self._place(found).sent}{found['slashes']}}}", self.path)
 
     def arguments(self, given: tuple[object, ...], named: Mapping[str, object]) -> Mapping[str, Any]:

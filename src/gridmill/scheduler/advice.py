@@ -278,8 +278,8 @@ def _careful(
 def _rivals(
     curve: TimeCurve, attempts: Sequence[tuple[Measurement, ParallelTiming]], advice_input: AdviceInput
 ) -> tuple[TimeCurve, ...]:
-    """Return other scaling laws that fit the attempts, if the attempts had two different numbers of workers.
-    Otherwise the function returns no laws."""
+    """Return other scaling laws that fit the attempts, if the attempts had two different numbers of workers;
+    otherwise return none."""
     if len(curve.law.numbers) != 2:
         return ()
     rows = attempts[-1][1].whole_rows
@@ -328,8 +328,8 @@ def _measured(measurement: Measurement, timing: ParallelTiming, curve: TimeCurve
 
 
 def _summary(curve: TimeCurve, forecasts: Sequence[WorkerForecast], worth: int) -> str:
-    """Return the advice in one line, for example: `4 workers: 2.9 x (2.7-3.1); from 4 to 8 twice the workers
-    give 1.3 x the speed`."""
+    """Return the advice in one line, such as `4 workers: 2.9 x (2.7-3.1); from 4 to 8 twice the workers give
+    1.3 x the speed`."""
     line = next(forecast for forecast in forecasts if forecast.workers == worth)
     twice = curve.speedup(2 * worth) / curve.speedup(worth)
     more = f"from {worth} to {2 * worth} twice the workers give {twice:.2g} x the speed"

@@ -142,8 +142,8 @@ def entity_of(spec: DatasetSpec) -> tuple[str, ...]:
 
 
 def probe_job(job: Job, pipeline: str, workers: int) -> Job:
-    """Return the job with that number of workers and without needed jobs in its run. This job reads the
-    newest existing versions of its inputs."""
+    """Return the job with that number of workers and without needed jobs in its run. The returned job reads
+    the newest existing versions of its inputs."""
     spec = job.prediction
     assert spec is not None
     return replace(job, needs=(), retries=0, prediction=_outside(replace(spec, workers=workers), pipeline))

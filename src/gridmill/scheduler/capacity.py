@@ -285,7 +285,7 @@ class Nodes:
     def candidates(self, target_bytes: int, least_bytes: int, gpus: int) -> Iterator[str]:
         """Return the nodes with at least `least_bytes` of free memory, the best node first.
 
-        Nodes with at least `target_bytes` come first, and among them the smallest node first. All other
+        Nodes with at least `target_bytes` come first, the smallest of these nodes first; then all other
         nodes follow, the largest node first. If the demand has no GPUs, nodes with free GPUs come last. The
         caller of `candidates` still has to check CPUs and GPUs.
         """

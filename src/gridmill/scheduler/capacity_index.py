@@ -235,8 +235,8 @@ class CapacityIndex:
             self._place_pod(deployment, pod)
 
     def _replace_changed_pods(self, old: Deployment, deployment: Deployment) -> None:
-        """Replace only the pods of a deployment that have changed. This function is called many times a
-        second, because each acknowledgement replaces one pod of a deployment."""
+        """Replace only the pods of a deployment that have changed. The index calls this function many times
+        a second, because each acknowledgement replaces one pod of a deployment."""
         before = {pod.id: pod for pod in old.pods}
         for pod in deployment.pods:
             previous = before.pop(pod.id, None)
@@ -267,15 +267,16 @@ class CapacityIndex:
 
     def is_broken(self, deployment: Deployment) -> bool:
         """Return whether the deployment has lost a pod whose place cannot be used again until the deployment
-        ends. Such a deployment accepts no more jobs. Only deployments at Ray sites can lose a place in this
-        way. Ray moves the place of a lost node to any node with enough free amounts, and keeps it there."""
+        ends, so that the deployment accepts no more jobs. Only deployments at Ray sites can lose a place in
+        this way. Ray moves the place of a lost node to any node with enough free amounts, and keeps it
+        there."""
         if self._kind(deployment.site) is not SiteKind.RAY:
             return False
         return any(pod.state == PodState.GONE for pod in deployment.pods)
 
     def busy_broken(self, resource: str) -> int:
         """Return the number of pods of the resource's broken deployments that still run a job. The other
-        pods of these deployments never run a job again, so new pods may replace them."""
+        pods of a broken deployment never run a job again, so new pods may replace them."""
         return sum(pod_id in self.on for pod_id in self.broken.get(resource, ()))
 
     def _places_as_planned(self, site: str) -> bool:

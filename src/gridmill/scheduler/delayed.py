@@ -82,7 +82,7 @@ def first_delayed(lane: Lane, shares: ProjectShares | None) -> Iterator[Ticket]:
 
 
 def may_have_delayed(lane: Lane, now: float) -> bool:
-    """Return whether a job may have waited long enough to be delayed. This check is quick, because it
+    """Return whether a job may have waited long enough to be delayed. The check is quick, because it
     examines only the first job of each project."""
     firsts = (line.first() for line in lane.queue.delayed.values())
     return any(first is not None and now - first[1] >= SHORTEST_PATIENCE_SECONDS for first in firsts)

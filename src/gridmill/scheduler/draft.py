@@ -22,8 +22,8 @@ from gridmill.scheduler.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
 """If a job has waited longer than this number of seconds, free amounts are reserved for it. Until then,
-smaller jobs may start before this job. These smaller jobs keep the machines busy and cost the waiting job
-nothing, because running jobs may still release enough."""
+smaller jobs may start before this job: they keep the machines busy and cost the waiting job nothing, because
+running jobs may still release enough."""
 
 
 NONE: Mapping[str, Collection[str]] = MappingProxyType({})

@@ -225,8 +225,8 @@ def _problem(
 
 
 def _place(job: Job, problem: RefusalReason, pipeline: Pipeline) -> str:
-    """Return the place in the pipeline file of a request that is too large. The place is written as
-    `FILE:LINE: FIELD: `. The result is empty if the pipeline has no file."""
+    """Return the place (file, line and field) in the pipeline file of a request that is too large; empty if
+    the pipeline has no file."""
     if pipeline.lines is None:
         return ""
     field = ""

@@ -80,8 +80,7 @@ def _why_not_placed(snapshot: Snapshot, job_run: JobRun, now: float, waits: Wait
 
 
 def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
-    """Return the part of the quota that is used, for example: `quota of project vision: 4 of 4 GPUs in
-    use`."""
+    """Return the part of the quota that is used, such as `quota of project vision: 4 of 4 GPUs in use`."""
     project = snapshot.projects.get(job_run.project)
     if project is None:
         return ""
@@ -91,9 +90,9 @@ def _why_quota(snapshot: Snapshot, job_run: JobRun, demand: Demand) -> str:
 
 
 def _before(snapshot: Snapshot, job_run: JobRun, now: float) -> Iterator[str]:
-    """Return the number of jobs before this job at its resource. An example is `3 jobs before it`. If
-    several projects wait, only jobs of the same project are counted, and the text adds, for example,
-    `project vision used less for its share`."""
+    """Return the number of jobs before this job at its resource, such as `3 jobs before it`. If several
+    projects wait, only jobs of the same project are counted, and the text adds, for example, `project vision
+    used less for its share`."""
     queue = snapshot.lines.waiting.get(job_run.resource)
     run = snapshot.runs.get(job_run.run_id)
     if queue is None or run is None:
@@ -131,8 +130,8 @@ def _why_no_room(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
 
 
 def _what_is_broken(snapshot: Snapshot, resource: str) -> str:
-    """Return a text about the broken deployments of a resource, for example: `trainers-1 lost a pod, takes
-    no more jobs and is released when 2 jobs on it have ended`."""
+    """Return a text about the broken deployments of a resource, such as `trainers-1 lost a pod, takes no
+    more jobs and is released when 2 jobs on it have ended`."""
     places = snapshot.places
     names = sorted({places.owners[pod_id] for pod_id in places.broken.get(resource, ())})
     if not names:
@@ -148,8 +147,8 @@ def _what_is_broken(snapshot: Snapshot, resource: str) -> str:
 
 
 def _what_keeps(snapshot: Snapshot, coming: Pods) -> str:
-    """Return the site's report about a pod that is not up yet, for example: `: waits in Slurm's queue
-    (reason: Priority)`."""
+    """Return the site's report about a pod that is not up yet, such as the reason why the pod waits in
+    Slurm's queue; the text begins with a colon."""
     for pod_id, slot in coming.items():
         pods = snapshot.deployments[slot.whole.deployment_id].pods
         message = next((pod.message for pod in pods if pod.id == pod_id), "")

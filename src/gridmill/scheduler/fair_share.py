@@ -22,8 +22,8 @@ from gridmill.scheduler.snapshot import Snapshot
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
 AHEAD_SECONDS = 600.0
-"""A place in use is counted as if it had been used for this many additional seconds. In this way, projects
-also take turns within one plan."""
+"""A place in use is counted as if it had been used for this many additional seconds, so that projects also
+take turns within one plan."""
 NO_BOUND = 2**62
 """The limit of an amount that the quota does not limit. The limit is an integer, because integers are
 compared faster than floats."""
@@ -161,12 +161,12 @@ class QuotaLimit(NamedTuple):
 
     @property
     def in_use(self) -> str:
-        """The used and the total amount, for example: `4 of 4 GPUs in use`."""
+        """The used and the total amount as text, such as `4 of 4 GPUs in use`."""
         return f"{self.used} of {self.most} in use"
 
     @property
     def asks(self) -> str:
-        """The requested and the total amount, for example: `8 of 4 GPUs`."""
+        """The requested and the total amount as text, such as `8 of 4 GPUs`."""
         return f"{self.wanted} of {self.most}"
 
 

@@ -281,13 +281,13 @@ def _request_text(resource: Resource) -> str:
 
 
 def show(amounts: Amounts) -> str:
-    """Return the amounts as text, for example: `2 CPUs, 4 GiB, 0 GPUs`."""
+    """Return the amounts as text, such as `2 CPUs, 4 GiB, 0 GPUs`."""
     return f"{amounts.cpus:g} CPUs, {show_bytes(amounts.memory_bytes)}, {amounts.gpus} GPUs"
 
 
 POD_STEP, MIN_SHARE = 256 * MIB, GIB
-"""The step of deployment sizes, and the smallest share of a node to which a job that spills is limited. Both
-of these sizes are in bytes."""
+"""The step of deployment sizes, and the smallest share of a node to which a job that spills is limited, both
+in bytes."""
 
 
 def cpus_of(resource: Resource, node: Amounts) -> float:

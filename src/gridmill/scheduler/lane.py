@@ -112,8 +112,8 @@ class Lane:
 
     @property
     def workers_left(self) -> int | None:
-        """The number of further pods that the resource may have. None if the number of pods of the resource
-        is not limited."""
+        """The number of further pods that the resource may have, or None if its number of pods is not
+        limited."""
         if self.resource.workers is None:
             return None
         return max(0, self.resource.workers - self.alive)

@@ -40,8 +40,8 @@ def backoff_seconds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MemoryBound:
-    """The largest memory in bytes that one attempt can have, and the name of this limit. Examples of the
-    name are `its site` and `resource big`."""
+    """The largest memory in bytes that one attempt can have, and the name of this limit, such as `its site`
+    or `resource big`."""
 
     memory_bytes: int
     whose: str = "its site"
@@ -94,7 +94,7 @@ def _after_interruption(job_run: JobRun, attempt: Attempt, why: Preemption, now:
 
 
 def delay_of(job_run: JobRun, attempt: Attempt) -> float:
-    """Return the total seconds for which a running job has waited. This value does not change while the job
+    """Return the total seconds for which a running job has waited, which do not change while the job
     runs."""
     since = attempt.placed if job_run.ready is None else job_run.ready
     return job_run.waited_seconds + max(0.0, attempt.placed - since)
@@ -248,8 +248,8 @@ def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
 
 
 def _summary(job_runs: Sequence[JobRun]) -> str:
-    """Return the number of jobs in each final state as text. An example is `2 failed (load, train), 1
-    skipped, 4 succeeded`."""
+    """Return the number of jobs in each final state as text, such as `2 failed (load, train), 1 skipped, 4
+    succeeded`."""
     parts: list[str] = []
     for state in (
         JobState.FAILED,

@@ -380,8 +380,8 @@ def _not_fitting(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
 
 
 def _warm(draft: DraftPlan) -> None:
-    """Start deployments early for blocked jobs, if no ready job needs the free amounts. This is not done at
-    sites where an idle deployment costs money or makes other users wait."""
+    """Start deployments early for blocked jobs, if no ready job needs the free amounts. No deployment is
+    started early at sites where an idle deployment costs money or makes other users wait."""
     for name, queue in sorted(draft.snapshot.lines.blocked.items()):
         lane, head = draft.lane(name), queue.first
         if lane is None or head is None or draft.is_full or _costs_while_idle(draft, lane.resource):
@@ -449,8 +449,8 @@ def _call_off(draft: DraftPlan) -> None:
 
 def needless(snapshot: Snapshot) -> tuple[str, ...]:
     """Return deployments at other sites that are still starting and for which no job waits any more, because
-    the job moved or was stopped. Such a deployment may stay in the queue of a site for hours, and would then
-    hold a place that nobody uses."""
+    the job moved or was stopped. A deployment that no job needs may stay in the queue of a site for hours,
+    and would then hold a place that nobody uses."""
     lines, places = snapshot.lines, snapshot.places
     names = sorted(places.coming.keys() - lines.waiting.keys() - lines.blocked.keys())
     owners = dict.fromkeys(

@@ -1,9 +1,9 @@
 """This module has reservations for jobs that are too large for the free amounts: the time when they can
 start, and the jobs that may start before them.
 
-The method is EASY backfilling (Lifka 1995; Mu'alem and Feitelson 2001). The first job that does not fit has
-a reservation for the time at which enough is expected to be free. Jobs behind this job may start if they do
-not delay it.
+The method is EASY backfilling (by Lifka in 1995, and by Mu'alem and Feitelson in 2001). The first job that
+does not fit has a reservation for the time at which enough is expected to be free. Jobs behind this job may
+start if they do not delay it.
 """
 
 from collections.abc import Iterable, Iterator

@@ -87,8 +87,8 @@ class WorkMeasurement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLaw:
     """A scaling law in worker-seconds. The law is W(n) = `alone` + `contention` (n - 1) + `coherence` n (n -
-    1). If `cycle` is set, the law has another form: W(n) = `alone` times the cycle time of n workers, where
-    only one worker at a time does the fraction `contention` of the work.
+    1). If `cycle` is set, the law is instead W(n) = `alone` times the cycle time of n workers, where only
+    one worker at a time does the fraction `contention` of the work.
 
     `covariance` is the covariance matrix of the three parameters. `noise` is the standard deviation of the
     relative error of one attempt, with `freedom` degrees of freedom. `coherent` is true if the measurements
@@ -212,8 +212,8 @@ def rival_laws(trials: Sequence[WorkMeasurement]) -> tuple[WorkLaw, ...]:
 
 
 def fit_coherent(trials: Sequence[WorkMeasurement]) -> WorkLaw:
-    """Return the law that attributes all measured growth to coherence. This law predicts the least gain from
-    many workers."""
+    """Return the law that attributes all measured growth to coherence. The law with coherence alone predicts
+    the least gain from many workers."""
     numbers = tuple(sorted({trial.workers for trial in trials}))
     return _law(_fitted(trials, (_ALONE, _PAIRS)), trials, numbers, coherent=True)
 
@@ -328,8 +328,8 @@ def _noise(error: float, freedom: int) -> tuple[float, int]:
 
 
 def _without_noise(fitted: _FittedLaw, trials: Sequence[WorkMeasurement]) -> _FittedLaw:
-    """Return the law without contention, if the contention may be noise. Otherwise the function returns the
-    law unchanged."""
+    """Return the law without contention if the contention may be noise; otherwise return the law
+    unchanged."""
     if not fitted.parameters[1]:
         return fitted
     law = _law(fitted, trials, (), coherent=False)
@@ -417,9 +417,9 @@ strongly contain no information."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCurve:
-    """The time of an attempt as a function of its number of workers n. It is T(n) = serial + opening(n) +
-    the longer of two times. The first of these times is W(n)/n, in whole rounds of shards. The second of
-    these times is the CPU time divided by the number of available CPUs.
+    """The time of an attempt as a function of its number of workers n. The time of an attempt with n workers
+    is T(n) = serial + opening(n) + the longer of two times. The first time is W(n)/n, in whole rounds of
+    shards; the second time is the CPU time divided by the number of available CPUs.
 
     The second time is a bound from operational analysis (P. J. Denning, J. P. Buzen, The Operational
     Analysis of Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster

@@ -212,9 +212,9 @@ def declared_as(job: Job) -> str:
 
 def _declared_alike(job: Job, measured: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     """Return the measurements that are valid for the job as it is declared now. If the memory model uses the
-    settings of the job, all measurements are valid. Otherwise only the measurements with the same command
-    are valid. If several commands were measured, all measurements are valid, because the command changes
-    each time."""
+    settings of the job, all measurements are valid. If the memory model does not use the settings of the
+    job, only the measurements with the same command are valid. If several commands were measured, all
+    measurements are valid, because the command changes each time."""
     if not measured or knows_settings(job):
         return measured
     now = declared_as(job)

@@ -147,7 +147,7 @@ class WaitForecast(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        """Return the estimate as text. An example is `about 12 min (8 min - 20 min)`."""
+        """Return the estimate as text, such as `about 12 min (8 min - 20 min)`."""
         around = f" ({show_seconds(self.low)} - {show_seconds(self.high)})" if self.high > self.low else ""
         return f"about {show_seconds(self.likely)}{around}"
 

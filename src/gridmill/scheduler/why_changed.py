@@ -78,8 +78,8 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]
 
 
 def _field(name: str, before: Provenance, now: Provenance) -> str:
-    """Return the change of a field. An example is `training.trees 100 -> 200`. If a value is long or
-    missing, the function returns only the name of the field."""
+    """Return the change of a field, such as `training.trees 100 -> 200`. If a value is long or missing, the
+    function returns only the name of the field."""
     both = (before.declared.get(name), now.declared.get(name))
     texts = [one for one in both if one and not one.startswith(HASHED) and "\n" not in one]
     if len(texts) < len(both) or sum(map(len, texts)) > _LONG:

@@ -52,8 +52,8 @@ def summarize(problems: Problems, store: Store) -> None:
 
 
 def may_have_lost_versions(ledger: Ledger) -> bool:
-    """Return whether damage may have destroyed records of versions. In this case it is unknown which files
-    these versions need."""
+    """Return whether damage may have destroyed records of versions, so that it is unknown which files these
+    versions need."""
     serious = (one for one in ledger.store.damage() if one.noun not in _WITHOUT_FILES)
     return any(
         not one.told or (one.noun == Artifact.__name__ and ledger.read(Artifact, one.key) is None)
@@ -62,7 +62,7 @@ def may_have_lost_versions(ledger: Ledger) -> bool:
 
 
 def set_right(ledger: Ledger, transaction: Transaction) -> None:
-    """Make runs consistent if the store has lost some of their records. This function is called after the
+    """Make runs consistent if the store has lost some of their records. The function is called after the
     ledger was loaded."""
     snapshot = ledger.snapshot
     damaged = ledger.store.damage()

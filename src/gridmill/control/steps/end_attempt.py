@@ -216,7 +216,7 @@ def _charge(ledger: Ledger, transaction: Transaction, ended: Attempt) -> None:
 
 
 def _look_again(ledger: Ledger, candidates: Candidates, transaction: Transaction, job_run: JobRun) -> None:
-    """Check jobs of other runs that waited for this job. Such jobs may need the result of this job."""
+    """Check jobs of other runs that waited for this job and may need its result."""
     snapshot = ledger.snapshot
     for key in snapshot.lines.turns.behind(snapshot.lines.turn_of(job_run)):
         other = transaction.get(JobRun, key)
@@ -342,8 +342,8 @@ def _keep_manifest(
 
 
 def _unchanged_version(catalog: Catalog, job_run: JobRun, outputs: tuple[Output, ...]) -> Artifact | None:
-    """Return the newest version, if the job checked its sources and the table is unchanged. Otherwise the
-    function returns None."""
+    """Return the newest version if the job checked its sources and the table is unchanged; otherwise return
+    None."""
     newest = catalog.newest_artifact(job_run.name)
     if newest is None or newest.removed or len(outputs) != 1:
         return None

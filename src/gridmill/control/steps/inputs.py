@@ -132,8 +132,8 @@ def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
 def _shared_bundle(
     ledger: Ledger, storage: Storage, job_run: JobRun, bundle: str | None, attempt: Attempt
 ) -> str:
-    """Return the path where the pod finds the code, if the job needs code and the pod is on another machine.
-    Otherwise the result is empty."""
+    """Return the path where the pod finds the code if the job needs code and the pod is on another machine;
+    otherwise return an empty text."""
     deployment = ledger.snapshot.deployments.get(attempt.deployment_id)
     elsewhere = deployment is not None and deployment.site != LOCAL
     return storage.shared_bundle(bundle) if bundle and elsewhere and job_run.job.runs_code else ""

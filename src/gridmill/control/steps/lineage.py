@@ -60,8 +60,8 @@ def _parameters(ledger: Ledger, artifact: Artifact) -> Mapping[str, Given]:
 
 
 def names_of(catalog: Catalog, artifact: Artifact) -> tuple[str, ...]:
-    """Return the names that refer to a version now. The names are `latest`, `best` if there are several
-    versions, and aliases."""
+    """Return the names that refer to a version now: `latest`, `best` if there are several versions, and
+    aliases."""
     versions, aliases = versions_of(catalog.ledger, artifact.name), aliases_of(catalog.ledger, artifact.name)
     best = best_of(versions, best_by(catalog.ledger, artifact.name)) if len(versions) > 1 else None
     latest = latest_of(catalog, artifact.name) if versions else None
@@ -116,6 +116,6 @@ def _source_of(job: Job) -> str:
 
 
 def _words(part: object) -> str:
-    """Return the fields of a declaration as text. An example is `url: sqlite:///shop.db, table: sales`."""
+    """Return the fields of a declaration as text, such as `url: sqlite:///shop.db, table: sales`."""
     values = ((field.name, getattr(part, field.name)) for field in fields(part))  # type: ignore[arg-type]
     return ", ".join(f"{name}: {value}" for name, value in values if isinstance(value, str) and value)

@@ -40,7 +40,7 @@ def conflict_of(ledger: Ledger, storage: Storage, pipeline: Pipeline) -> str:
 
 
 def check_run_origin(ledger: Ledger, storage: Storage, transaction: Transaction, run: Run) -> None:
-    """Raise ConflictError if the pipeline's name no longer belongs to the folder of the run. Such a run
+    """Raise ConflictError if the pipeline's name no longer belongs to the folder of the run, so that the run
     cannot be resumed."""
     here = Origin(name=run.pipeline, folder=run.folder)
     recorded = _recorded_origin(ledger, transaction, here)

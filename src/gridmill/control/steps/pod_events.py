@@ -106,8 +106,8 @@ def _metric(reported: ReportedProgress, attempt: Attempt, body: Mapping[str, obj
 
 
 def _mark(attempt: Attempt, job_run: JobRun | None) -> str:
-    """Return the prefix of each line of the log. For a gang, the prefix is the rank, for example: `[1] `.
-    For a command on every node, the prefix is the name of the node, for example: `[alpha] `."""
+    """Return the prefix of each line of the log. For a gang, the prefix of a line is the rank, such as `[1]
+    `. For a command on every node, the prefix of a line is the name of the node, such as `[alpha] `."""
     if attempt.ranks > 1:
         return f"[{attempt.rank}] "
     return f"[{job_run.part.node}] " if job_run and job_run.part and job_run.part.node else ""

@@ -27,7 +27,7 @@ def set_problem(problems: Problems, what: str, trouble: str) -> None:
 
 
 def set_problems(problems: Problems, kind: str, troubles: Mapping[str, str]) -> None:
-    """Set the problems of that kind, by subject. All other problems of the kind end."""
+    """Set the problems of that kind, by subject, and end all other problems of that kind."""
     now = {f"{kind} {what}": trouble for what, trouble in troubles.items()}
     for known in [key for key in problems.lasting if key.startswith(f"{kind} ")]:
         if known not in now:

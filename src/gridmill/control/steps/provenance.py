@@ -102,9 +102,8 @@ def code_of(code: CodeFiles, run: Run, job: Job) -> CodeList:
 
 
 def _declared(noun: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  any part of a declaration
-    """Return each field whose value differs from its default, by its path. An example of a path is
-    `command.run`. If a later version of Gridmill adds a field, the result does not change as long as the
-    field has its default."""
+    """Return each field whose value differs from its default, by its path, such as `command.run`. If a later
+    version of Gridmill adds a field, the result does not change as long as the field has its default."""
     empty = True
     for name, default in _defaults(cast(Hashable, type(noun))):
         value = getattr(noun, name)

@@ -41,8 +41,8 @@ NOTHING = SourceListing()
 
 
 def list_sources(storage: Storage, jobs: Iterable[Job], folder: str, now: float) -> dict[str, SourceListing]:
-    """Return the files in the sources of these jobs at the time `now`, by job. This may take long, so the
-    caller must not hold the node's lock."""
+    """Return the files in the sources of these jobs at the time `now`, by job. Listing the files may take
+    long, so the caller must not hold the node's lock."""
     return {job.name: _list(storage, job.sink.source, folder, now) for job in jobs if job.sink is not None}
 
 

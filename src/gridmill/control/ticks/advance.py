@@ -141,9 +141,9 @@ def _ready(
     again: Callable[[], None],
 ) -> JobRun:
     """Return the job after the jobs that it needs have ended. The new state is WAITING with fingerprint and
-    size, or one of these states: UNCHANGED; FAILED if an input does not exist; or SKIPPED in a scheduled run
-    if an input has no rows yet, which is normal and can last long. While the files of a version that could
-    be restored are being checked, the job is returned unchanged, and `again` is called after the check."""
+    size, or UNCHANGED, or FAILED if an input does not exist, or in a scheduled run SKIPPED if an input has
+    no rows yet, which is normal and can last long. While the files of a version that could be restored are
+    being checked, the job is returned unchanged, and `again` is called after the check."""
     now = transaction.now
     try:
         inputs = inputs_of(control.catalog, transaction, job_run)
@@ -229,8 +229,8 @@ def _failed(job_run: JobRun, now: float, message: str) -> JobRun:
 
 
 def _external(job_run: JobRun, inputs: tuple[Input, ...]) -> tuple[str, ...]:
-    """Return the versions of other pipelines that the job reads. These versions are recorded so that every
-    attempt reads the same versions."""
+    """Return the versions of other pipelines that the job reads. The versions are recorded so that every
+    attempt of the job reads the same versions."""
     names = job_run.job.external_names
     return tuple(entry.artifact.id for entry in inputs if entry.name in names)
 

@@ -190,8 +190,8 @@ def _release_silent(
     deployment: Deployment,
     sights: Mapping[str, PodReport],
 ) -> None:
-    """Release a deployment if all its remaining pods run but none of them has had a link for too long. Such
-    pods never sent a Hello, or they hang. The attempts in these pods are lost."""
+    """Release a deployment if all its remaining pods run but none of them has had a link for too long. Pods
+    without a link never sent a Hello, or they hang, so their attempts are lost."""
     running = {name for name, sight in sights.items() if sight.status == PodStatus.RUNNING}
     now = clock.monotonic()
     left = [pod for pod in deployment.pods if pod.state != PodState.GONE]

@@ -1,4 +1,4 @@
-"""This module has the tick that receives messages of pods. The messages are Hellos, events and ends. One
+"""This module has the tick that receives messages of pods, which are Hellos, events and ends. One
 transaction contains the changes for all received messages."""
 
 from collections.abc import Sequence
@@ -157,7 +157,7 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
 
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
-    """Return whether a pod stopped an attempt although nobody requested it. Such a pod stops all its
+    """Return whether a pod stopped an attempt although nobody requested it, because the pod stops all its
     attempts and ends. (The loss of its machine may be noticed much later; attempts that start until then
     would be lost, too.)"""
     if event.type != EventType.ENDED:

@@ -73,7 +73,7 @@ class BackfillUseCases(UseCases):
         return self.backfill(backfill.name)
 
     def _check(self, chunks: Sequence[Chunk]) -> None:
-        """Raise the errors that the start of the first run would raise. It is enough to check one chunk,
+        """Raise the errors that the start of the first run would raise; it is enough to check one chunk,
         because all chunks come from one file."""
         for pipeline in [chunk.pipeline for chunk in chunks[:1]]:
             order(pipeline)

@@ -33,8 +33,8 @@ from gridmill.ports.store import Record
 
 _RUNS_AT_ONCE = 100
 EVICTION_SECONDS = 5.0
-"""The seconds between two searches for unused items while a disk is nearly full. Such a search reads the
-names of all files."""
+"""The seconds between two searches for unused items while a disk is nearly full, because each search reads
+the names of all files."""
 _OF_ATTEMPTS = (DiskArea.OUTPUT, DiskArea.MANIFEST, DiskArea.HANDED, DiskArea.ATTEMPT)
 """The areas in which the names of items are ids of attempts, or begin with such an id."""
 

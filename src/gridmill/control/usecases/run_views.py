@@ -2,8 +2,8 @@
 is.
 
 The jobs to show are chosen in one pass over all jobs of a run. A view is used again while it is valid. For a
-run with many jobs that change continually, a view may be a moment old. In this way, all readers together use
-at most a twentieth of a processor.
+run with many jobs that change continually, a view may be a moment old, so that all readers together use at
+most a twentieth of a processor.
 """
 
 from collections import Counter
@@ -73,8 +73,8 @@ SHOWN = ViewLimit(all_of=SHOWN_JOBS, chosen=CHOSEN_JOBS)
 
 
 def choose_jobs(job_runs: Iterable[JobRun], limit: ViewLimit = SHOWN) -> ChosenJobs:
-    """Return the jobs of a run to show. Failed jobs come first, up to half of the shown jobs. All other jobs
-    follow by urgency."""
+    """Return the jobs of a run to show. Failed jobs come first, up to half of the shown jobs, and all other
+    jobs follow by urgency."""
     counts = Counter[JobState]()
     by_state: dict[JobState, list[JobRun]] = {state: [] for state in URGENCY}
     parts: dict[str, list[JobRun]] = {}

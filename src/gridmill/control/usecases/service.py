@@ -30,8 +30,8 @@ from gridmill.errors import ConflictError, GridmillError, explained
 
 _RUNS_NAMED = 10
 _STOP_SECONDS = 60.0
-"""The seconds that stopped runs may take to end. After these seconds, the control node stops even if the
-runs have not ended."""
+"""The seconds that stopped runs may take to end; after these seconds the control node stops even if the runs
+have not ended."""
 _LEAVE_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
@@ -48,8 +48,8 @@ class Identity:
 
 LogEnds = Mapping[str, tuple[LogLine, ...]]
 Render = Callable[[RunView, tuple[Event, ...], tuple[Advice, ...], RunView | None, LogEnds], str]
-"""A function that renders the report of a run. Its arguments are the view of the run, its events, the advice
-on its jobs, the run before it, and the last lines of the logs of failed attempts."""
+"""A function that renders the report of a run from the view of the run, its events, the advice on its jobs,
+the run before it, and the last lines of the logs of failed attempts."""
 REPORTED_JOBS = ViewLimit(all_of=500, chosen=500)
 """The number of jobs that a report shows."""
 EARLIER_RUNS = 1000
@@ -115,7 +115,7 @@ class Service(
         self._node.check_store()
 
     def shutdown(self, *, all: bool = False) -> None:
-        """Stop the control node. With `all`, the method stops its active runs first."""
+        """Stop the control node. With `all`, the method first stops the active runs of the control node."""
         runs = tuple(run.id for run in self._node.active_runs())
         if runs and not all:
             raise ConflictError(

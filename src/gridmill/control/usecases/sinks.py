@@ -89,8 +89,8 @@ def _counts(version: Artifact) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _with_counts(clock: Clock, task: LoadTask, version: Artifact | None, *, files: bool) -> LoadTask:
-    """Return the load task with the counts of its source, if the version counts its sources separately
-    (files). Otherwise the function returns it with the counts of the whole version."""
+    """Return the load task with the counts of its source if the version counts its sources separately
+    (files), otherwise with the counts of the whole version."""
     if version is None:
         return task
     known = _counts(version) if files else {}

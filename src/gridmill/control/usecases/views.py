@@ -33,8 +33,8 @@ from gridmill.scheduler.wait_estimate import WaitForecasts
 ADDED = "rows_added"
 """The metric of a sink that belongs to the run and not to the version."""
 WHYS_PER_VIEW = 100
-"""The number of waiting jobs for which reasons are computed. Only the first waiting jobs get a reason,
-because nobody would read thousands of reasons."""
+"""The number of waiting jobs for which reasons are computed, because nobody would read thousands of
+reasons."""
 SHOWN_ATTEMPTS, SHOWN_RANKS, SHOWN_PARTS = 20, 200, 200
 """The largest numbers of attempts, ranks of gangs and parts in the view of a job."""
 Attempts = Mapping[str, Sequence[Attempt]]
@@ -281,8 +281,8 @@ LOG_LINES = 20
 """The number of last lines of the log of a failed job that a report shows."""
 LONGEST_LINE = 2000
 _LOG_END_BYTES = 256 * KIB
-"""The size in bytes of the text that is searched for the last lines. This size is limited because a single
-line may have a gigabyte."""
+"""The size in bytes of the text that is searched for the last lines, which is limited because a single line
+may have a gigabyte."""
 
 
 def log_ends(view: RunView, logs: LogStore) -> Mapping[str, tuple[LogLine, ...]]:
