@@ -96,7 +96,7 @@ class Version:
         self, *, columns: Sequence[str] | str | None = None, split: str | None = None
     ) -> "pyarrow.Table":
         """Return the rows as an Arrow table. With `columns`, the table has only these columns. With `split`,
-        it has only the rows of this split of a dataset (`train`, `validation` or `test`).
+        the table has only the rows of this split of a dataset (`train`, `validation` or `test`).
 
         Raises InputError for unknown columns and splits, StorageError.
         """

@@ -247,7 +247,7 @@ class RunVerbs(Connected):
         yielded. With `after`, only events after the event with this id are yielded.
 
         If the control node ends before the run, the next control node of the home continues the run. This
-        client may start that control node.
+        client may start the next control node.
         """
         view = self.status(run)
         run_id, look_again, held = view.run.id, 0.0, tuple[Event, ...]()

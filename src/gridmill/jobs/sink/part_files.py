@@ -1,5 +1,5 @@
 """Data files that the parts of a sink job wrote from source files. The attempt that commits the load uses
-them.
+these data files.
 
 The attempt that commits the load plans which files to load as if the job had no parts. The attempt uses the
 data files of a part only if the part read the same content, by the same rules, into the same columns. If the

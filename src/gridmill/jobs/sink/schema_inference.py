@@ -274,7 +274,8 @@ class _NumberBatch:
 def _has_long(column: pa.ChunkedArray) -> bool:
     """Return whether any text is a whole number that does not fit into a 64-bit integer.
 
-    As a float such a number would lose digits, and different numbers would become equal.
+    As a float, a number that is too long for an integer would lose digits, and different numbers would
+    become equal.
     """
     texts = plain(column)
     if (pc.max(pc.binary_length(texts)).as_py() or 0) < len(_LARGEST):

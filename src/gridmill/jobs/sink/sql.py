@@ -454,7 +454,7 @@ def _read(connection: sa.Connection, read: Callable[[], T]) -> T:
 
     If the driver cannot read a time that Python cannot represent, `read` is called a second time and returns
     such times as text. Errors of the server are classified by their state codes. If the connection is lost,
-    its pool does not use any connection again.
+    none of the connections of its pool is used again.
     """
     try:
         return read()

@@ -155,7 +155,7 @@ def _times(values: list[Any]) -> pa.Array:
 def _decimals(values: list[Any]) -> pa.Array:
     """Return the values as exact numbers.
 
-    Whole numbers become integers. If a whole number is too long for an integer, all of them become texts.
+    Whole numbers become integers. If a whole number is too long for an integer, all values become texts.
     Numbers that are not whole become decimals with at most 76 digits. If there are longer numbers, NaN or
     infinity, all numbers become floats.
     """

@@ -56,7 +56,7 @@ class SinkTable:
 
     @cached_property
     def loaded(self) -> tuple[LoadedFile, ...]:
-        """Return the data files of the table. The list of data files for 10,000 source files takes some
+        """Return the data files of the table. Listing the data files of 10,000 source files takes some
         hundredths of a second."""
         if self.delta is None:
             return ()

@@ -39,7 +39,7 @@ _Held: TypeAlias = tuple[SourceFile, RejectSpool, int]
 @dataclass(slots=True)
 class WrittenFile:
     """A source file whose rows were written to data files. `parts` are the data files with the valid rows.
-    The spools and `rejects` (data files) contain the rejected rows.
+    The rejected rows are in temporary files (spools) and in `rejects` (data files).
 
     If several small source files share a data file, the data file is listed only for the first of these
     source files. `rejected` are the numbers of the rows that were rejected while the file was read.

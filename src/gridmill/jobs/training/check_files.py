@@ -34,10 +34,10 @@ STEPS = 8
 """The number of floating-point steps (ulp) of a double by which predictions may always differ, because sums
 are computed in another order."""
 ALIKE = 1e-3
-"""The allowed change of the prediction of a row when the same call contains other rows. The limit applies to
-code or files of the user.
+"""The allowed change of the prediction of a row when the same call contains other rows. The limit applies if
+a model predicts with code or files of the user.
 
-The unit is the standard deviation of the label, or probability.
+The change is measured in standard deviations of the label, or as a probability.
 """
 SINGLE = 1e-6
 """The additional tolerance for 32-bit floats, relative to the prediction."""
@@ -69,7 +69,7 @@ class CheckRows:
 
 
 def sample_rows(frame: SortedFrame, length: int | None, split: str = "train") -> CheckRows:
-    """Return rows from all parts of the split."""
+    """Return rows that are spread over the complete split."""
     rows = frame.rows[split]
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), ROWS)).round().astype(np.int64))
     return CheckRows(frame=frame, rows=rows[places], length=length)

@@ -64,8 +64,8 @@ class RankGroup:
         return (mine, len(mine) * self.size / len(rows)) if len(mine) else (rows[:1], 0.0)
 
     def share(self, rows: Tensor) -> Tensor:
-        """Return the rows that this rank computes, if the rows are only used to measure the model. The
-        result can be empty."""
+        """Return the rows that this rank computes when a model is only measured and not trained. The result
+        can be empty."""
         return rows[self.rank :: self.size]
 
     def total(self, *values: float) -> list[float]:

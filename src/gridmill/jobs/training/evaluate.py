@@ -104,7 +104,7 @@ def naive_values(frame: SortedFrame) -> Floats:
 
 def usual_labels(frame: SortedFrame) -> tuple[float, ...]:
     """Return the mean of each label over the training rows. For classes, the result is the mean of the class
-    numbers, which is not used."""
+    numbers, and no other code uses it."""
     means = np.atleast_1d(frame.target[frame.rows["train"]].mean(axis=0))
     return tuple(float(mean) for mean in means)
 

@@ -24,8 +24,8 @@ MOST_NUMBERS = 1_000_000
 """The largest number of input values in the rows that are used to measure permutation importance (8 MB).
 Fewer rows are used for datasets with many columns and for long sequences."""
 SHARE_OF_TIME, LEAST_SECONDS, MOST_SECONDS = 0.02, 0.1, 10.0
-"""The time limit for measuring permutation importance: a fraction of the time that the training has taken,
-within these limits (in seconds)."""
+"""The time limit for measuring permutation importance: the fraction SHARE_OF_TIME of the time that the
+training has taken, but at least LEAST_SECONDS and at most MOST_SECONDS."""
 BINS, SAMPLE, LABELS = 30, 200, 4
 
 

@@ -106,7 +106,7 @@ def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale:
 
 LEARNING_RATE, PATIENCE = 0.1, 20
 _THEIRS = {"trees": "max_iter", "max_leaves": "max_leaf_nodes", "patience": "n_iter_no_change"}
-"""The names of the options of Gridmill in scikit-learn."""
+"""The names that scikit-learn uses for the options of Gridmill."""
 CURVE_POINTS = 100
 TOLERANCE = 1e-5
 """The allowed difference between the predictions of the file and of scikit-learn, in standard deviations of

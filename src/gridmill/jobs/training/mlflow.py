@@ -219,7 +219,7 @@ def tracking(spec: TrainingSpec, context: JobContext) -> Iterator["MlflowRun"]:
 class MlflowRun:
     """A run on the MLflow server.
 
-    If data cannot be sent, it waits until the server answers again.
+    Data that cannot be sent waits until the server answers again.
     """
 
     def __init__(self, spec: TrainingSpec, context: JobContext) -> None:

@@ -22,10 +22,11 @@ from gridmill.jobs.training.scaling import fit_spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineInputs:
-    """The base to which the numbers of a model are added. For each label, it is an input, and a value that
-    is used if the input is missing.
+    """The base to which the numbers of a model are added. For each label, the base is the value of an input,
+    or a replacement value if the input is missing.
 
-    A label without such an input has None and 0. If there are no labels, nothing is added.
+    If a label has no such input, its input is None and its replacement value is 0. If there are no labels,
+    nothing is added.
     """
 
     presents: tuple[int | None, ...] = ()

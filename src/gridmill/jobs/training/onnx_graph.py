@@ -1,9 +1,9 @@
 """Builds ONNX graphs of trained models node by node. Any ONNX runtime can compute these graphs, and no node
 executes code.
 
-This module writes the graphs itself instead of using a converter. The reason is that the graphs need only
-four or five kinds of nodes, use doubles (as scikit-learn does), and include scaling and missing values. A
-server that uses the model can pass raw inputs to the graph.
+This module writes the graphs itself instead of using a converter. The graphs need only four or five kinds of
+nodes, use doubles (as scikit-learn does), and include scaling and missing values. A server that uses the
+model can pass raw inputs to the graph.
 """
 
 from collections.abc import Mapping

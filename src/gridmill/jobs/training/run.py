@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 def identify(
     card: ModelCard, frame: SortedFrame, measured: SortedFrame, spec: TrainingSpec, context: JobContext
 ) -> tuple[ModelCard, Mapping[str, str]]:
-    """Return the model card with its signature and the description of its training rows. The hashes of these
-    rows are written into the same folder.
+    """Return the model card with its signature and the description of its training rows. The hashes of the
+    training rows are written into the same folder.
 
     For each split in `measured`, the card also has a text. The text of a split is equal for all models that
     were measured on the same rows and labels.

@@ -17,8 +17,8 @@ SPLIT = "validation"
 
 
 def check_decisions(frame: SortedFrame, spec: TrainingSpec) -> None:
-    """Raise InputError if the threshold or the quantiles are impossible for the label or the dataset. The
-    check is called before training."""
+    """Raise InputError if the threshold or the quantiles are impossible for the label or the dataset. This
+    check runs before training."""
     thresholds = spec.threshold is not None or spec.threshold_by is not None
     name = "threshold" if spec.threshold is not None else "threshold_by"
     if thresholds and len(frame.classes) != 2:
