@@ -242,8 +242,8 @@ def _equal(split: pa.ChunkedArray, name: str) -> Mask:
 def _keys_identify_rows(card: ModelCard, dataset: Artifact, parts: Partitions) -> bool:
     """Return whether rows with equal keys are always the same row.
 
-    Equal keys mean the same row in the same dataset, or if the keys contain a time. (Keys without a time,
-    such as the numbers 1, 2, 3, can occur in any table.)
+    Rows with equal keys are the same row if they belong to the same dataset, or if the keys contain a time.
+    (Keys without a time, such as the numbers 1, 2, 3, can occur in any table.)
     """
     assert card.learned is not None
     has_keys = set(card.learned.columns) <= set(parts.schema.names)

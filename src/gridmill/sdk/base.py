@@ -1,5 +1,5 @@
 """The base class of the client, which connects to a control node. If the control node ends, the client
-connects to the next one."""
+connects to the next control node."""
 
 import os
 import sys

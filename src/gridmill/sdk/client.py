@@ -72,8 +72,8 @@ class ShareVerbs(Connected):
         memory: int | str | None = None,
         gpus: int | None = None,
     ) -> ProjectView:
-        """Create a project, or replace the share and the quota of a project, such as `memory="64GB"` (None
-        means no limit).
+        """Create a project, or replace the share and the quota of a project. A limit of the quota has a
+        value such as `memory="64GB"`, or None for no limit.
 
         Raises InputError.
         """

@@ -53,7 +53,7 @@ class TuningResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialContext(JobContext):
-    """The context of a trial. After each epoch it checks whether the trial is to continue.
+    """The context of a trial. After each epoch, the context checks whether the trial is to continue.
 
     Parallel trials have separate folders and divide the threads. `side_by_side` is the number of parallel
     trials.
