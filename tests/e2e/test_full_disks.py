@@ -11,7 +11,7 @@ import pytest
 
 from gridmill.stores.sql import make
 from gridmill.testing.store_samples import an_event
-from tests.e2e.conftest import PATIENCE_SECONDS, Place, eventually
+from tests.e2e.conftest import PATIENCE_SECONDS, Place, a_place, eventually
 from tests.kit.small_disks import fill, free_bytes, small_disk
 
 pytestmark = pytest.mark.e2e
@@ -22,6 +22,13 @@ MIB = 2**20
 def disk() -> Iterator[Path]:
     with small_disk(80 * MIB) as place:
         yield place
+
+
+@pytest.fixture
+def full_place(disk: Path) -> Iterator[Place]:
+    """A home on the small disk."""
+    with a_place(disk) as it:
+        yield it
 
 
 def attempts(view: dict, name: str) -> list[dict]:
@@ -89,6 +96,43 @@ def test_a_full_root_holds_attempts_back_until_there_is_room(place: Place, disk:
     out, err = run.communicate(timeout=PATIENCE_SECONDS)
     assert run.returncode == 0, err
     assert [one["state"] for one in attempts(json.loads(out), "work")] == ["succeeded"]
+
+
+@pytest.mark.long
+def test_a_full_home_is_named_and_the_node_goes_on_when_there_is_room(
+    full_place: Place, disk: Path, tmp_path: Path
+) -> None:
+    place = full_place
+    root = {"GRIDMILL_ROOT": str(tmp_path / "root")}
+    file = place.write("pipeline: full\njobs:\n  work:\n    command: echo well > $GRIDMILL_OUTPUT/file\n")
+    up = place.start("up", "--listen", "off", **root)
+    assert eventually(lambda: place.gridmill("show", "control", **root).returncode == 0)
+    assert place.gridmill("run", file, **root).returncode == 0
+    ballast = fill(disk, left_bytes=0)
+    for _ in range(3):
+        with ballast.open("ab") as rest:
+            rest.write(b"1" * free_bytes(disk))
+        refused = place.gridmill("run", file, **root)
+        if refused.returncode:
+            break
+    told = " ".join((refused.stdout + refused.stderr).split())
+    assert refused.returncode != 0
+    assert "disk" in told, told
+    assert "full" in told or "less than its reserve" in told, told
+    assert "Traceback" not in told
+    assert "defect" not in told
+
+    def shown() -> str:
+        return " ".join(place.gridmill("status", **root).stdout.split())
+
+    assert eventually(lambda: "less than its reserve of 4 MiB" in shown()), (shown(), told)
+    assert up.poll() is None
+    ballast.unlink()
+    done = place.gridmill("run", file, **root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert up.poll() is None
+    up.terminate()
+    assert up.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def test_caches_that_nothing_uses_go_first_and_the_run_succeeds(disk: Path) -> None:

@@ -102,3 +102,42 @@ def test_it_is_interrupted_waits_with_a_reason_and_goes_on(place: Place):
     assert eventually(lambda: not any(kept.glob("*"))), "nothing is kept of what is done"
     up.terminate()
     assert up.wait(timeout=PATIENCE_SECONDS) == 0
+
+
+APART = "resources:\n  {name}: {{type: command, cpus: 1, memory: 400MiB, workers: 1, keep: 60s}}\n"
+
+
+@pytest.mark.long
+def test_an_urgent_job_of_another_resource_interrupts_and_only_then_the_first_goes_on(place: Place):
+    """The site has room for the pod of one of the two resources."""
+    box = BOX.removeprefix("resources:\n")
+    first = long(place.folder).replace("project: science\n", "").replace(box, APART.format(name="slow")[11:])
+    other = (
+        urgent(place.folder).replace("project: science\n", "").replace(box, APART.format(name="fast")[11:])
+    )
+    files = (
+        place.write(first.replace("resource: box", "resource: slow"), "long.yaml"),
+        place.write(other.replace("resource: box", "resource: fast"), "urgent.yaml"),
+    )
+    room = {"GRIDMILL_MEMORY": "600MiB", "GRIDMILL_CPUS": "2"}
+    up = place.start("up", "--listen", "off", **room)
+    assert eventually(lambda: place.gridmill("show", "control").returncode == 0)
+    assert place.gridmill("run", files[0], "--detach").returncode == 0
+    said = place.folder / "said"
+    assert eventually(said.exists)
+    assert place.gridmill("run", files[1], "--detach").returncode == 0
+    assert eventually(lambda: "urgent" in said.read_text()), place.gridmill("status", "urgent-1").stdout
+
+    waiting = job(place, "long-1")
+    assert waiting["job"]["state"] == "waiting"
+    assert said.read_text().count("from ") == 1, (
+        "nothing of lower priority started while the urgent job waited"
+    )
+    (place.folder / "go").touch()
+    assert eventually(lambda: said.read_text().count("from ") == 2), place.gridmill("status", "long-1").stdout
+    (place.folder / "enough").touch()
+    assert eventually(lambda: job(place, "long-1")["job"]["state"] == "succeeded")
+    assert [one["state"] for one in job(place, "long-1")["attempts"]] == ["stopped", "succeeded"]
+    assert [one["state"] for one in job(place, "urgent-1")["attempts"]] == ["succeeded"]
+    up.terminate()
+    assert up.wait(timeout=PATIENCE_SECONDS) == 0
