@@ -2,13 +2,17 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -32,6 +36,7 @@ class Controller:
     document on standard output."""
 
     within: tuple[str, ...] = ()
+    host = "127.0.0.1"
 
     def __init__(self, home: Path, port: int, *options: str) -> None:
         self._home, self._port, self._options = home, port, options
@@ -42,7 +47,7 @@ class Controller:
 
     def up(self) -> dict[str, str]:
         words = self.gridmill(
-            "up", "--light", "--listen", f"127.0.0.1:{self._port}", "--json", *self._options
+            "up", "--light", "--listen", f"{self.host}:{self._port}", "--json", *self._options
         )
         self._process = subprocess.Popen([*self.within, *words], stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
@@ -55,6 +60,11 @@ class Controller:
         code = self._process.wait(PATIENCE_SECONDS)
         self._process = None
         return code
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def farm(self, *words: str) -> object:
         words = self.gridmill("farm", *words, "--json")
@@ -239,3 +249,83 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+IDLE, SLOW = 3_000, 800
+BODY_BYTES = 60_000
+SLOW_REQUEST = (
+    "POST /v1/relay/none HTTP/1.1\r\nHost: farm\r\nAuthorization: Bearer {token}\r\n"
+    "Content-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
+)
+
+
+def own_address() -> str:
+    """An address of this machine that is not the loopback: the limit of one client applies to it."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as one:
+        try:
+            one.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but the loopback")
+        return one.getsockname()[0]
+
+
+def private_mib(pid: int) -> float:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")) / 1024
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < IDLE + SLOW + 500:
+        pytest.skip(f"a process may open only {hard} files here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (IDLE + SLOW + 500, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("count", [IDLE, SLOW])
+def test_idle_connections_and_slow_bodies_of_one_client_hold_nobody_up(
+    controller: Controller, many_files: None, tmp_path: Path, count: int
+) -> None:
+    address = own_address()
+    controller.host = "0.0.0.0"  # the attacks come from another address than the tenants
+    words = controller.up()["join"].split()
+    secret = words[words.index("--join") + 1].partition(":")[2]
+    port = controller._port
+    home = Visitor(port, tmp_path / "home")
+    assert home.join(secret).status == 200
+    listener = Listener(home)
+    assert home.ask("GET", "/v1/farm").status == 200
+    begun, context = private_mib(controller.pid), home.context()
+    slowest, most = 0.0, begun
+
+    def ask() -> None:
+        nonlocal slowest, most
+        began = time.monotonic()
+        assert home.ask("GET", "/v1/farm").status == 200
+        slowest, most = max(slowest, time.monotonic() - began), max(most, private_mib(controller.pid))
+        assert not listener.over
+
+    with ExitStack() as opened:
+        for number in range(count):
+            with suppress(OSError):  # it was refused: one address has its limit
+                one = opened.enter_context(closing(socket.create_connection((address, port), 5)))
+                if count == SLOW:
+                    secure = opened.enter_context(closing(context.wrap_socket(one)))
+                    secure.sendall(SLOW_REQUEST.format(token=home.token).encode() + b"x" * BODY_BYTES)
+            if number % 50 == 0:
+                ask()
+        for _ in range(20):
+            ask()
+            threading.Event().wait(0.1)
+    print(f"{count}: slowest {slowest:.2f} s, {begun:.0f} MiB before, {most:.0f} MiB at most", end="")
+    assert slowest < 1.0
+    until = time.monotonic() + 30
+    while private_mib(controller.pid) > begun + max(8.0, 0.4 * (most - begun)):
+        assert time.monotonic() < until, (begun, most, private_mib(controller.pid))
+        threading.Event().wait(0.2)
+    print(f", {private_mib(controller.pid):.0f} MiB after")
+    assert not listener.over
+    assert home.ask("GET", "/v1/farm").status == 200
