@@ -1,8 +1,6 @@
 """This module has the measured use of earlier attempts: the newest measurements of each job and of each kind
 of work."""
 
-from collections import deque
-
 from gridmill.domain.resource import Measurement
 
 PER_JOB = 20  # enough to show the variation of a job; older data sizes say little
@@ -21,16 +19,18 @@ class MeasurementHistory:
     """
 
     def __init__(self) -> None:
-        self._by_job: dict[str, deque[Measurement]] = {}
-        self._by_subject: dict[str, deque[Measurement]] = {}
+        # tuples: most jobs have one measurement, for which a deque would take ten times as much memory
+        self._by_job: dict[str, tuple[Measurement, ...]] = {}
+        self._by_subject: dict[str, tuple[Measurement, ...]] = {}
 
     def add(self, measurement: Measurement) -> None:
         """Add the measurement of one attempt to the history."""
-        same_job = self._by_job.setdefault(measurement.job, deque(maxlen=PER_JOB))
+        same_job = self._by_job.get(measurement.job, ())
         if any(known.attempt_id == measurement.attempt_id for known in same_job):
             return
-        same_job.append(measurement)
-        self._by_subject.setdefault(measurement.subject, deque(maxlen=PER_SUBJECT)).append(measurement)
+        same_subject = self._by_subject.get(measurement.subject, ())
+        self._by_job[measurement.job] = (*same_job, measurement)[-PER_JOB:]
+        self._by_subject[measurement.subject] = (*same_subject, measurement)[-PER_SUBJECT:]
 
     def of_job(self, name: str, subject: str) -> tuple[Measurement, ...]:
         """Return the measurements of `pipeline/job` that were made under this subject, oldest first."""
@@ -47,5 +47,4 @@ class MeasurementHistory:
 
     def of_subject(self, subject: str) -> tuple[Measurement, ...]:
         """Return the measurements of all jobs of a subject, oldest first."""
-        measurements = self._by_subject.get(subject)
-        return tuple(measurements) if measurements else ()
+        return self._by_subject.get(subject, ())

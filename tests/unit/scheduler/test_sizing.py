@@ -1,6 +1,7 @@
 """Sizes: the models, what history corrects, and the targets it must meet."""
 
 import random
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -484,3 +485,34 @@ def test_after_a_kill_the_next_run_begins_with_twice_as_much(peak):
         measured(COMMAND, 512 * MIB, number=2, given=512 * MIB, killed=True),
     )
     assert sized(COMMAND, history=history).amounts.memory_bytes >= 1024 * MIB
+
+
+def test_the_history_of_many_jobs_that_ran_once_takes_little_memory():
+    subject = subject_of(Job(name="j", command=CommandSpec(run="true")), "p")
+    known = [
+        Measurement(
+            attempt_id=f"r.{number}.1",
+            subject=f"{subject}{number}",
+            job=f"p/{number}",
+            size=JobSize(),
+            given=Amounts(),
+            use=MeasuredUse(),
+            ended=1.0,
+        )
+        for number in range(2000)
+    ]
+    history = MeasurementHistory()
+    tracemalloc.start()
+    try:
+        for one in known:
+            history.add(one)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken / len(known) < 300  # bytes
+    for number in range(100):
+        history.add(replace(known[0], attempt_id=f"again.{number}"))
+    assert [one.attempt_id for one in history.of_job("p/0", f"{subject}0")] == [
+        f"again.{number}" for number in range(80, 100)
+    ]
+    assert len(history.of_subject(f"{subject}0")) == 60
