@@ -159,11 +159,11 @@ class MemoryStore:
                 self._events_of_runs[run_id] = kept
 
     def space(self) -> StoreSpace:
-        """The space is 0: nothing is on the disk."""
+        """Returns a space of 0, because nothing is on the disk."""
         return StoreSpace()
 
     def release_space(self, goes_on: Callable[[], bool] = lambda: True) -> StoreSpace:
-        """Do nothing: nothing is on the disk."""
+        """Does nothing, because nothing is on the disk."""
         return StoreSpace()
 
     def counters(self) -> Mapping[str, int]:
@@ -177,7 +177,7 @@ class MemoryStore:
             self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
 
     def damage(self) -> Sequence[DamagedRecord]:
-        """No damage: nothing is on a disk. See Store."""
+        """Returns no damage, because nothing is on the disk. See Store."""
         return ()
 
     def take_new_damage(self) -> Sequence[DamagedRecord]:
@@ -192,7 +192,7 @@ class MemoryStore:
         """See Store."""
 
     def close(self) -> None:
-        """See Store. The records stay in memory until the store itself is deleted."""
+        """See Store. The records stay in memory until the store object itself is deleted."""
 
     def _version(self, address: Address) -> int:
         record = self.get(*address)

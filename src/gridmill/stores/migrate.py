@@ -12,14 +12,16 @@ _SHIPPED = Path(__file__).parent / "migrations"
 
 
 def configuration(migrations: Path = _SHIPPED) -> Config:
-    """The configuration of Alembic, without a file. It finds the migrations beside this module."""
+    """Returns the configuration of Alembic, which needs no file. The configuration refers to the migrations
+    beside this module."""
     config = Config()
     config.set_main_option("script_location", str(migrations).replace("%", "%%"))
     return config
 
 
 def upgrade(dialect: Dialect, migrations: Path = _SHIPPED) -> None:
-    """Migrate to the newest schema, in one transaction: an interrupted migration changes nothing."""
+    """Migrates the database to the newest schema in one transaction, so that an interrupted migration
+    changes nothing."""
     config = configuration(migrations)
     engine = toolkit(dialect)
     try:
@@ -31,8 +33,8 @@ def upgrade(dialect: Dialect, migrations: Path = _SHIPPED) -> None:
 
 
 def toolkit(dialect: Dialect) -> Engine:
-    """The engine of SQLAlchemy over one connection of the store. Each transaction of it is the only one that
-    writes."""
+    """Returns an engine of SQLAlchemy that uses one connection of the store. While a transaction of this
+    engine is open, no other transaction writes."""
     engine = create_engine(f"{dialect.toolkit}://", creator=dialect.open, poolclass=StaticPool)
 
     def begin(connection: Connection) -> None:

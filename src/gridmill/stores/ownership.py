@@ -1,4 +1,4 @@
-"""The lock of a PostgreSQL store: one session at a time can write, until its connection is lost."""
+"""The lock of a PostgreSQL store. Only one session at a time can write, until its connection is lost."""
 
 from contextlib import suppress
 
@@ -22,10 +22,12 @@ _LONGEST_NAME = 63  # the server stores this many bytes of the application name
 
 
 class StoreLock:
-    """The lock of a PostgreSQL store. It belongs to a session, and the database releases it when the session
-    ends. So all changes through a session with the lock come from the only owner.
+    """The lock that gives one session the right to write to a PostgreSQL store. The lock belongs to a
+    database session, and the database releases it when the session ends. Therefore all changes in a session
+    that has the lock come from the only owner of the store.
 
-    A SQLite store is in a home, and the lock of the home has the same purpose.
+    A SQLite store needs no such lock, because it is in a home, and the lock of the home has the same
+    purpose.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -34,9 +36,11 @@ class StoreLock:
         self._wanted = False
 
     def take(self, writer: Connection, owner: str) -> None:
-        """Take the lock, unless this session has it. Raises StoreInUseError that names the owner.
+        """Takes the lock, unless this session already has it. Raises StoreInUseError, which names the owner,
+        if another owner has the lock.
 
-        If an earlier session of the same owner still exists, it is ended and StoreLostError is raised.
+        If an earlier session of the same owner still exists, this session is ended and StoreLostError is
+        raised.
         """
         if not self._dialect.shared:
             return
@@ -55,14 +59,14 @@ class StoreLock:
             raise self._in_use("unknown")
 
     def give(self) -> None:
-        """Release the lock at once, because a server needs a moment to notice that a connection was
+        """Releases the lock explicitly, because a server needs some time to notice that a connection was
         closed."""
         if self._session is not None:
             with suppress(self._dialect.failures):
                 self._session.cursor().execute(_GIVE)
 
     def check(self, writer: Connection) -> None:
-        """Raise StoreLostError if the owner's session is not the one with the lock."""
+        """Raises StoreLostError if the session of the owner is not the session that has the lock."""
         if self._wanted and writer is not self._session:
             raise StoreLostError(
                 "the connection to the store was lost, and with it the lock for writing",
@@ -71,7 +75,8 @@ class StoreLock:
             )
 
     def _refuse(self, cursor: Cursor, name: str) -> None:
-        """Raise an error that names the owner of the lock. Returns if the lock was released meanwhile."""
+        """Raises an error that names the owner of the lock. If the lock was released in the meantime, the
+        function returns without an error."""
         cursor.execute(_OWNER)
         for other, pid in cursor.fetchall():
             if other != name:

@@ -1,4 +1,5 @@
-"""The PostgreSQL dialect: a database of a server, by its URL. The driver loads only here."""
+"""The dialect of PostgreSQL, for a database on a server that is named by its URL. Only this module loads the
+PostgreSQL driver."""
 
 import re
 from functools import cache, partial
@@ -23,7 +24,7 @@ _LOCK = 0x6772_6964  # an arbitrary number of Gridmill: "grid"
 
 
 def at(url: str) -> Dialect:
-    """The database at this URL. Does not connect. Raises InputError."""
+    """Returns the dialect for the database at this URL. The function does not connect. Raises InputError."""
     address = _address(url)
     driver = _driver(_shown(address))
     return Dialect(
@@ -52,8 +53,8 @@ _TABLES = ("record", "event", "counter")
 
 
 def _space(connection: Connection) -> StoreSpace:
-    """The disk space that the whole database uses. The free space in its tables is estimated from the number
-    of deleted rows."""
+    """Returns the disk space that the complete database uses. The free space in the tables is estimated from
+    the number of deleted rows."""
     cursor = connection.cursor()
     names = ", ".join(f"'{name}'" for name in _TABLES)
     cursor.execute(
@@ -67,7 +68,8 @@ def _space(connection: Connection) -> StoreSpace:
 
 
 def _release(connection: Connection) -> bool:
-    """Make the space of deleted rows reusable, and return the free space at the ends of tables."""
+    """Makes the space of deleted rows reusable, and returns free space at the ends of tables to the file
+    system."""
     for name in _TABLES:
         connection.cursor().execute(f"VACUUM {name}")
     return False
@@ -87,7 +89,8 @@ def _address(url: str) -> SplitResult:
 
 
 def _shown(address: SplitResult) -> str:
-    """The address without the password and without the query, which can contain one."""
+    """Returns the address without the password and without the query part, because the query part can
+    contain a password."""
     user, at_, host = address.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
     return address._replace(netloc=f"{name}{colon and ':***'}{at_}{host}", query="").geturl()

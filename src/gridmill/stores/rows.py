@@ -1,9 +1,11 @@
-"""The rows of a SQL store: records, events and numbers as rows with checksums, and the reverse.
+"""Converts records, events and numbers to rows of a SQL store with checksums, and converts rows back.
 
-Damaged rows, which do not match their checksums, are noted with all that is known of them.
+If a row does not match its checksum, it is damaged. Damaged rows are noted with all information that can be
+read from them.
 
-The checksum covers the whole row: class, key, version, parent, liveness and body, and for an event also its
-sequence and time. CRC-32 detects every error of up to 32 adjacent bits and takes a microsecond.
+The checksum covers the complete row: class, key, version, parent, liveness and body. For an event, it also
+covers the sequence number and the time. CRC-32 detects every error of up to 32 adjacent bits, and computing
+it takes a microsecond.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +24,11 @@ Row: TypeAlias = Sequence[Any]
 Values: TypeAlias = dict[str, Any]
 
 RECORD = "position, noun, key, version, parent, live, body, checksum"
-"""The columns of a row of the table of records, in the order of `read_record`."""
+"""The columns of the table of records, in the order that `read_record` needs."""
 RECORDS, EVENTS, COUNTERS, FILE = "record", "event", "counter", "file"
-"""The name of the place of a damaged row: a table, or the file itself."""
+"""The names for the location of damage: a table, or the database file itself."""
 _LONGEST = 200
-"""Characters of a damaged value that are shown."""
+"""The largest number of characters that are shown of a damaged value."""
 
 
 def _checksum(*parts: str) -> int:
@@ -34,12 +36,13 @@ def _checksum(*parts: str) -> int:
 
 
 def record_checksum(noun: str, key: str, version: int, parent: str, live: int, body: bytes) -> int:
-    """The checksum of a record. `live` is 0 or 1. Raises ValueError for text that is not Unicode."""
+    """Returns the checksum of a record. `live` is 0 or 1. Raises ValueError if a text is not valid
+    Unicode."""
     return crc32(body, crc32(f"{noun}\0{key}\0{version}\0{parent}\0{live:d}\0".encode()))
 
 
 def event_checksum(values: Mapping[str, Any]) -> int:
-    """The checksum of the row of an event, over its columns."""
+    """Returns the checksum of the row of an event, over all its columns."""
     return _checksum(
         str(values["sequence"]),
         repr(float(values["time"])),
@@ -54,7 +57,7 @@ def event_checksum(values: Mapping[str, Any]) -> int:
 
 
 def counter_checksum(name: str, value: int) -> int:
-    """The checksum of the highest used number of ids."""
+    """Returns the checksum of the highest used number of ids."""
     return _checksum(name, str(value))
 
 
@@ -62,10 +65,11 @@ CLASSES: Mapping[str, type[Noun]] = {noun.__name__: noun for noun in get_args(No
 
 
 def put_row(put: Put) -> Values:
-    """The values of a put: the new row, and either the key of a new record or the expected old row (`old_…`).
+    """Returns the values for a put: the new row, and either the key of a new record or the expected old row
+    (`old_…`).
 
-    The body is decoded at once: a value that cannot be read back (JSON has no NaN) must not be stored. Raises
-    InputError.
+    The body is decoded immediately, because a value that cannot be read back must not be stored (JSON has no
+    NaN, for example). Raises InputError.
     """
     noun, expected = put.noun, put.expected
     kind, key = type(noun), key_of(noun)
@@ -84,7 +88,7 @@ def put_row(put: Put) -> Values:
 
 
 def delete_row(delete: Delete) -> Values:
-    """The expected row of a delete."""
+    """Returns the row that a delete expects."""
     return _old(delete.noun.__name__, delete.key, delete.expected)
 
 
@@ -93,7 +97,7 @@ def _old(name: str, key: str, version: int) -> Values:
 
 
 def event_row(event: Event) -> Values:
-    """The row of an event. Raises InputError."""
+    """Returns the row of an event. Raises InputError."""
     try:
         body = encode(event.body).decode()
     except (ValueError, TypeError) as error:
@@ -112,7 +116,7 @@ def event_row(event: Event) -> Values:
 
 
 def to_event(row: Sequence[Any]) -> Event:
-    """The event in a row of the event table."""
+    """Returns the event in a row of the event table."""
     sequence, time, kind, run_id, job, attempt_id, pod_id, number, body = row
     return Event(
         id=event_id(sequence),
@@ -132,7 +136,7 @@ class DamagedRowError(Exception):
 
 
 def read_record(row: Row) -> Record:
-    """The record in a row with the columns RECORD. Raises DamagedRowError."""
+    """Returns the record in a row that has the columns RECORD. Raises DamagedRowError."""
     _, noun, key, version, parent, live, body, checksum = row
     try:
         data = body.encode()
@@ -144,7 +148,7 @@ def read_record(row: Row) -> Record:
 
 
 def check_event(columns: Sequence[str], row: Row, checksum: object) -> None:
-    """Raise DamagedRowError for an event that does not match its checksum."""
+    """Raises DamagedRowError if the event does not match its checksum."""
     try:
         if event_checksum(dict(zip(columns, row, strict=True))) == checksum:
             return
@@ -154,7 +158,7 @@ def check_event(columns: Sequence[str], row: Row, checksum: object) -> None:
 
 
 def counter_rows(used: Mapping[str, int]) -> list[Values]:
-    """The rows of the highest used numbers of ids."""
+    """Returns the rows with the highest used numbers of ids."""
     return [
         {"name": name, "value": value, "checksum": counter_checksum(name, value)}
         for name, value in used.items()
@@ -162,12 +166,13 @@ def counter_rows(used: Mapping[str, int]) -> list[Values]:
 
 
 def is_counter(name: object, value: object, checksum: object) -> bool:
-    """Whether the row of a number matches its checksum."""
+    """Returns whether the row of a number matches its checksum."""
     return isinstance(name, str) and isinstance(value, int) and counter_checksum(name, value) == checksum
 
 
 def describe(row: Row, problem: str) -> DamagedRecord:
-    """A description of a damaged row: from its body if that can be decoded, else from its columns."""
+    """Describes a damaged row. The information comes from its body if the body can be decoded, and otherwise
+    from its columns."""
     _, noun, key, version, parent, _, body, checksum = row
     with suppress(InputError, KeyError, ValueError, TypeError, AttributeError):
         meant = decode(body, CLASSES[noun])
@@ -178,12 +183,13 @@ def describe(row: Row, problem: str) -> DamagedRecord:
 
 
 def describe_event(row: Row, problem: str) -> DamagedRecord:
-    """A description of a damaged event. Its key is its sequence, its parent the run."""
+    """Describes a damaged event. The key in the description is the sequence number of the event, and the
+    parent is its run."""
     return DamagedRecord(noun="Event", key=_shown(row[0]), parent=_shown(row[3]), problem=problem)
 
 
 def describe_counter(name: object) -> DamagedRecord:
-    """A description of a damaged number of ids."""
+    """Describes a damaged row with the highest number of ids."""
     return DamagedRecord(
         noun="Counter", key=_shown(name), parent="", problem="it does not match its checksum"
     )
@@ -196,7 +202,7 @@ def _shown(value: object) -> str:
 
 
 def is_damaged(row: Row) -> bool:
-    """Whether a row with the columns RECORD is damaged."""
+    """Returns whether a row with the columns RECORD is damaged."""
     try:
         read_record(row)
     except DamagedRowError:
@@ -205,7 +211,7 @@ def is_damaged(row: Row) -> bool:
 
 
 class DamageNotes:
-    """The damaged rows that one process has found, each once. Thread-safe."""
+    """Collects the damaged rows that one process has found, each of them once. The class is thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, object], DamagedRecord] = {}
@@ -213,14 +219,14 @@ class DamageNotes:
         self._lock = Lock()
 
     def add(self, table: str, place: object, record: DamagedRecord) -> None:
-        """Note a damaged row by its table and its key there."""
+        """Notes a damaged row by its table and by its key in this table."""
         with self._lock:
             if (table, place) not in self._known:
                 self._known[table, place] = record
                 self._fresh.append(record)
 
     def take_new(self) -> tuple[DamagedRecord, ...]:
-        """The rows that earlier calls have not returned."""
+        """Returns the damaged rows that earlier calls have not returned."""
         if not self._fresh:
             return ()
         with self._lock:
@@ -228,19 +234,20 @@ class DamageNotes:
         return tuple(fresh)
 
     def all(self) -> tuple[DamagedRecord, ...]:
-        """The rows that are still in their tables."""
+        """Returns the damaged rows that are still in their tables."""
         with self._lock:
             return tuple(self._known.values())
 
     def of_records(self) -> Mapping[object, DamagedRecord]:
-        """The positions of the records that the next commit moves to the table of damaged records."""
+        """Returns the positions of the damaged records. The next commit moves these records to the table of
+        damaged records."""
         if not self._known:
             return {}
         with self._lock:
             return {place: one for (table, place), one in self._known.items() if table == RECORDS}
 
     def drop(self, positions: Sequence[object]) -> None:
-        """Remove records that were moved to the table of damaged records or were repaired."""
+        """Forgets records that were moved to the table of damaged records or were repaired."""
         with self._lock:
             for position in positions:
                 self._known.pop((RECORDS, position), None)

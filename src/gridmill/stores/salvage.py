@@ -12,20 +12,20 @@ from gridmill.stores.sqlite import read_any_text
 
 _ROWS = 256
 _LONGEST_GAP = 1 << 24
-"""Number of positions after the last readable record that are tried."""
+"""The number of positions after the last readable record at which the function tries to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Salvage:
-    """The records, in the order of their first puts, and the numbers of ids."""
+    """The records, in the order of their first puts, and the highest numbers of ids."""
 
     nouns: tuple[Noun, ...]
     counters: Mapping[str, int]
 
 
 def salvage(path: Path) -> Salvage:
-    """The readable records and numbers; none if the file is not a database. SQLite writes to the file,
-    because it merges its log after a crash: pass a copy."""
+    """Returns the readable records and numbers, or none if the file is not a database. The argument must be
+    a copy of the file, because SQLite writes to the file when it merges the log after a crash."""
     nouns: tuple[Noun, ...] = ()
     counters: dict[str, int] = {}
     with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection:
@@ -45,8 +45,9 @@ def _nouns(connection: sqlite3.Connection) -> Iterator[Noun]:
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[Row]:
-    """All rows, read from the table without its indexes, which can be damaged. If a page cannot be read,
-    ranges of positions are skipped, each twice as long as the previous one, until a page can be read."""
+    """Yields all rows. They are read from the table without its indexes, because the indexes can be damaged.
+    If a page cannot be read, ranges of positions are skipped until a page can be read. Each range is twice
+    as long as the previous range."""
     after, step = 0, 1
     query = f"SELECT {RECORD} FROM record NOT INDEXED WHERE position > ? ORDER BY position LIMIT ?"
     while step < _LONGEST_GAP:

@@ -1,7 +1,8 @@
-"""The store over SQL databases: SQLite in a file, PostgreSQL by its URL. Records and events are rows.
+"""The record store over SQL databases: SQLite in a file, or PostgreSQL by its URL.
 
 Opening the store creates or migrates the tables (records, events, and the used numbers of ids), or refuses
-the database with a reason. One control node at a time owns a store, as long as its writing connection lasts.
+the database with a reason. Only one control node at a time owns a store, while its writing connection
+exists.
 """
 
 import gc
@@ -68,10 +69,11 @@ from gridmill.stores.sqlite import in_file
 T = TypeVar("T")
 
 VERSIONS = ("0002",)
-"""All schema versions that this release can open, oldest first. The migrations lead from each to the last."""
+"""The schema versions that this release can open, oldest first. The migrations lead from each to the
+last."""
 
 RETIRED = ("0001",)
-"""Schema versions of development that cannot be opened: fields of their records had other names."""
+"""Early schema versions that cannot be opened, because fields of their records had other names."""
 
 STAMP = "alembic_version"  # the table in which Alembic stores the schema version
 
@@ -143,11 +145,11 @@ TABLES = (
     )
     """,
 )
-"""The statements that make an empty database a store; {counted} and {number} are types (see Dialect)."""
+"""The statements that create the tables; {counted} and {number} are column types (see Dialect)."""
 
 
 def prepare(dialect: Dialect, connection: Connection) -> None:
-    """Create or migrate the tables. Can be repeated, also by several processes at once. Raises
+    """Creates or migrates the tables. Several processes may do this at the same time. Raises
     StorageError."""
     version = _version(dialect, connection)
     if version is None:
@@ -167,7 +169,7 @@ def _make(dialect: Dialect, cursor: Cursor) -> None:
 
 
 def _version(dialect: Dialect, connection: Connection) -> str | None:
-    """The version of the schema. None for an empty database, '' before the first migration."""
+    """Returns the schema version, None for an empty database, or '' before the first migration."""
     cursor = connection.cursor()
     cursor.execute(dialect.tables)
     tables = {name for (name,) in cursor.fetchall()}
@@ -200,8 +202,7 @@ def _version(dialect: Dialect, connection: Connection) -> str | None:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector: for a million new objects without cycles, its search takes longer than
-    making them."""
+    """Pauses the garbage collector, whose search would take longer than creating a million objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -251,13 +252,13 @@ _SET_ASIDE = (
 )
 _DAMAGED = "SELECT noun, key, parent, problem, told FROM damaged ORDER BY number"
 _CHUNK = 500
-"""Number of rows that a check of the whole store reads at once."""
+"""The number of rows that a check of the complete store reads at a time."""
 _ORDERS: Mapping[Order, tuple[str, str, str]] = {
     Order.OLDEST_FIRST: ("position", ">", "ASC"),
     Order.NEWEST_FIRST: ("position", "<", "DESC"),
     Order.BY_KEY: ("key COLLATE BINARY", ">", "ASC"),
 }
-"""For each order: the column, the comparison with the mark, and the direction."""
+"""The SQL texts for each order: the column, the comparison with the mark of the page, and the direction."""
 
 _NAMES = 100
 _PARENTS = f"""
@@ -274,10 +275,10 @@ SELECT {RECORD} FROM record WHERE noun = '{JobRun.__name__}' AND parent IN (
 
 
 class SqlStore:
-    """Implements `gridmill.ports.store.Store`. One connection writes, under a lock; others read."""
+    """Implements `gridmill.ports.store.Store`. One connection writes, under a lock, and others read."""
 
     def __init__(self, dialect: Dialect) -> None:
-        """Open the database, and create or migrate its tables. Raises StorageError."""
+        """Opens the database, and creates or migrates its tables. Raises StorageError."""
         self._dialect = dialect
         self._lock = threading.Lock()
         self._ownership = StoreLock(dialect)
@@ -291,12 +292,12 @@ class SqlStore:
                 raise
 
     def own(self, owner: str) -> None:
-        """See Store. For a SQLite store, the lock of its home is enough."""
+        """See Store. For a SQLite store, no other lock than the lock of its home is needed."""
         with self._lock, translated(self._dialect):
             self._ownership.take(self._connections.writer(), owner)
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
-        """See Store. Also raises InputError for records that JSON cannot represent."""
+        """See Store. It also raises InputError for records that JSON cannot represent."""
         batches = [batch for some in rounds(changes) for batch in _batches(some)]
         rows = [event_row(event) for event in events]
         used = counter_rows(numbers_used(changes))
@@ -318,7 +319,7 @@ class SqlStore:
                 raise StaleVersionError("a record was changed by another control node") from error
 
     def _set_aside(self, cursor: Cursor) -> Sequence[object]:
-        """Move damaged records that were found to the table `damaged`, if they are still damaged."""
+        """Moves damaged records that were found to the table `damaged`, if they are still damaged."""
         waiting = self._damage.of_records()
         for position, one in waiting.items():
             cursor.execute(self._dialect.spell(_AT), {"position": position})
@@ -355,7 +356,7 @@ class SqlStore:
         return tuple(row["sequence"] for row in rows)
 
     def _kept_numbers(self, cursor: Cursor, rows: Iterable[Values]) -> set[tuple[str, int]]:
-        """Of the (pod_id, number) in `rows`, at least those that are already stored."""
+        """Returns at least those pairs (pod_id, number) in `rows` that are already stored."""
         numbers: dict[str, list[int]] = {}
         for row in rows:
             if row["number"] > 0:
@@ -420,8 +421,7 @@ class SqlStore:
         return [(row[2] if order == Order.BY_KEY else row[0], record) for row, record in found]
 
     def _read(self, rows: Rows) -> Iterator[tuple[Row, Record]]:
-        """The records of rows with the columns RECORD, each with its row. Damaged rows are noted and
-        skipped."""
+        """Yields the record of each row (with the columns RECORD). Damaged rows are noted and skipped."""
         for row in rows:
             try:
                 yield row, read_record(row)
@@ -435,7 +435,7 @@ class SqlStore:
         limit: int | None,
         **values: str | int | None,
     ) -> Sequence[T]:
-        """The records of `limit` undamaged rows; fewer only if there are no more."""
+        """Returns the records of `limit` undamaged rows, or fewer if there are no more rows."""
         asked = limit
         with _collector_paused():
             while True:
@@ -446,7 +446,7 @@ class SqlStore:
                 asked += limit + len(rows) - len(found)
 
     def parents(self, noun: type[Any], among: Sequence[str]) -> Set[str]:
-        """See Store. All queries have the same number of names, so that the prepared statement is reused."""
+        """See Store. All queries contain equally many names, so the prepared statement is reused."""
         result: set[str] = set()
         for start in range(0, len(among), _NAMES):
             names = among[start : start + _NAMES]
@@ -508,7 +508,7 @@ class SqlStore:
         return used
 
     def _read_counters(self) -> tuple[dict[str, int], Sequence[str]]:
-        """The numbers, and the names of damaged ones."""
+        """Returns the highest numbers of ids, and the names of damaged rows."""
         used: dict[str, int] = {}
         damaged: list[str] = []
         for name, value, checksum in self._rows(_COUNTERS):
@@ -542,8 +542,8 @@ class SqlStore:
         return self._damage.take_new()
 
     def check(self) -> Sequence[DamagedRecord]:
-        """See Store. Reads the tables in steps, so that other threads can run in between. Then the database
-        checks itself: SQLite finds an index that does not lead to all rows."""
+        """See Store. Reads the tables in steps, so that other threads can run between the steps. After this,
+        the database checks itself. In this step, SQLite finds an index that does not lead to all rows."""
         for query, place, read in (
             (f"SELECT {RECORD} FROM record WHERE position > :after ORDER BY position", 0, self._read),
             (f"SELECT {_EVENT} FROM event WHERE sequence > :after ORDER BY sequence", 0, self._read_events),
@@ -586,7 +586,7 @@ class SqlStore:
 
 
 def _batches(changes: Sequence[Change]) -> Iterator[_Batch]:
-    """One statement for each type of change. No two of `changes` are to the same record."""
+    """Yields one statement for each type of change. No two of `changes` may concern the same record."""
     inserts: list[Values] = []
     updates: list[Values] = []
     deletes: list[Values] = []
@@ -601,15 +601,15 @@ def _batches(changes: Sequence[Change]) -> Iterator[_Batch]:
 
 
 def make(url_or_path: str | Path) -> Store:
-    """The store in a file (SQLite) or behind a database URL. Its tables are created or migrated.
+    """Opens the record store in a file or at a database URL, and creates or migrates its tables.
 
-    Raises InputError for a URL that cannot be used, StorageError for a database that cannot.
+    Raises InputError if the URL cannot be used, and StorageError if the database cannot be used.
     """
     return SqlStore(dialect_of(url_or_path))
 
 
 def dialect_of(url_or_path: str | Path) -> Dialect:
-    """The dialect for a path (SQLite) or a database URL. Does not connect. Raises InputError."""
+    """Returns the dialect for a path or URL, without opening a connection. Raises InputError."""
     if isinstance(url_or_path, Path) or "://" not in url_or_path:
         return in_file(str(url_or_path))
     scheme, _, rest = url_or_path.partition("://")

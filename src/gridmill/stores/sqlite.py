@@ -1,4 +1,4 @@
-"""The SQLite dialect: one file for each home."""
+"""The dialect of SQLite, with one database file for each home."""
 
 import os
 import sqlite3
@@ -20,7 +20,8 @@ _PRAGMAS = (
 
 
 def in_file(path: str) -> Dialect:
-    """The database in this file. Does not open it. Raises InputError."""
+    """Returns the dialect for the database in this file. The function does not open the file. Raises
+    InputError."""
     if path in ("", ":memory:"):
         raise InputError(
             "a SQLite store needs a file", hint="For a store that is not on disk, set GRIDMILL_STORE=memory."
@@ -58,7 +59,8 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def read_any_text(connection: Connection) -> None:
-    """Let a connection read text that is not UTF-8, which damage can cause."""
+    """Allows a connection to read text that is not UTF-8, because damage to the database can cause such
+    text."""
     connection.text_factory = _decoded  # type: ignore[attr-defined]
 
 
@@ -67,7 +69,7 @@ def _decoded(text: bytes) -> str:
 
 
 _STEP_PAGES = 1000
-"""Pages that are released in one step: commits wait no longer than for one step."""
+"""The number of database pages that are released in one step. A commit waits for one step at most."""
 _REWRITTEN_SHARE = 4
 _INCREMENTAL = 2
 
@@ -79,7 +81,7 @@ def _ask(connection: Connection, pragma: str) -> int:
 
 
 def _space(path: str, connection: Connection) -> StoreSpace:
-    """The size of the file and its log, and the free pages in the file."""
+    """Returns the size of the database file and its log, and the number of free pages in the file."""
     size_bytes = 0
     for name in (path, f"{path}-wal"):
         with suppress(OSError):
@@ -94,8 +96,8 @@ def _space(path: str, connection: Connection) -> StoreSpace:
 
 
 def _release(path: str, connection: Connection) -> bool:
-    """Release some pages, and at the end the log. A file that was created without `auto_vacuum` is rewritten
-    as a whole if most of it is free and the disk has space for the copy."""
+    """Releases some pages of the file, and shortens the log at the end. A file that was created without
+    `auto_vacuum` is rewritten completely if most of it is free and the disk has space for the copy."""
     cursor = connection.cursor()
     free = _ask(connection, "freelist_count")
     if free and _ask(connection, "auto_vacuum") == _INCREMENTAL:

@@ -1,1 +1,1 @@
-"""Links between control node and pods: Unix socket, TLS, spool folder."""
+"""Links between control node and pods: over a Unix socket, TLS, or a spool folder."""

@@ -14,10 +14,10 @@ _DAYS = 3650
 
 
 def make_certificate(folder: Path, now: float) -> tuple[Path, Path]:
-    """The paths of certificate and key (mode 0600) in `folder`, as PEM files. Existing files are kept,
-    because pods know their fingerprint.
+    """Returns the paths of the certificate and of its key (mode 0600) in `folder`. Both are PEM files.
+    Existing files are reused, because pods have been started with their fingerprint.
 
-    `now` is Unix time. Pods check the fingerprint, not the dates.
+    `now` is the Unix time. Pods check the fingerprint of the certificate, and not its dates.
     """
     certfile, keyfile = folder / "control.crt", folder / "control.key"
     if not (certfile.exists() and keyfile.exists()):

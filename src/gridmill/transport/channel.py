@@ -1,9 +1,11 @@
-"""Messages on a byte stream: one JSON line each, with limits, allowed senders and heartbeats; the channel.
+"""Sends messages on a byte stream, one JSON line each. The module contains the limits, the allowed senders,
+the heartbeats, and the channel.
 
-A channel is one pod's connection as the control node sees it, over any wire. Heartbeats detect a dead peer:
-each end sends a message in time and notices a long silence. A Unix socket needs no heartbeats (the kernel
-reports the end); a TLS connection through a network and a spool folder do. Only the local monotonic clock is
-read, so the clocks of two machines are never compared.
+A channel is the connection of one pod as the control node sees it, over any kind of wire. Heartbeats detect
+that the other end is dead: each end sends a message at regular intervals and notices a long silence. A Unix
+socket needs no heartbeats, because the kernel reports its end. A TLS connection through a network and a
+spool folder need heartbeats. Only the local monotonic clock is used, so the clocks of two machines are never
+compared.
 """
 
 import logging
@@ -18,11 +20,12 @@ from gridmill.ports.link import ReceivedMessage
 from gridmill.transport.socket import Wire
 
 LINE_LIMIT_BYTES = 64 * 2**20
-"""A longer line is refused, so that a peer cannot make the other end keep more than this in memory."""
+"""A line longer than this number of bytes is refused, so that the other end cannot use more memory than
+this."""
 
 
 class LineSplitter:
-    """Cuts a stream into lines. Each byte is examined once, however long the line is."""
+    """Splits a byte stream into lines. Each byte is examined only once, however long the line is."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -30,7 +33,7 @@ class LineSplitter:
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes. Raises InputError if a line exceeds the limit."""
+        """Returns the lines that `data` completes. Raises InputError if a line exceeds the limit."""
         first, *rest = data.split(b"\n")
         self._keep(first)
         if not rest:
@@ -48,12 +51,12 @@ class LineSplitter:
 
     @property
     def partial(self) -> bool:
-        """True while a line is incomplete."""
+        """True while the last line is incomplete."""
         return self._size > 0
 
 
 def to_pod(line: bytes) -> ToPod:
-    """Decodes a message of a control node. Raises InputError for any other message."""
+    """Decodes a message that was sent by a control node. Raises InputError for any other message."""
     message = decode_message(line)
     if isinstance(message, Welcome | Start | Stop | Ack | Goodbye | Heartbeat):
         return message
@@ -64,7 +67,7 @@ Monotonic: TypeAlias = Callable[[], float]
 
 
 class Liveness:
-    """The heartbeat times of one end of a channel."""
+    """Measures the times of heartbeats at one end of a channel."""
 
     def __init__(self, monotonic: Monotonic, *, heartbeat_seconds: float, silence_seconds: float) -> None:
         self._monotonic = monotonic
@@ -81,22 +84,23 @@ class Liveness:
         self._last_received = self._monotonic()
 
     def should_speak(self) -> bool:
-        """True when a heartbeat is due."""
+        """Returns True if a heartbeat should be sent now."""
         return self._monotonic() - self._last_sent >= self._heartbeat_seconds
 
     def is_silent(self) -> bool:
-        """True if the peer must be considered dead."""
+        """Returns True if the other end must be considered dead."""
         return self._monotonic() - self._last_received >= self._silence_seconds
 
 
 def for_tls(monotonic: Monotonic) -> Liveness:
-    """A peer that lives sends within 5 s; 20 s allow for a long pause or lost packets."""
+    """Returns the heartbeat times for TLS. A living peer sends within 5 s, and the limit of 20 s allows for
+    a long pause or lost packets."""
     return Liveness(monotonic, heartbeat_seconds=5.0, silence_seconds=20.0)
 
 
 def for_spool(monotonic: Monotonic) -> Liveness:
-    """Longer times, because a heartbeat is a file, and a shared file system may show it half a minute
-    late."""
+    """Returns longer heartbeat times for a spool folder, because each heartbeat is a file, and a shared file
+    system may show the file half a minute late."""
     return Liveness(monotonic, heartbeat_seconds=10.0, silence_seconds=90.0)
 
 
@@ -105,19 +109,20 @@ NewLiveness: TypeAlias = Callable[[Monotonic], Liveness]
 
 _LOG = logging.getLogger(__name__)
 SEND_LIMIT_BYTES = 64 * 2**20
-"""A pod with this many unread bytes is disconnected. It connects again and gets the messages that are still
-valid."""
+"""If a pod has not read this many bytes, it is disconnected. After that, the pod connects again and gets the
+messages that are still valid."""
 GREETING_LIMIT_BYTES = 2**20
-"""The limit for a pod's first line, so that a stranger who sends nothing valid uses little memory."""
+"""The size limit in bytes for the first line of a pod. It ensures that an unknown client which sends nothing
+valid uses little memory."""
 FAREWELL_SECONDS = 5.0
-"""The time in which a pod can read the rest of a channel that was dropped."""
+"""The number of seconds in which a pod can read the remaining messages of a channel that was dropped."""
 
 Deliver: TypeAlias = Callable[[ReceivedMessage, int], None]
-"""Receives a message and its size in bytes."""
+"""A function that receives a message and its size in bytes."""
 
 
 class Channel:
-    """A pod's connection. If a method returns False, the channel has ended and must be closed."""
+    """The connection of one pod. If a method returns False, the channel has ended and must be closed."""
 
     def __init__(
         self, number: int, wire: Wire, deliver: Deliver, *, liveness: Liveness | None, monotonic: Monotonic
@@ -132,7 +137,7 @@ class Channel:
         self._farewell: float | None = None  # the latest time to close a finished channel
 
     def read(self) -> bool | None:
-        """Reads one chunk; None if there is none."""
+        """Reads one piece of data. Returns None if there is no data now."""
         data = self.wire.read()
         if not data:
             return None if data is not None else False
@@ -154,8 +159,8 @@ class Channel:
         return True
 
     def send(self, lines: bytes) -> bool:
-        """Sends the lines now, as far as possible, and queues the rest. The channel ends if the pod
-        left too much unread."""
+        """Sends as much of the lines as possible now, and queues the other bytes. The channel ends if the
+        pod has left too many bytes unread."""
         if self._farewell is not None:
             return True
         if self.wire.pending_bytes() > SEND_LIMIT_BYTES:
@@ -173,17 +178,17 @@ class Channel:
         return True
 
     def finish(self) -> bool:
-        """Sends the rest and the end, and lets the pod close.
+        """Sends the remaining bytes and the end mark, and then lets the pod close the connection.
 
-        Closing at once could lose the rest, because a network resets a connection that is closed with unread
-        bytes.
+        If the control node closed the connection immediately, the remaining bytes could be lost, because a
+        network resets a connection that is closed with unread bytes.
         """
         if self._farewell is None:
             self._farewell = self._monotonic() + FAREWELL_SECONDS
         return self.flush()
 
     def tick(self) -> bool:
-        """Sends heartbeats and checks deadlines; called about once a second."""
+        """Sends heartbeats and checks time limits. It must be called about once a second."""
         if self._farewell is not None:
             return self._monotonic() < self._farewell
         if self._liveness is None:

@@ -1,6 +1,6 @@
-"""The addresses at which pods of other machines reach this control node.
+"""The addresses at which pods on other machines reach this control node.
 
-A listener opens when a site asks for it, and has the same address after a restart.
+A listener opens when a site requests it, and has the same address after a restart.
 """
 
 import json
@@ -16,12 +16,12 @@ _PORTS = "doors.json"
 
 
 class HomeListeners:
-    """The listeners of the home's control node. Its certificate is in HOME/tls, the ports are in
-    HOME/doors.json.
+    """The listeners of the home's control node for pods on other machines. The certificate of the listeners
+    is in HOME/tls, and their ports are in HOME/doors.json.
 
-    Pods run longer than the control node and know only the address with which they were started. Therefore
-    the same host has the same port and certificate for the life of the home. Safe to call from several
-    threads.
+    Pods can run longer than the control node, and have only the address with which they were started.
+    Therefore the same host keeps the same port and certificate as long as the home exists. This class is
+    safe to call from several threads.
     """
 
     def __init__(self, links: PodLinkServer, home: Path, now: Callable[[], float]) -> None:

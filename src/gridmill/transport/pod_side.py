@@ -1,4 +1,5 @@
-"""The pod's end of a link, over any wire; functions that open a Unix or TLS link."""
+"""The pod's end of a link, over any kind of wire, and functions that open a link over a Unix socket or
+TLS."""
 
 import logging
 import select
@@ -21,16 +22,18 @@ _LOOK_AGAIN_SECONDS = 0.005
 _READS_PER_TURN = 64
 
 Waiting: TypeAlias = tuple[int, int] | None
-"""A file descriptor and the poll events for which opening waits; None: check again soon."""
+"""The file descriptor and the poll events for which the opening of a wire waits. None means that the caller
+should check again soon."""
 Dial: TypeAlias = Callable[[], Generator[Waiting, None, Wire]]
-"""Opens a wire in steps; may raise OSError. Each step can be repeated at once."""
+"""A function that opens a wire in steps, and that may raise OSError. Each of the steps can be repeated
+immediately."""
 
 
 class StreamLink:
-    """A PodLink over a wire.
+    """Implements PodLink over a wire.
 
-    If the link has heartbeats, `receive` sends and checks them. A pod calls it at least every few seconds,
-    even if nothing is readable.
+    If the link uses heartbeats, `receive` sends and checks them. A pod must call `receive` at least every
+    few seconds, even if there is nothing to read.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class StreamLink:
         self._liveness: Liveness | None = None
 
     def connect(self) -> bool:
-        """Tries to open for at most 0.2 s. The next call continues at the same step."""
+        """Tries for at most 0.2 s to open the link. The next call continues at the same step."""
         if self._wire is not None:
             return True
         if self._opening is None:
@@ -87,11 +90,11 @@ class StreamLink:
             self._opening = None
 
     def fileno(self) -> int | None:
-        """The descriptor of the socket; None if the link is closed."""
+        """Returns the file descriptor of the socket, or None if the link is closed."""
         return None if self._wire is None else self._wire.fileno()
 
     def receive(self) -> Sequence[ToPod] | None:
-        """The received messages, without heartbeats; None if the link is closed."""
+        """Returns the received messages, without heartbeats, or None if the link is closed."""
         if self._wire is None:
             return None
         messages: list[ToPod] = []
@@ -101,7 +104,7 @@ class StreamLink:
         return messages if messages or not ended else None
 
     def _read_into(self, wire: Wire, messages: list[ToPod]) -> bool:
-        """False if the stream has ended or is invalid."""
+        """Reads messages, and returns False if the stream has ended or is invalid."""
         for _ in range(_READS_PER_TURN):
             data = wire.read()
             if not data:
@@ -117,7 +120,7 @@ class StreamLink:
         return True
 
     def _keep_alive(self) -> bool:
-        """False if the control node must be considered dead."""
+        """Sends and checks heartbeats, and returns False if the control node must be considered dead."""
         if self._liveness is None:
             return True
         if self._liveness.is_silent():
@@ -126,7 +129,8 @@ class StreamLink:
         return not self._liveness.should_speak() or self.send([Heartbeat(time=time.time())])
 
     def send(self, messages: Sequence[FromPod]) -> bool:
-        """Sends. Returns False if the link is closed (earlier messages can still be received)."""
+        """Sends messages to the control node. Returns False if the link is closed. Earlier messages can
+        still be received."""
         if self._wire is None:
             return False
         if self._liveness:
@@ -134,15 +138,15 @@ class StreamLink:
         return self._wire.write(b"".join(encode_message(message) + b"\n" for message in messages))
 
     def pending(self) -> bool:
-        """True while bytes wait for the socket to become writable."""
+        """True while some bytes wait until the socket can be written to."""
         return self._wire is not None and self._wire.wants_write()
 
     def flush(self) -> bool:
-        """Sends buffered bytes as far as possible. Returns False if the link is closed."""
+        """Sends as many buffered bytes as possible. Returns False if the link is closed."""
         return self._wire is not None and self._wire.flush()
 
     def close(self) -> None:
-        """Closes the link; may be repeated."""
+        """Closes the link. The call may be repeated."""
         self._give_up()
         if self._wire is not None:
             self._wire.close()
@@ -159,7 +163,7 @@ def _ready(waiting: Waiting, seconds: float) -> bool:
 
 
 def make_unix(address: str) -> PodLink:
-    """The link to the control node that listens at the path `address`."""
+    """Makes the link to a control node that listens at the path `address`."""
 
     def dial() -> Generator[Waiting, None, Wire]:
         yield from ()  # a local connection opens at once or never

@@ -1,6 +1,8 @@
-"""The control node's end of all its links: a thread that moves messages, and queues on both sides of it.
+"""The control node's end of all its links: a thread that moves messages, and the queues between this thread
+and others.
 
-One thread has an event loop for all channels: a selector for sockets, and polling for spools.
+One thread runs an event loop for all channels, with a selector for sockets and with polling for spool
+folders.
 """
 
 import itertools
@@ -29,31 +31,33 @@ _ACCEPTS_PER_TURN = 64
 _READS_PER_POLL = 64
 
 Accept: TypeAlias = Callable[[socket.socket], Wire]
-"""Takes a listener and returns the next connection. Raises BlockingIOError if none waits."""
+"""A function that returns the next connection of a listener. It raises BlockingIOError if no connection
+waits."""
 Watcher: TypeAlias = Callable[[int], None]
-"""Receives the events of a descriptor (selectors.EVENT_READ | EVENT_WRITE)."""
+"""A function that receives the events of a file descriptor (selectors.EVENT_READ | EVENT_WRITE)."""
 
 
 class WireSource(Protocol):
-    """A polled source of wires."""
+    """A source of new wires that must be polled."""
 
     def poll(self) -> Sequence[Wire]:
         """The new connections."""
 
     def stir(self) -> None:
-        """Something happened: polls more often for a while."""
+        """Makes polling more frequent for a while, because something has happened."""
 
     def due_seconds(self) -> float:
-        """The time until the next poll."""
+        """Returns the number of seconds until the next poll."""
 
     def close(self) -> None:
         """Accepts no more connections."""
 
 
 class EventLoop:
-    """The event loop. Not thread-safe: `PodLinkServer` owns the thread.
+    """The event loop for all channels of a control node. It is not thread-safe, because `PodLinkServer` runs
+    it in its own thread.
 
-    `deliver` gets each message and its size in bytes. If a channel delivered any message, its end is
+    `deliver` gets each message and its size in bytes. If a channel has delivered any message, its end is
     delivered once, as None.
     """
 
@@ -71,7 +75,7 @@ class EventLoop:
     # watched sockets and folders
 
     def watch(self, sock: socket.socket, watcher: Watcher) -> None:
-        """Calls `watcher` whenever `sock` is readable."""
+        """Calls `watcher` whenever there is something to read from `sock`."""
         self._selector.register(sock, selectors.EVENT_READ, watcher)
 
     def add_listener(
@@ -81,7 +85,7 @@ class EventLoop:
         new_liveness: NewLiveness | None = None,
         most: int | None = None,
     ) -> None:
-        """Accepts connections from `listener`, at most so many at a time."""
+        """Accepts connections from `listener`. At most `most` of them exist at the same time."""
         limited = None if most is None else _Limited(most)
 
         def watcher(_: int) -> None:
@@ -97,7 +101,7 @@ class EventLoop:
     # commands for channels
 
     def send(self, number: int, lines: bytes) -> None:
-        """Queues encoded messages. Does nothing if the channel has ended."""
+        """Queues encoded messages for a channel. If the channel has ended, the function does nothing."""
         channel = self._channels.get(number)
         if channel is not None:
             self._settle(channel, channel.send(lines))
@@ -105,14 +109,14 @@ class EventLoop:
             self._folder_of[number].stir()  # an answer will probably come soon
 
     def drop(self, number: int) -> None:
-        """Sends queued messages, then closes."""
+        """Sends the queued messages of a channel, and then closes the channel."""
         channel = self._channels.get(number)
         if channel is not None:
             self._settle(channel, channel.finish())
 
     def close(self) -> None:
-        """Sends what can be sent at once, and closes everything. Files in spools stay, so that the pods can
-        read them."""
+        """Sends the bytes that can be sent immediately, and closes all channels and listeners. Files in
+        spool folders stay, so that the pods can read them."""
         for channel in self._channels.values():
             channel.finish()
             if channel.number not in self._folder_of:
@@ -127,7 +131,8 @@ class EventLoop:
     # one turn
 
     def turn(self, timeout_seconds: float | None) -> None:
-        """Waits for events (at most the timeout; None: for ever) and handles them."""
+        """Waits for events for at most this number of seconds (None means without a limit), and handles the
+        events."""
         for key, events in self._selector.select(self._patience(timeout_seconds)):
             watcher: Watcher = key.data
             watcher(events)
@@ -162,7 +167,7 @@ class EventLoop:
         return channel
 
     def _settle(self, channel: Channel, alive: bool) -> None:
-        """Watches a channel for its next event, or closes it."""
+        """Waits for the next event of a channel, or closes the channel."""
         descriptor = channel.wire.fileno()
         if not alive:
             self._close(channel)
@@ -213,8 +218,8 @@ class EventLoop:
             self._serve_socket(channel)
 
     def _has_room(self, limited: "_Limited") -> bool:
-        """Whether another connection may be accepted. The oldest connection without a message is closed for
-        it."""
+        """Returns whether another connection may be accepted. To make space for it, the function closes the
+        oldest connection that has sent no message."""
         for number in [number for number in limited.numbers if number not in self._channels]:
             del limited.numbers[number]
         if len(limited.numbers) < limited.most:

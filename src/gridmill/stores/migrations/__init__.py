@@ -1,1 +1,1 @@
-"""The folder of Alembic: each schema version is a step from the previous one."""
+"""The folder for Alembic. Each version of the schema is a migration step from the previous version."""

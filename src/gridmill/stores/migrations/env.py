@@ -1,4 +1,4 @@
-"""The environment of Alembic: each migration uses the connection and the transaction of the store."""
+"""The environment of Alembic. Each migration uses the connection and the transaction of the record store."""
 
 from alembic import context
 

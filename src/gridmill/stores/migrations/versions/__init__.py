@@ -1,1 +1,1 @@
-"""The migration steps. A released step is never changed."""
+"""The steps of the database migrations. After its release, a migration step is never changed."""
