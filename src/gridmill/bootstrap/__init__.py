@@ -1,2 +1,2 @@
-"""The composition root: the only package that imports all others. It builds control nodes, farms and
-commands."""
+"""The composition root: the only package that imports all other packages. The package builds control nodes,
+farms and commands."""

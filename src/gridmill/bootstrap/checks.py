@@ -1,7 +1,7 @@
-"""The checks of `gridmill doctor`: this machine, its farm, and the farms that its home joined.
+"""The checks of `gridmill doctor`: they test this machine, its farm, and the farms that its home has joined.
 
-For each joined farm it checks the connection, the version, the clock and the capacity. On the machine of a
-farm it checks the GPUs and their driver, the address, and the tenants.
+For each joined farm, the connection, the version, the clock and the capacity are checked. On the machine of
+a farm, the GPUs and their driver, the address, and the tenants are checked.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ _SOON_SECONDS = 30 * _DAY_SECONDS
 
 
 def look_at_clusters(settings: Settings) -> Iterator[Check]:
-    """The checks of the farms that this home joined: one line for each farm."""
+    """Yields one check for each farm that this home has joined."""
     folder = settings.home / "clusters"
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     for name in names:
@@ -72,7 +72,8 @@ def _looked(home: Path, name: str) -> tuple[bool, str]:
 
 
 def look_at_dates(certificate: Path, now: float, renew: str) -> str:
-    """The reason why a certificate is not valid now; empty if it is valid. Raises InputError."""
+    """Returns the reason why a certificate is not valid now, or an empty text if it is valid. Raises
+    InputError."""
     from gridmill.sites.farm import certificate_request as signing
 
     try:
@@ -117,7 +118,8 @@ _SECONDS = 5.0
 
 
 def look_at_gpus(devices: Path = Path("/dev")) -> Check:
-    """The check of GPUs and driver, which fails if there are devices that the driver does not report."""
+    """Checks the GPUs and their driver. The check fails if there are devices that the driver does not
+    report."""
     device_count = len(list(devices.glob("nvidia[0-9]*")))
     gpu_list = gpus()
     if not gpu_list:
@@ -144,7 +146,7 @@ def _driver() -> str:
 
 
 def look_at_farm(settings: Settings) -> Iterator[Check]:
-    """The checks of the farm of this home; none if the home has no farm."""
+    """Yields the checks of the farm in this home, or none if the home has no farm."""
     try:
         address = listening(settings)
     except GridmillError:
@@ -163,8 +165,8 @@ def _packages() -> tuple[bool, str]:
 
 
 def _dates(certificate: Path) -> tuple[bool, str]:
-    """The check of the farm's own certificate. If the clock was set back, all tenants would refuse the
-    certificate."""
+    """Checks the dates of the farm's own certificate. The check is needed because all tenants refuse the
+    certificate if the clock was set back."""
     try:
         amiss = look_at_dates(
             certificate, time.time(), "move it and control.key away; all tenants must join again"
@@ -175,7 +177,7 @@ def _dates(certificate: Path) -> tuple[bool, str]:
 
 
 def _address(address: FarmAddress) -> tuple[bool, str]:
-    """The check that the farm answers at its address, or that the address is free."""
+    """Checks whether the farm answers at its address, or whether the address is free."""
     host, port = read_address(address.address)
     try:
         shown = _shown(host, port)
@@ -219,7 +221,7 @@ def _tenants(settings: Settings) -> Iterator[Check]:
 
 
 def _isolation(settings: Settings, one_user: str) -> str:
-    """The check of the isolation of tenants' jobs, which is tested now."""
+    """Checks how the jobs of tenants are isolated on this machine now."""
     if one_user:
         return "none: jobs run as the farm's own user, and are limited like jobs of this machine's own grid"
     isolation = look_at_isolation(settings.cgroups)
@@ -295,7 +297,8 @@ def _folder(what: str, path: Path, reserve_bytes: int | None) -> Check:
 
 
 def _store(settings: Settings) -> Iterator[Check]:
-    """The check that all records of this home's store are undamaged; it names each damaged record."""
+    """Checks whether all records in this home's record store are undamaged. The check names each damaged
+    record."""
     try:
         if not settings.store and not (
             (settings.home / "store.db").exists() or marks_of(settings.root, settings.home)
@@ -320,7 +323,8 @@ def _store(settings: Settings) -> Iterator[Check]:
 
 
 def look_at_memory(home: Path) -> Check:
-    """The memory of the machine, the free memory, and the memory reserved by pods of other homes."""
+    """Checks the memory of the machine: the total memory, the free memory, and the memory reserved by pods
+    of other homes."""
     memory, free, claims = (
         os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         free_bytes(),
@@ -365,7 +369,7 @@ def _slurm() -> str:
 
 
 def _check_packages(purpose: str, packages: tuple[str, ...], *, needed: bool) -> Check:
-    """The checks of packages. A farm needs only the packages that its tenants' jobs need."""
+    """Checks the installed packages. A farm needs only the packages that the jobs of its tenants need."""
     installed, missing = [], []
     for package in packages:
         try:

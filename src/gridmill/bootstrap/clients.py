@@ -1,4 +1,4 @@
-"""Connects a control node with its clients, and connects their runs with the clients."""
+"""Connects a control node with its clients, and connects the runs of these clients with them."""
 
 import sys
 import threading
@@ -9,16 +9,16 @@ from gridmill.control.client_runs import AttendedRuns
 from gridmill.rpc.connected_clients import Attendance
 
 RETURN_SECONDS = 3.0
-"""If another control node started the runs, the clients have this time to reconnect before the runs
-continue without them, in seconds."""
+"""If another control node started the runs, their clients have this number of seconds to reconnect. After
+that, the runs continue without their clients."""
 _SWITCH_SECONDS = 0.0005
-"""The thread switch interval in seconds. It is short so that threads that import modules do not delay the
-control node in the same process. Python's default is 0.005."""
+"""The interval in seconds after which Python switches between threads. The interval is short so that threads
+that import modules do not delay the control node in the same process. Python's default is 0.005."""
 
 
 def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> Attendance:
-    """The clients of a control node in this process. If the control node `stays` after their end, jobs get
-    its own environment."""
+    """Serves the clients of a control node in this process. If the control node `stays` after its clients
+    have ended, jobs get the environment of the control node."""
     runs = AttendedRuns(
         node.node,
         look=node.grid.run,
@@ -31,14 +31,14 @@ def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> A
 
 
 class _PreloadedReport:
-    """Imports and compiles the modules that write reports while the jobs of the first run are running.
-    Otherwise the user would wait for this at the end of the run."""
+    """Imports and compiles the modules that write reports, while the jobs of the first run are running.
+    Otherwise the user would have to wait for these imports at the end of the run."""
 
     def __init__(self) -> None:
         self._begun = False
 
     def prepare(self) -> None:
-        """Import the modules. Only the first call has an effect."""
+        """Imports the modules. Only the first call has an effect."""
         if not self._begun:
             self._begun = True
             sys.setswitchinterval(_SWITCH_SECONDS)
@@ -46,7 +46,7 @@ class _PreloadedReport:
 
 
 def _compile_report() -> None:
-    """Compile the templates of the report now, so that the first report is fast."""
+    """Compiles the templates of the report in advance, so that the first report is fast."""
     # this import loads Jinja, which most commands do not need
     from gridmill.report.render import compile_template
 

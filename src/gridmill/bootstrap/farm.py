@@ -61,8 +61,8 @@ def serve_farm(
     retain_seconds: float,
     limits: tuple[int | None, int | None] = (None, None),
 ) -> Iterator[ServedFarm]:
-    """Run a farm until the end of the block. Its pods continue to run. Raises InputError,
-    UnavailableError, HomeInUseError, StorageError."""
+    """Runs a farm until the end of the `with` block. After that, the pods of the farm continue to run.
+    Raises InputError, UnavailableError, HomeInUseError, StorageError."""
     _want_tls()
     from gridmill.farm.main import start  # this import also loads `cryptography`
 
@@ -118,7 +118,8 @@ class _TenantRecords:
 
 @contextmanager
 def open_desk(settings: Settings) -> Iterator[TenantRecords]:
-    """The records of the home's farm, open until the end of the block. Raises NotFoundError, StorageError."""
+    """Yields the records of the home's farm, which are open until the end of the `with` block. Raises
+    NotFoundError, StorageError."""
     address = listening(settings)
     _want_tls()
     records = open_records(settings)
@@ -135,7 +136,7 @@ def _invite(records: RecordStore, name: str = "") -> str:
 
 
 def _want_tls() -> None:
-    """Raise UnavailableError if no certificate can be created."""
+    """Raises UnavailableError if no certificate can be created."""
     if find_spec("cryptography") is None:
         raise UnavailableError(
             "a farm needs certificates, and the package `cryptography` is not here",

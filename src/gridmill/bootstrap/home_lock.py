@@ -1,4 +1,4 @@
-"""Opens a home: the lock of its owner, its secret and its store."""
+"""Opens a home: it takes the lock of the home's owner, reads its secret, and opens its record store."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ _KEY_BYTES = 32
 
 
 def lock_home(home: Path) -> IO[str]:
-    """Lock the home until the returned file is closed. Raises HomeInUseError if another process holds the
+    """Locks the home until the returned file is closed. Raises HomeInUseError if another process holds the
     lock."""
     make_home(home)
     file = (home / "control.lock").open("a+")
@@ -46,8 +46,8 @@ def lock_home(home: Path) -> IO[str]:
 
 
 def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
-    """Lock the home. While another process owns it, wait as long as `waits()` is true. Raises
-    HomeInUseError."""
+    """Locks the home. While another process owns the home, the function waits as long as `waits()` is true.
+    Raises HomeInUseError."""
     while True:
         try:
             return lock_home(home)
@@ -58,10 +58,10 @@ def lock_in_turn(home: Path, waits: Callable[[], bool]) -> IO[str]:
 
 
 def home_secret(home: Path) -> bytes:
-    """The key from which pod secrets are derived. The owner of the home creates it once, in a file that only
-    this user can read.
+    """Returns the key from which the secrets of pods are derived. The owner of the home creates the key
+    once, in a file that only this user can read.
 
-    Raises StorageError if the file has no valid key.
+    Raises StorageError if the file contains no valid key.
     """
     path = home / "secret"
     if not path.exists():
@@ -85,10 +85,10 @@ def _no_key(path: Path, why: str) -> StorageError:
 
 
 def open_store(settings: Settings) -> Store:
-    """The store of the home: its SQLite file, or the database that the settings name. Raises InputError
-    and StorageError. StorageError is also raised if the store is empty or belongs to another home while
-    the storage root has results of this home. Otherwise these results would be lost, and their names would
-    be used again."""
+    """Opens the record store of the home: its SQLite file, or the database that the settings name. Raises
+    InputError and StorageError. StorageError is also raised if the record store is empty or belongs to
+    another home, although the storage root contains results of this home. Without this check, these results
+    would be lost, and their names would be used again."""
     path = settings.home / "store.db"
     if not settings.store and not (path.exists() and path.stat().st_size):
         if marks_of(settings.root, settings.home):
@@ -106,8 +106,8 @@ def open_store(settings: Settings) -> Store:
 
 
 def _why_not_ours(settings: Settings, store: Store) -> str:
-    """The reason why the store does not have the results of this home in the storage root. Empty if it has
-    them, or if there are none."""
+    """Returns the reason why the record store does not contain the results of this home in the storage root.
+    The text is empty if the store contains them, or if there are no results."""
     site = store.get(Site, LOCAL)
     mark = site.noun.settings.get("store", "") if site and isinstance(site.noun, Site) else ""
     others = False
@@ -132,7 +132,7 @@ def _lost(settings: Settings, what: str) -> StorageError:
 
 
 def open_store_as_it_is(settings: Settings) -> Store:
-    """The store of the home, whatever it contains. Raises InputError, StorageError."""
+    """Opens the record store of the home, whatever the store contains. Raises InputError, StorageError."""
     if not settings.store:
         check_home(settings.home)
         own: Store = find("stores", "sqlite")(settings.home / "store.db")

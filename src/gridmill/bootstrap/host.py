@@ -1,5 +1,5 @@
-"""The factories that commands use. Each factory imports its modules only when it is called, because most
-commands need none of them."""
+"""The factories that commands use to build the parts of Gridmill. Each factory imports its modules only when
+it is called, because most commands do not need them."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ProgramHost:
-    """The host of the program `gridmill`: see `ports.host.Host`."""
+    """The host of the program `gridmill`; see `ports.host.Host`."""
 
     def preflight(self, question: "PreflightRequest") -> "PreflightResult":
         """See Host."""

@@ -1,5 +1,5 @@
-"""A grid of loose machines. This module starts the head of the grid on this machine, or joins this machine
-to the grid as a node."""
+"""A grid of separate machines that are connected by Ray. This module starts the head node of the grid on
+this machine, or makes this machine join the grid as a node."""
 
 import socket
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from gridmill.sites.ray.machine_lock import claim_machine
 
 
 def check_head(host: str) -> None:
-    """Raise InputError if the host is not an address of this machine, UnavailableError if Ray is not
+    """Raises InputError if the host is not an address of this machine, and UnavailableError if Ray is not
     installed."""
     want_ray()
     want_own(host)
 
 
 def gather(grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
-    """Start the head of the grid and add its site. Raises UnavailableError."""
+    """Starts the head node of the grid and adds its site. Raises UnavailableError."""
     folder = settings.home / "ray"
     start_head(folder, host, port)
     token = token_file(folder)
@@ -34,7 +34,7 @@ def gather(grid: Grid, settings: Settings, host: str, port: int) -> LooseGrid:
 
 
 class LocalProvider:
-    """This machine as a machine that a grid may use: see `ports.host.Provider`."""
+    """This machine in the role of a machine that a grid may use; see `ports.host.Provider`."""
 
     def __init__(self, watch: IdleWatch | None = None) -> None:
         self._watch = watch or IdleWatch()

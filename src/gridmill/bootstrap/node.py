@@ -1,4 +1,4 @@
-"""Builds a control node from the settings: a running node, or a node that only reads."""
+"""Builds a control node from the settings. The node either runs jobs or only reads records."""
 
 import hashlib
 import os
@@ -59,8 +59,8 @@ from gridmill.transport.server import PodLinkServer
 from gridmill.version import __version__
 
 LOCAL_CPU_SHARE = 16.0
-"""How many times deployments on this machine may claim each CPU. Idle deployments use no CPU, and the
-operating system divides the CPUs fairly. Memory is never claimed twice."""
+"""Deployments on this machine may claim each CPU this many times. This is possible because idle deployments
+use no CPU, and the operating system divides the CPUs fairly. Memory is never claimed more than once."""
 
 
 class SystemClock:
@@ -71,21 +71,21 @@ class SystemClock:
         return time.time()
 
     def monotonic(self) -> float:
-        """Monotonic time in seconds, from an arbitrary start."""
+        """Returns the monotonic time in seconds, counted from an arbitrary start."""
         return time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedNode:
-    """A control node in this process. `close` stops it; with `tear_down`, it also tears down its idle
-    deployments."""
+    """A control node that runs in this process. `close` stops the control node. With `tear_down`, it also
+    ends its idle deployments."""
 
     grid: Service
     node: ControlNode
     finish: Callable[[bool], None]
 
     def close(self, *, tear_down: bool = True) -> None:
-        """Stop the control node. The call can be repeated."""
+        """Stops the control node. The call can be repeated."""
         self.finish(tear_down)
 
 
@@ -93,8 +93,8 @@ _COPIES = "copies of declarations"
 
 
 def _with_fault(store: Store, fault: str) -> Store:
-    """The store. For tests, a store that fails as `fault` specifies. Raises InputError for an unknown
-    fault."""
+    """Returns the store. For tests, it returns a store that fails as `fault` specifies. Raises InputError if
+    the fault is unknown."""
     if not fault:
         return store
     faulty: Store = find("faults", "store")(store, fault)
@@ -102,7 +102,7 @@ def _with_fault(store: Store, fault: str) -> Store:
 
 
 def warn(message: str) -> None:
-    """Print a line to the log of the control node, which is standard error."""
+    """Prints a line to the log of the control node, which is standard error."""
     print(f"gridmill: {message}", file=sys.stderr)
 
 
@@ -118,16 +118,17 @@ def embed(
     await_seconds: float = 0.0,
     end: Callable[[], None] | None = None,
 ) -> EmbeddedNode:
-    """A running control node for the home in `settings`.
+    """Starts a control node for the home in `settings`, and returns it.
 
-    If the clients of a run lost another control node, the run waits until these clients reconnect, but at
-    most for `await_seconds`. `end` is called when a client asks the node to shut down. Without `end`, the
-    node closes and tears down its idle deployments.
+    If the clients of a run have lost another control node, the run waits until these clients reconnect, but
+    at most for `await_seconds`. `end` is called when a client requests the node to shut down. If `end` is
+    not given, the node closes and ends its idle deployments.
 
-    `site` is the prepared local site. It is closed with the node, and also if this function fails. While
-    another process owns the home, the function waits for its end as long as `waits()` is true. With
-    `take_over`, the node also uses a store that another home left while its pods were running; these pods
-    count as lost. Raises HomeInUseError, StoreInUseError, StorageError.
+    `site` is the prepared local site. The site is closed together with the node, and also if this function
+    fails. While another process owns the home, the function waits until that process ends, as long as
+    `waits()` is true. With `take_over`, the node may also use a record store that another home left while
+    its pods were running. These pods then count as lost. Raises HomeInUseError, StoreInUseError,
+    StorageError.
     """
     local: SitePort = site or find("sites", "local")(settings)
     with ExitStack() as undone:
@@ -186,7 +187,7 @@ def _control(
 
 
 def _local_site(control: Control) -> Site:
-    """The local site with the current capacity of this machine, and the identity of its owner."""
+    """Returns the local site with the present capacity of this machine and the identity of its owner."""
     nodes = control.sites["local"].nodes()
     home = (
         hashlib.sha256(b"home" + control.channels.secret).hexdigest()[:16] if control.channels.secret else ""
@@ -196,8 +197,8 @@ def _local_site(control: Control) -> Site:
 
 
 def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping[str, int]) -> Site:
-    """The local site with two more settings: the mark of the store, which stays the same if the store
-    moves to another home, and the number of shares of each GPU."""
+    """Returns the local site with two more settings. One is the mark of the record store, which stays the
+    same if the store moves to another home. The other is the number of shares of each GPU."""
     site = control.ledger.find(Site, here.name)
     mark = site.settings.get("store") if site else None
     # used if the record with the mark is damaged
@@ -207,8 +208,8 @@ def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping
 
 
 def open_site(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """The port of a declared site. Raises InputError for settings that its kind does not support,
-    NotFoundError for a kind that no plug-in provides, and UnavailableError if the site does not answer."""
+    """Opens a declared site and returns its port. Raises InputError if its kind does not support a setting,
+    NotFoundError if no plug-in provides its kind, and UnavailableError if the site does not answer."""
     port: SitePort = find("sites", site.kind.value)(settings, site, doors)
     return port
 
@@ -302,7 +303,8 @@ def _wire(
 
 
 def _sweep(service: Service, days: float, over: threading.Event, warn: Callable[[str], None]) -> None:
-    """Check the whole store and delete unused data, at the start and once a day, in the background."""
+    """Checks the complete record store and deletes unused data in the background, at the start and once a
+    day."""
     while not over.is_set():
         try:
             service.check_store()
@@ -313,8 +315,9 @@ def _sweep(service: Service, days: float, over: threading.Event, warn: Callable[
 
 
 def _keep_copies(control: Control, copies: DeclaredCopies, *, anew: bool) -> None:
-    """Keep copies of users' declarations below the storage root, from which `gridmill recover` restores
-    them. With `anew`, or if there are no copies yet, all declarations are compared with the copies first."""
+    """Stores copies of the users' declarations below the storage root. The command `gridmill recover`
+    restores declarations from these copies. With `anew`, or if there are no copies yet, all declarations are
+    first compared with the copies."""
 
     def keep(nouns: Iterable[object], deleted: Iterable[tuple[type[object], str]]) -> None:
         try:
@@ -331,8 +334,8 @@ def _keep_copies(control: Control, copies: DeclaredCopies, *, anew: bool) -> Non
 
 
 def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> None:
-    """Read the whole store, unless this was done less than a day ago. The modification time of the file
-    `mark` is the time of the last check."""
+    """Reads the complete record store, unless this was done less than a day ago. The modification time of
+    the file `mark` is the time of the last check."""
     try:
         if abs(time.time() - mark.stat().st_mtime) < DAY_SECONDS:
             return
@@ -348,7 +351,7 @@ def _check_daily(service: Service, mark: Path, warn: Callable[[str], None]) -> N
 
 
 def _watch_disk(service: Service, over: threading.Event, warn: Callable[[str], None]) -> None:
-    """Measure the free space until the control node stops."""
+    """Measures the free disk space until the control node stops."""
     last = ""
     while not over.wait(DISK_SECONDS):
         try:
@@ -366,29 +369,29 @@ def _all(acts: Iterable[Callable[[], None]]) -> None:
 
 
 DISK_SECONDS = 0.5
-"""The interval in seconds at which the free space of home and storage root is measured."""
+"""The interval in seconds at which the free space of the home and of the storage root is measured."""
 
 
 class NullLinkServer:
-    """The link server of a control node that only reads: no pod can connect."""
+    """The link server of a control node that only reads. No pod can connect to it."""
 
     def receive(self) -> tuple[ReceivedMessage, ...]:
         """Receive nothing."""
         return ()
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Do nothing: no pod is connected."""
+        """Does nothing, because no pod is connected."""
 
     def drop(self, channel: int) -> None:
-        """Do nothing: no pod is connected."""
+        """Does nothing, because no pod is connected."""
 
     def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Does nothing, because there is no connection."""
 
 
 def read(settings: Settings) -> EmbeddedNode:
-    """A control node without its loop, which can run beside the control node that owns the home. It answers
-    calls and changes nothing.
+    """Makes a control node without its loop, which can run at the same time as the control node that owns
+    the home. This control node answers calls and changes nothing.
 
     Raises StorageError.
     """
@@ -412,8 +415,8 @@ def read(settings: Settings) -> EmbeddedNode:
 
 
 def _refuse_others_pods(control: Control, here: Site) -> None:
-    """Check that the store has no running pods of another home, because only that home can see and stop
-    them. Raises StoreInUseError."""
+    """Checks that the record store has no running pods of another home, because only that home can see and
+    stop them. Raises StoreInUseError."""
     site = control.ledger.find(Site, here.name)
     if site is None or site.settings.get("home") in (None, here.settings["home"]):
         return
@@ -427,7 +430,8 @@ def _refuse_others_pods(control: Control, here: Site) -> None:
 
 
 def _refuse_other_shares(control: Control, here: Site) -> None:
-    """Check that the number of shares per GPU does not change while GPUs are in use. Raises InputError."""
+    """Checks that the number of shares of each GPU does not change while GPUs are in use. Raises
+    InputError."""
     stored_site = control.ledger.find(Site, here.name)
     was, now = (site.settings.get(GPU_SHARES, "1") if site else "1" for site in (stored_site, here))
     local = [one for one in control.ledger.snapshot.deployments.values() if one.site == here.name]

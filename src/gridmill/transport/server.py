@@ -251,7 +251,7 @@ class EventLoop:
 
 
 class _Limited:
-    """The connections of a listener that accepts at most so many, oldest first."""
+    """The connections of a listener that limits their number. The oldest connection is first."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -266,7 +266,8 @@ def _serve(channel: Channel, events: int) -> bool:
 
 
 def _drain(channel: Channel) -> bool | None:
-    """Reads a limited number of chunks. None if there was no message, False if the channel has ended."""
+    """Reads a limited amount of data. Returns None if there was no message, and False if the channel has
+    ended."""
     for count in range(_READS_PER_POLL):
         alive = channel.read()
         if not alive:
@@ -275,15 +276,16 @@ def _drain(channel: Channel) -> bool | None:
 
 
 RECEIVE_LIMIT_BYTES = 16 * 2**20
-"""If this many bytes wait for the control loop, nothing more is read. The pods keep the rest in their
-journals."""
+"""If this many bytes wait for the loop of the control node, no more messages are read. The pods store all
+further messages in their journals."""
 _CLOSE_SECONDS = 10.0
 _BREATH_SECONDS = 0.1  # after an internal error, so that an error in each turn does not use a whole CPU
 
 
 class PodLinkServer:
-    """A LinkServer. `on_ready` is called from the links' thread after a message arrived or a channel closed.
-    It must return at once and not raise. All methods may be called from any thread."""
+    """Implements LinkServer. `on_ready` is called in the thread of the links after a message arrived or a
+    channel closed. `on_ready` must return immediately and must not raise an error. All methods may be called
+    from any thread."""
 
     def __init__(
         self,
@@ -313,8 +315,8 @@ class PodLinkServer:
     # addresses on which the links listen
 
     def listen_unix(self, path: Path | str, *, user: int | None = None, most: int | None = None) -> None:
-        """Accepts pods at a Unix socket: mode 0600, only the same user, root, or that `user`; at most so
-        many.
+        """Accepts pods at a Unix socket with mode 0600. Only the same user, root and the given `user` can
+        connect, with at most `most` connections.
 
         Raises HomeInUseError, StorageError.
         """
@@ -328,16 +330,17 @@ class PodLinkServer:
         )
 
     def listens_at(self, path: Path) -> bool:
-        """Whether the Unix socket at the path is this server's."""
+        """Returns whether the Unix socket at the path belongs to this server."""
         try:
             return (path, path.lstat().st_ino) in self._sockets
         except OSError:
             return False
 
     def listen_tls(self, host: str, port: int, certfile: Path, keyfile: Path) -> tuple[int, str]:
-        """Accepts pods over TLS. Returns the port (0 picks one) and the certificate's fingerprint.
+        """Accepts pods over TLS. Returns the port (if `port` is 0, the system selects one) and the
+        fingerprint of the certificate.
 
-        Raises InputError for the files, UnavailableError for the address.
+        Raises InputError if the files cannot be used, and UnavailableError if the address cannot be used.
         """
         from gridmill.transport import tls  # imports OpenSSL, which most grids do not need
 
@@ -349,14 +352,15 @@ class PodLinkServer:
         return int(listener.getsockname()[1]), fingerprint
 
     def watch_spool(self, folder: Path | str) -> None:
-        """Accepts pods through files in `folder`. Raises StorageError."""
+        """Accepts pods that communicate through files in `folder`. Raises StorageError."""
         watched = SpoolFolder(Path(folder), self._monotonic)
         self._do(lambda: self._exchange.add_folder(watched, for_spool))
 
     # LinkServer
 
     def receive(self) -> Sequence[ReceivedMessage]:
-        """All received messages, in order per channel; never waits."""
+        """Returns all received messages. The messages of each channel are in order. The function never
+        waits."""
         with self._lock:
             taken = [received for received, _ in self._received]
             self._received.clear()
@@ -365,16 +369,18 @@ class PodLinkServer:
         return taken
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Queues messages; never waits, and never raises if the channel has ended."""
+        """Queues messages for a pod. The function never waits, and raises no error if the channel has
+        ended."""
         lines = b"".join(encode_message(message) + b"\n" for message in messages)
         self._do(lambda: self._exchange.send(channel, lines))
 
     def drop(self, channel: int) -> None:
-        """Sends queued messages and closes the channel."""
+        """Sends the queued messages of a channel and closes the channel."""
         self._do(lambda: self._exchange.drop(channel))
 
     def close(self) -> None:
-        """Sends what can be sent at once and closes everything; may be repeated. Pods will connect again."""
+        """Sends the bytes that can be sent immediately, and closes all channels. The call may be repeated.
+        The pods will connect again."""
         with self._lock:
             self._closing = True
             self._lock.notify_all()

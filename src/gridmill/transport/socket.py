@@ -1,5 +1,5 @@
-"""A wire: bytes in both directions without blocking; here over a socket. `tls` and `spool` contain other
-wires."""
+"""A wire sends bytes in both directions and never blocks. The wire in this module uses a socket. The modules
+`tls` and `spool` contain other kinds of wires."""
 
 import contextlib
 import socket
@@ -10,35 +10,38 @@ _CHUNK_BYTES = 64 * 1024  # larger sizes make malloc request new pages from the 
 
 
 class Wire(Protocol):
-    """A wire. No method waits or raises: on a broken wire `read` returns None and `write` False."""
+    """Sends and receives bytes. No method waits or raises an error. If the wire is broken, `read` returns
+    None and `write` returns False."""
 
     def fileno(self) -> int | None:
-        """The descriptor for a selector; None if there is none and `read` must be polled."""
+        """Returns the file descriptor for a selector, or None if there is none and `read` must be polled."""
 
     def read(self) -> bytes | None:
-        """The available bytes, up to a chunk; empty if there are none; None if the stream has ended."""
+        """Returns the available bytes, up to a limit, or empty bytes if there are none. Returns None if the
+        stream has ended."""
 
     def write(self, data: bytes) -> bool:
-        """Queues `data` and sends as much as possible; False if the wire is broken."""
+        """Queues `data` and sends as much of it as possible. Returns False if the wire is broken."""
 
     def flush(self) -> bool:
-        """Sends queued bytes as far as possible; False if the wire is broken."""
+        """Sends as many queued bytes as possible. Returns False if the wire is broken."""
 
     def wants_write(self) -> bool:
-        """True if `flush` must be called when the descriptor is writable."""
+        """Returns True if `flush` must be called when the descriptor can be written to."""
 
     def pending_bytes(self) -> int:
-        """The bytes that the other end has not read, as far as this end knows."""
+        """Returns the number of bytes that the other end has not read, as far as this end has
+        information."""
 
     def end(self) -> None:
-        """Ends the sending direction; sent bytes still arrive. May be repeated."""
+        """Ends the sending direction. Bytes that were sent before still arrive. May be repeated."""
 
     def close(self) -> None:
-        """Releases everything; may be repeated."""
+        """Closes the wire and releases all its resources. The call may be repeated."""
 
 
 class SocketWire:
-    """A connected, non-blocking socket and a queue for bytes that it does not accept yet."""
+    """A connected, non-blocking socket, and a queue for the bytes that it does not accept yet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -46,11 +49,11 @@ class SocketWire:
         self._queued_bytes = 0
 
     def fileno(self) -> int | None:
-        """The descriptor of the socket."""
+        """Returns the file descriptor of the socket."""
         return self._sock.fileno()
 
     def read(self) -> bytes | None:
-        """Reads with one `recv`, so that no sender delays the others."""
+        """Reads with a single `recv`, so that no sender delays other senders."""
         try:
             return self._receive(_CHUNK_BYTES) or None
         except BlockingIOError:
@@ -65,7 +68,7 @@ class SocketWire:
         return self.flush()
 
     def flush(self) -> bool:
-        """Sends until the socket accepts no more."""
+        """Sends queued bytes until the socket accepts no more."""
         try:
             while self._queue:
                 self._advance(self._transmit(self._queue[0]))
@@ -83,11 +86,12 @@ class SocketWire:
             self._queue.appendleft(rest)
 
     def wants_write(self) -> bool:
-        """True while bytes are queued."""
+        """Returns True while bytes are queued."""
         return bool(self._queue)
 
     def pending_bytes(self) -> int:
-        """The bytes that are queued here, without those in the kernel's buffers."""
+        """Returns the number of bytes that are queued in this object, without the bytes in the buffers of
+        the kernel."""
         return self._queued_bytes
 
     def end(self) -> None:
@@ -105,9 +109,10 @@ class SocketWire:
         self._queued_bytes = 0
 
     def _receive(self, limit: int) -> bytes:
-        """Received bytes; empty at the end. Raises BlockingIOError, OSError."""
+        """Returns received bytes, or empty bytes at the end of the stream. Raises BlockingIOError,
+        OSError."""
         return self._sock.recv(limit)
 
     def _transmit(self, data: memoryview) -> int:
-        """The number of bytes that were sent. Raises BlockingIOError, OSError."""
+        """Sends data and returns the number of bytes that were sent. Raises BlockingIOError, OSError."""
         return self._sock.send(data)

@@ -1,16 +1,17 @@
-"""The spool link: bytes through numbered files, for machines that share a folder but no network.
+"""The spool link sends bytes through numbered files, for machines that share a folder but no network.
 
-::
+The file `epoch` exists only while a control node is running. The link uses these files::
 
-    FOLDER/epoch                         the name of the running control node's epoch; absent: none is running
-    FOLDER/<epoch>/<connection>/out/     what the pod sends: 000000000001, 000000000002, ...
-    FOLDER/<epoch>/<connection>/in/      what the control node sends
+    FOLDER/epoch                         the name of the epoch of the running control node
+    FOLDER/<epoch>/<connection>/out/     the files that the pod sends: 000000000001, 000000000002, ...
+    FOLDER/<epoch>/<connection>/in/      the files that the control node sends
 
-A file appears whole (written beside, then renamed) and is deleted by its reader; an empty one ends the
-stream. Each connection has its own folder, so a file of an earlier connection cannot be mistaken for one of
-this. The control node's first file is its answer to the pod that opened the connection. Each start of a
-control node is a new epoch and removes the earlier ones: this is how a pod learns that it must connect again
-and send Hello.
+A file is written under another name and then renamed, so that it appears only when it is complete. The
+reader deletes each file after reading it. An empty file ends the stream. Each connection has its own folder,
+so a file of an earlier connection cannot be mistaken for a file of the present connection. The first file of
+the control node is its answer to the pod that opened the connection. Each start of a control node begins a
+new epoch and deletes the folders of earlier epochs. From this, a pod learns that it must connect again and
+send Hello.
 """
 
 import contextlib
@@ -33,8 +34,8 @@ _ANSWER_SECONDS = 90.0
 
 
 class SpoolWire:
-    """A wire over two folders. With `owns`, closing deletes the connection's folder: the control node does
-    this."""
+    """A wire that uses two folders, one for each direction. With `owns`, closing the wire deletes the folder
+    of the connection. Only the control node does this."""
 
     def __init__(self, connection: Path, *, read_from: str, write_to: str, owns: bool) -> None:
         self.connection = connection
@@ -47,11 +48,11 @@ class SpoolWire:
         self._ended = False
 
     def fileno(self) -> int | None:
-        """None, because a folder cannot be selected on."""
+        """Returns None, because a selector cannot wait for a folder."""
         return None
 
     def read(self) -> bytes | None:
-        """The content of the next file."""
+        """Returns the content of the next file."""
         try:
             return self._take()
         except FileNotFoundError:
@@ -85,15 +86,15 @@ class SpoolWire:
         return True
 
     def flush(self) -> bool:
-        """Always True, because nothing is queued."""
+        """Returns True, because nothing is ever queued."""
         return True
 
     def wants_write(self) -> bool:
-        """Always False, because nothing is queued."""
+        """Returns False, because nothing is ever queued."""
         return False
 
     def pending_bytes(self) -> int:
-        """The bytes that the reader has not deleted yet."""
+        """Returns the number of bytes in files that the reader has not deleted yet."""
         if self._written_bytes > _COUNT_FROM_BYTES:
             self._forget_read()
         return self._written_bytes
@@ -111,14 +112,14 @@ class SpoolWire:
             self._ended = self.write(b"")
 
     def close(self) -> None:
-        """Ends the stream; the owner deletes the folder."""
+        """Ends the stream. If this end owns the folder of the connection, the folder is deleted."""
         self.end()
         if self._owns:
             remove(self.connection)
 
 
 def write_whole(folder: Path, name: str, data: bytes) -> None:
-    """Writes a file that appears at once or not at all. Raises OSError."""
+    """Writes a file that appears with all its content or not at all. Raises OSError."""
     temporary = folder / f".{name}"
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
@@ -126,7 +127,8 @@ def write_whole(folder: Path, name: str, data: bytes) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Hides a folder, then deletes it, because another process may still write into it."""
+    """Renames a folder so that it is hidden, and then deletes it, because another process may still be
+    writing into it."""
     gone = folder.with_name(f".gone-{folder.name}")
     with contextlib.suppress(OSError):
         os.rename(folder, gone)
@@ -137,7 +139,7 @@ def remove(folder: Path) -> None:
 
 
 def make(folder: str, monotonic: Monotonic = time.monotonic) -> PodLink:
-    """The link to the control node that watches `folder`."""
+    """Makes the link to the control node that watches `folder`."""
 
     def dial() -> Generator[Waiting, None, Wire]:
         return _dial(Path(folder))
@@ -146,7 +148,7 @@ def make(folder: str, monotonic: Monotonic = time.monotonic) -> PodLink:
 
 
 def _dial(folder: Path) -> Generator[Waiting, None, Wire]:
-    """Makes a connection's folder and waits for the control node's first file. Raises OSError."""
+    """Makes the folder of a connection and waits for the first file of the control node. Raises OSError."""
     epoch = (folder / "epoch").read_text()
     name = os.urandom(8).hex()
     temporary, connection = folder / epoch / f".{name}", folder / epoch / name
@@ -166,7 +168,8 @@ def _dial(folder: Path) -> Generator[Waiting, None, Wire]:
 
 
 class SpoolFolder:
-    """A polled source of wires. It polls fast after events, then slower, up to half a second."""
+    """A source of new wires that must be polled. After an event, the folder is polled often. Later, it is
+    polled less often, at least every half second."""
 
     def __init__(self, folder: Path, monotonic: Monotonic) -> None:
         """Starts a new epoch. Raises StorageError."""
@@ -197,7 +200,7 @@ class SpoolFolder:
                 shutil.rmtree(self._folder / entry, ignore_errors=True)
 
     def poll(self) -> Sequence[Wire]:
-        """The new connections; each gets a first file as an answer."""
+        """Returns the wires of new connections. Each of them gets a first file as an answer."""
         self._interval = min(self._interval * _SLOWING, _SLOWEST_SECONDS)
         self._due = self._monotonic() + self._interval
         try:
@@ -221,11 +224,11 @@ class SpoolFolder:
         self._due = min(self._due, self._monotonic() + _QUICKEST_SECONDS)
 
     def due_seconds(self) -> float:
-        """The time until the next poll."""
+        """Returns the number of seconds until the next poll."""
         return self._due - self._monotonic()
 
     def close(self) -> None:
-        """Deletes the epoch mark, so that pods find no control node. Sent messages can be read until the next
-        start."""
+        """Deletes the file with the epoch, so that pods find no control node. Messages that were sent can
+        still be read until a control node starts again."""
         with contextlib.suppress(OSError):
             (self._folder / "epoch").unlink()

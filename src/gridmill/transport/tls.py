@@ -1,4 +1,5 @@
-"""The TLS link: the pod pins the control node's certificate by fingerprint, so no authority is needed."""
+"""The link over TLS. The pod accepts only the control node's certificate with the expected fingerprint, so
+no certificate authority is needed."""
 
 import errno
 import hashlib
@@ -19,8 +20,8 @@ _BACKLOG = 512
 
 
 class TlsWire(SocketWire):
-    """A SocketWire whose socket uses TLS 1.3, in which an open connection never has to write in order to
-    read."""
+    """A SocketWire whose socket uses TLS 1.3. With TLS 1.3, an open connection never needs to write in order
+    to read."""
 
     def _receive(self, limit: int) -> bytes:
         try:
@@ -49,7 +50,8 @@ def make(address: str, monotonic: Monotonic = time.monotonic) -> StreamLink:
 
 
 def parse_address(address: str) -> tuple[str, int, str]:
-    """Host, port and fingerprint (lower-case hex) of `HOST:PORT#FINGERPRINT`. Raises InputError."""
+    """Parses an address `HOST:PORT#FINGERPRINT` into the host, the port and the fingerprint (in lower-case
+    hex). Raises InputError."""
     place, _, pinned = address.partition("#")
     host, _, port = place.rpartition(":")
     pinned = pinned.replace(":", "").lower()
@@ -115,7 +117,7 @@ def _shake_hands(secure: ssl.SSLSocket) -> Generator[Waiting, None, None]:
 
 
 def _check_fingerprint(secure: ssl.SSLSocket, pinned: str) -> None:
-    """Checks the certificate before anything secret is sent. Raises PermissionError."""
+    """Checks the certificate of the control node before any secret is sent. Raises PermissionError."""
     shown = hashlib.sha256(secure.getpeercert(binary_form=True) or b"").hexdigest()
     if not hmac.compare_digest(shown, pinned):
         raise PermissionError(f"the control node shows the certificate {shown}, not {pinned}")
@@ -133,7 +135,7 @@ def _pod_context() -> ssl.SSLContext:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 picks one. Raises UnavailableError."""
+    """Returns a listening socket. If the port is 0, the system selects a port. Raises UnavailableError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -144,7 +146,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
-    """The context for TLS 1.3 with that certificate. Raises InputError."""
+    """Returns the TLS 1.3 settings for this certificate. Raises InputError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # pods connect rarely; a ticket would be another secret to protect
@@ -156,7 +158,7 @@ def server_context(certfile: Path, keyfile: Path) -> ssl.SSLContext:
 
 
 def fingerprint_of(certfile: Path) -> str:
-    """SHA-256 (hex) of the first certificate in a PEM file. Raises InputError."""
+    """Returns the SHA-256 hash (hex) of the first certificate in a PEM file. Raises InputError."""
     try:
         pem = certfile.read_text()
         end = pem.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)
@@ -166,7 +168,7 @@ def fingerprint_of(certfile: Path) -> str:
 
 
 def accept(listener: socket.socket, context: ssl.SSLContext) -> Wire:
-    """The next connection. Its handshake happens during the first reads. Raises OSError."""
+    """Returns the next connection. Its TLS handshake happens during the first reads. Raises OSError."""
     sock, _ = listener.accept()
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,5 @@
-"""Unix sockets: paths of any length, removal of stale files, and the user at the other end."""
+"""Unix sockets: with paths of any length, deletion of unused socket files, and a check of the user at the
+other end."""
 
 import contextlib
 import os
@@ -17,7 +18,7 @@ _BACKLOG = 512
 
 @contextlib.contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """`path`, or a short symbolic link to it if it is too long for the kernel."""
+    """Yields `path`, or a short symbolic link to it if the path is too long for the kernel."""
     if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
         yield str(path)
         return
@@ -31,7 +32,7 @@ def _address(path: Path) -> Iterator[str]:
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """The user of the process at the other end, as the kernel reports it."""
+    """Returns the user id of the process at the other end, as the kernel reports it."""
     if sys.platform == "linux":
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         return int(struct.unpack("3i", credentials)[1])
@@ -40,12 +41,12 @@ def peer_uid(sock: socket.socket) -> int:
 
 
 def is_trusted(uid: int) -> bool:
-    """Whether the user is the same user or root."""
+    """Returns whether the user is the user of this process or root."""
     return uid in (os.geteuid(), 0)
 
 
 def dial(path: Path) -> socket.socket:
-    """A connected, non-blocking socket. Raises OSError if no trusted process answers."""
+    """Returns a connected, non-blocking socket. Raises OSError if no process of a trusted user answers."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.setblocking(False)
@@ -60,10 +61,11 @@ def dial(path: Path) -> socket.socket:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, mode 0600. The file of a killed process is replaced.
+    """Returns a listening socket at `path` with mode 0600. If a killed process left a socket file at the
+    path, it is replaced.
 
-    Missing folders are made for this user alone. Raises HomeInUseError if a process answers at the path,
-    StorageError if the path cannot be used.
+    Missing folders are created so that only this user has access. Raises HomeInUseError if a process answers
+    at the path, and StorageError if the path cannot be used.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,8 +92,8 @@ def _check_free(path: Path) -> None:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Binds at another path, restricts the access, then renames. So `path` never shows a socket that cannot
-    be used."""
+    """Binds the socket at another path, restricts the access, and then renames it. Therefore the file at
+    `path` is always a socket that can be used."""
     temporary = path.with_name(f".{os.urandom(4).hex()}")
     sock = socket.socket(socket.AF_UNIX)
     try:
@@ -109,8 +111,8 @@ def _bind(path: Path) -> socket.socket:
 
 
 def accept(listener: socket.socket, user: int | None = None) -> socket.socket:
-    """The next connection, non-blocking. Raises BlockingIOError if none waits, UnavailableError for an
-    untrusted user other than `user`."""
+    """Returns the next connection as a non-blocking socket. Raises BlockingIOError if no connection waits,
+    and UnavailableError if the client's user is neither trusted nor the given `user`."""
     sock, _ = listener.accept()
     sock.setblocking(False)
     uid = peer_uid(sock)
