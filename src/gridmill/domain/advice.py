@@ -8,7 +8,7 @@ from gridmill.domain.frozen import dataclass
 
 
 class Bottleneck(StrEnum):
-    """The resource or the kind of waiting that takes most of the time of a job's workers."""
+    """The resource or the kind of waiting on which the workers of a job spend most of their time."""
 
     CPU = "cpu"
     DISK = "disk"
@@ -41,8 +41,8 @@ class ScalingLaw:
 class ScalingMeasurement:
     """The measured time of one attempt with its number of workers. `seconds` is the time that the attempt
     needs for all of the data. If the attempt processed only the fraction `share` of the data, as a `probe`
-    does, the measured time is scaled to all of the data. `speedup` is the speed-up over one worker that the
-    law gives.
+    does, the measured time is scaled to all of the data. `speedup` is the speed-up over one worker according
+    to the fitted law.
     """
 
     attempt_id: str
@@ -69,7 +69,7 @@ class WorkerForecast:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """A proposed run that would add a measurement, with `workers` workers on the fraction `share` of the
-    data. Gridmill does not store the results of such a run."""
+    data. Gridmill does not store the results of a proposed run."""
 
     workers: int
     share: float
@@ -79,12 +79,13 @@ class Probe:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The advice on the number of workers of one job, `pipeline/job`. `shares` are the fractions of the
-    workers' time, and add up to 1: on a CPU (`cpu`), ready without a CPU (`delay`), waiting for the disk
-    (`disk`) and other waiting (`waiting`). `why` explains these fractions in sentences. `unknown` lists the
-    facts that are not known yet, and `probes` lists the smallest runs that would measure these facts.
-    `worth` is the recommended number of workers, and `rule` is the rule that recommends it.
-    `serial_seconds`, `opening_seconds` and `work_seconds` are times of one worker for all `rows`: the time
-    before and after the shards, the time to load inputs such as the model, and the time for the shards."""
+    workers' time in four states, and add up to 1: on a CPU (`cpu`), ready without a CPU (`delay`), waiting
+    for the disk (`disk`) and other waiting (`waiting`). `why` explains in sentences how the workers spend
+    their time. `unknown` lists the facts about the job that are not known yet, and `probes` lists the
+    smallest runs that would measure these facts. `worth` is the recommended number of workers, and `rule` is
+    the rule that recommends it. `serial_seconds`, `opening_seconds` and `work_seconds` are times of one
+    worker for all `rows`: the time before and after the shards, the time to load inputs such as the model,
+    and the time for the shards."""
 
     job: str
     work: str

@@ -75,7 +75,8 @@ class Amounts:
         )
 
     def fits_in(self, other: "Amounts") -> bool:
-        """Return whether each amount is at most as large as the same amount of `other`."""
+        """Return whether each amount (CPUs, memory, GPUs) is at most as large as the corresponding amount of
+        `other`."""
         return (
             self.cpus <= other.cpus + 1e-9
             and self.memory_bytes <= other.memory_bytes
@@ -84,7 +85,8 @@ class Amounts:
 
 
 class Months(float):
-    """A period of a whole number of calendar months. As a number, the period is its count of months."""
+    """A period of a whole number of calendar months. If a period is used as a number, the number is its
+    count of months."""
 
 
 def _parse(

@@ -13,9 +13,9 @@ FORMAT = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveContents:
     """The content of an archive: stored declarations, versions with the runs that made them, and aliases.
-    `uris` are the folders of the versions in the archive, as paths below the storage root. `bundles` are the
-    hashes of the code bundles of the runs. `latest` has the latest version of each name, `provenances` has
-    the inputs of the versions, and `code` has the files of their code."""
+    `uris` are the folders of the versions in the archive, as paths below the storage root. `bundles` has the
+    hashes of the code bundles of the runs that made the versions. `latest` has the latest version of each
+    name, `provenances` has the inputs of the versions, and `code` has the lists of their code files."""
 
     format: int
     gridmill: str

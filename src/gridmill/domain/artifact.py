@@ -38,10 +38,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The result that an attempt reports to the control node. Other jobs and users see the result only after
-    the control node has committed it. `uri` is the path of the result relative to the storage root. For a
-    table, `table_version` is the version number of the Delta table. `details` is JSON with facts for the
-    lineage, column statistics, samples, and curves for the report."""
+    """The result that an attempt reports to the control node. Other jobs and users see the result of an
+    attempt only after the control node has committed it. `uri` is the path of the result relative to the
+    storage root. For a table, `table_version` is the version number of the Delta table. `details` is JSON
+    with facts for the lineage, column statistics, samples, and curves for the report."""
 
     kind: ArtifactKind
     uri: str
@@ -55,7 +55,8 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A committed, immutable version with the number `number` (from 1) of `name` (`pipeline/job`).
+    """A committed, immutable version of the result of the job `name` (`pipeline/job`); versions are numbered
+    from 1 by `number`.
 
     `fingerprint` is the hash of everything that the version was made from (declaration, code, input
     versions): versions with the same fingerprint have the same content. `made_from` has the ids of the input
@@ -99,8 +100,8 @@ _ALIAS = re.compile("[a-z][a-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """A name that a user has set for a version of `name` (`pipeline/job`). The id of an alias is
-    `pipeline/job@alias`.
+    """A name that a user has set for a version of the result of the job `name` (`pipeline/job`). The id of
+    an alias is `pipeline/job@alias`.
 
     The alias means the version `number`. Without a number, the alias means the version that is currently the
     best by `metric` (a name from the metrics of the versions, or `max:NAME`, `min:NAME`). `changed` is the
@@ -116,8 +117,8 @@ class Alias:
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """Return the two parts of a reference to a version. The parts are `pipeline/job` and the text after the
-    `@` (a number, an alias, or empty)."""
+    """Return the two parts of a reference to a version. The parts of a reference are `pipeline/job` and the
+    text after the `@` (a number, an alias, or empty)."""
     name, _, version = reference.partition("@")
     return name, version
 
@@ -143,8 +144,8 @@ def best_of(versions: Iterable[Artifact], metric: str = "") -> Artifact | None:
     versions are equally good, the function returns the newest of them.
 
     Without `metric`, the versions are compared by the metric that the newest model declares (`best_by`), on
-    the validation split. Versions that predict something else than the newest version are left out. The
-    result is None if no version has a value of the metric.
+    the validation split. Versions whose predicted values differ in kind from those of the newest version are
+    left out. The result is None if no version has a value of the metric.
     """
     existing = [one for one in versions if not one.removed]
     existing = [one for one in existing if predicts(one) == predicts(existing[0])]
@@ -175,7 +176,8 @@ def own_metric(version: Artifact) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """The latest version of `name` (`pipeline/job`). `artifact` is the id of the latest version.
+    """The latest version of the result of the job `name` (`pipeline/job`). `artifact` is the id of the
+    latest version.
 
     `run` is the last submitted run in which the job succeeded or was unchanged, and `order` is the order
     number of that run: an earlier run that ends later does not replace it.

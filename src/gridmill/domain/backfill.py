@@ -16,10 +16,10 @@ from gridmill.domain.pipeline import Pipeline
 from gridmill.errors import InputError, PipelineError
 
 MOST_CHUNKS = 1000
-"""The largest number of chunks of a backfill. Each chunk is a run with its own record."""
+"""The largest number of chunks of a backfill. Each chunk of a backfill is a run with its own record."""
 
 BOUNDS = ("from", "to")
-"""The parameters of the pipeline whose values a chunk of a backfill sets."""
+"""The parameters of a pipeline to which a chunk of a backfill assigns values."""
 
 _DAY_SECONDS = 86_400.0
 
@@ -77,8 +77,8 @@ class Backfill:
 class Chunk:
     """A range of time of a backfill: the pipeline receives the start of the range (included) as parameter
     `from` and its end (excluded) as `to`. `run` is the id of the run that was started for the chunk.
-    `skipped` is the reason why no run was started, and `failed` is the reason why its run could not be
-    started."""
+    `skipped` is the reason why the chunk was skipped without a run, and `failed` is the reason why its run
+    could not be started."""
 
     pipeline: Pipeline
     begins: str
@@ -137,9 +137,9 @@ class BackfillView:
 def spans(backfill: Backfill) -> tuple[tuple[str, str], ...]:
     """Return the start and the end of each chunk, oldest chunk first.
 
-    In UTC, the bounds are dates if all of them are at midnight, and times otherwise. In another time zone,
-    the bounds are times with an offset. Raises InputError for an invalid or empty range, and for too many
-    chunks.
+    If the time zone is UTC, the bounds of chunks are dates if all of them are at midnight, and times
+    otherwise. In another time zone than UTC, the bounds of chunks are times with an offset. Raises
+    InputError for an invalid or empty range, and for too many chunks.
     """
     backfill.check()
     zone = zone_named(backfill.zone)

@@ -30,8 +30,8 @@ def zone_named(name: str, place: str = "") -> tzinfo:
 
 
 def local_time(time: float, zone: tzinfo) -> datetime:
-    """Return the local time at a Unix time, without its time zone. The field `fold` is 1 in the second pass
-    of a repeated hour."""
+    """Return the local time at a Unix time, without its time zone. The field `fold` of the local time is 1
+    in the second pass of a repeated hour."""
     return datetime.fromtimestamp(time, zone).replace(tzinfo=None)
 
 
@@ -59,7 +59,7 @@ def offset_seconds(time: float, zone: tzinfo) -> float:
 
 def next_change(time: float, until: float, zone: tzinfo) -> float | None:
     """Return the first Unix time after `time` and at most `until` at which the offset from UTC changes. The
-    result is None if the offset does not change."""
+    result is None if the offset from UTC does not change in this range."""
     offset = offset_seconds(time, zone)
     low = time
     while low < until:
@@ -72,7 +72,7 @@ def next_change(time: float, until: float, zone: tzinfo) -> float | None:
 
 def last_change(time: float, since: float, zone: tzinfo) -> float | None:
     """Return the last Unix time at most `time` and after `since` at which the offset from UTC changed. The
-    result is None if the offset did not change."""
+    result is None if the offset from UTC did not change in this range."""
     offset = offset_seconds(time, zone)
     high = time
     while high > since:

@@ -13,10 +13,10 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnStatistics:
-    """The statistics of one column. `shares` are the heights of the bars of a histogram, from 0 to 1.
-    `values` are the 5 %, 50 % and 95 % quantiles of the column, or its most frequent texts. `with_label` is
-    the correlation of the column with the label, if both are numbers. `problem` is the reason why the
-    statistics of the column are missing."""
+    """The statistics of one column. `shares` are the heights of the bars of the column's histogram, from 0
+    to 1. `values` are the 5 %, 50 % and 95 % quantiles of the column, or its most frequent texts.
+    `with_label` is the correlation of the column with the label, if both are numbers. `problem` is the
+    reason why the statistics of the column are missing."""
 
     name: str
     missing: float

@@ -28,7 +28,7 @@ class Each:
     gpus: int = 0
 
     def matches(self, node: Node) -> bool:
-        """Return whether the selection contains the node."""
+        """Return whether this selection of nodes contains the node."""
         named = not self.nodes or any(fnmatchcase(node.name, name) for name in self.nodes)
         least = Amounts(cpus=self.cpus or 0.0, memory_bytes=self.memory_bytes or 0, gpus=self.gpus)
         return named and least.fits_in(node.capacity)
@@ -76,9 +76,9 @@ OWN_VARIABLES = frozenset(
 
 
 def input_variable(job: str) -> str:
-    """Return the name of the environment variable whose value is the folder of a needed job.
-    The variable is `GRIDMILL_INPUT_MY_JOB` for `my-job`, and `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result
-    `other/job@prod` of another pipeline."""
+    """Return the name of the environment variable whose value is the folder of a needed job:
+    `GRIDMILL_INPUT_MY_JOB` for `my-job`, and `GRIDMILL_INPUT_OTHER_JOB_PROD` for the result `other/job@prod`
+    of another pipeline."""
     return INPUT + "".join(letter if letter.isalnum() else "_" for letter in job).upper()
 
 
@@ -156,8 +156,8 @@ class CommandSpec:
     below the bundle, an absolute folder is on the machine itself. `GRIDMILL_OUTPUT` names a folder whose
     content is stored as the version of the job. `GRIDMILL_INPUT_<JOB>` names the output folder of each job
     in `needs` (`GRIDMILL_INPUT_OTHER_MODEL_PROD` for `other/model@prod`), or an empty folder if that job
-    wrote no files. `environment` is a requirements file of the project. Gridmill builds the environment once
-    for each content of the file.
+    wrote no files. `environment` is a requirements file of the project. Gridmill builds the Python
+    environment once for each content of the requirements file.
 
     `workers` makes the job a gang: all of its ranks start together or none starts, and the environment of
     each rank has the variables that torchrun, TensorFlow and JAX read. `roles` has the number of ranks of
@@ -186,7 +186,8 @@ class CommandSpec:
     inputs: tuple[str, ...] = ()
 
     def references(self) -> tuple[str, ...]:
-        """The declaration refers to no results, because a command names its inputs in `needs`."""
+        """A command refers to no results of other jobs in its declaration, because it names its inputs in
+        `needs`."""
         return ()
 
     @property

@@ -1,7 +1,7 @@
 """This module compares models and any two versions, and previews the first rows of a version.
 
-All functions of this module are pure and compare the records of versions. The functions also decide which
-models of a run are comparable, and which of their metrics and settings are shown.
+All functions of this module are pure and compare the records of versions. The functions of this module also
+decide which models of a run are comparable, and which of their metrics and settings are shown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,8 +85,8 @@ class ArtifactQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """The first rows of a table that has `total` rows. The cells are JSON values: times are in ISO 8601, and
-    long texts are shortened."""
+    """The first rows of a table that has `total` rows, for display. The cells of the previewed rows are JSON
+    values: times are in ISO 8601, and long texts are shortened."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -106,9 +106,9 @@ class RowChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactAnswer:
-    """The answer to an ArtifactQuery, in which one of the fields is set. `files` are paths below the folder
-    of the artifact; for a table, the data files come before the files of the log. `error` has the same form
-    as the result of `errors.to_body`."""
+    """The answer to an ArtifactQuery: one of the fields is set, depending on the request. `files` are paths
+    below the folder of the artifact; for a table, the data files come before the files of the log. `error`
+    has the same form as the result of `errors.to_body`."""
 
     preview: Preview | None = None
     changes: RowChanges | None = None
@@ -118,8 +118,8 @@ class ArtifactAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A difference between two versions, with the value in each version. The value is None for a version
-    that does not have it. `part` is the kind of the difference: `facts`, `columns` (types), `statistics`
+    """A difference between two versions, with the value in each version. If a version does not have the
+    value, the value is None. `part` is the kind of the difference: `facts`, `columns` (types), `statistics`
     (`COLUMN.FACT`), `metrics` or `settings`."""
 
     part: str
@@ -130,8 +130,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionDiff:
-    """The differences between two versions. `rows` is None if rows were not compared, and `rows_why` is the
-    reason why they were not."""
+    """The differences between two versions. `rows` is None if rows were not compared, and `rows_why` is then
+    the reason."""
 
     before: str
     after: str
@@ -148,8 +148,8 @@ _SETTINGS = (
 
 
 def differences(before: Artifact, after: Artifact) -> Iterator[Difference]:
-    """Return all differences between two versions: facts, columns, statistics, metrics, settings; in this
-    order."""
+    """Return all differences between two versions, in this order: facts, columns, statistics, metrics,
+    settings."""
     for part, of in _PARTS.items():
         old, new = of(before), of(after)
         for name in dict.fromkeys((*old, *new)):

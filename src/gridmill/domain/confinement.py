@@ -16,7 +16,7 @@ POD_OVERHEAD_BYTES = 512 * MIB
 its libraries."""
 _TENANTS_PART = 0.75
 """The fraction of the machine's processes that all tenants together may have. The farm needs the remaining
-processes."""
+processes of the machine for itself."""
 _LEAST_PROCESSES = 64
 _MOST_PROCESSES = 16_384
 _AGENT_CPUS = 0.05
@@ -30,9 +30,9 @@ class Confinement:
     `node` has the capacity of the machine. `command` is the command that starts the pod in `folder`.
 
     `record` is the file that lists what must be removed after the pod has ended. `scratch` is the folder
-    that contains the private /tmp and /var/tmp of the pod. Of the files of the machine, the pod may write
-    only those in `writable`. `visible` has folders that the pod must see even if they are in a folder that
-    is private to the pod.
+    that contains the private /tmp and /var/tmp of the pod. The pod may write only the files of the machine
+    that are listed in `writable`. `visible` has folders that the pod must see even if they are in a folder
+    that is private to the pod.
     """
 
     user: int

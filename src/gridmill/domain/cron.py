@@ -2,10 +2,10 @@
 schedule has a cron expression.
 
 The cron library finds the local times that match an expression. This module converts matching local times to
-moments by two rules. An expression that names hours is due once for each local time: a time that a clock
-change skips is due right after the change, and a time that occurs twice is due at its first occurrence. An
-expression for every hour is due whenever the local time matches: a skipped time is left out, and a repeated
-time is due twice.
+moments by two rules. A cron expression that names hours is due once for each local time: a time that a clock
+change skips is due right after the change, and a time that occurs twice is due at its first occurrence. A
+cron expression for every hour is due whenever the local time matches: a skipped time is left out, and a
+repeated time is due twice.
 """
 
 import re

@@ -55,9 +55,9 @@ class Encoder:
     rows becomes the mean label (`target`), -1 (`ordinal`), 0 (`frequency`), or false in all columns
     (`onehot`).
 
-    `target` uses only labels of training rows that were known before the time of the encoded row, so that no
-    row uses its own label. `smoothing` is the weight of the mean label of all rows, as a number of rows. The
-    method `constant` replaces missing values by `value`.
+    The encoder `target` uses only labels of training rows that were known before the time of the encoded
+    row, so that no row uses its own label. `smoothing` is the weight of the mean label of all rows,
+    expressed as a number of rows. The method `constant` replaces missing values by `value`.
     """
 
     columns: tuple[str, ...]
@@ -68,8 +68,7 @@ class Encoder:
     value: float | None = None
 
     def check(self) -> None:
-        """Raise InputError if the encoder has no columns, if `value` is missing for `constant` or set for
-        another method, or if `smoothing` or `most` is too small."""
+        """Raise InputError if the fields of the encoder do not fit together, or if a number is too small."""
         if not self.columns:
             raise InputError("names no columns", place="encoders.columns")
         if (self.value is None) == (self.method == Method.CONSTANT):
@@ -117,9 +116,9 @@ class Basis:
     """The rows of the dataset: the dataset has one row for each row of `table`. `time` is the column with
     the time of the row, and `entity` are the columns that identify its entity.
 
-    `columns` are the columns that become features (default: all columns). Windows and lags of other rows use
-    a row only after the time `known_at`, which is a column or an SQL expression over the row (`time` by
-    default). Rows without a time or an entity are dropped and counted.
+    `columns` are the columns that become features (default: all columns). The windows and lags of a row use
+    other rows only after their time `known_at`, which is a column or an SQL expression over the row (`time`
+    by default). Rows without a time or an entity are dropped and counted.
     """
 
     table: str
@@ -149,7 +148,7 @@ class Join:
     exempt: bool = False
 
     def check(self) -> None:
-        """Raise InputError if `on` is empty, or if both `known_at` and `exempt` are set."""
+        """Raise InputError if `on` has no columns, or if both `known_at` and `exempt` are set."""
         if not self.on:
             raise InputError("names no columns to join on", place="joins.on")
         if self.known_at is not None and self.exempt:
@@ -165,8 +164,8 @@ class AsOfJoin:
     must be strictly before the basis time. `within_seconds` is the largest age that the joined row may have.
     `columns` are the columns that the join adds (default: all except `on` and the column `known_at`), with
     `prefix` before each name. If the table contains values of the label, its rows are known only when the
-    label is known, if that is later than `known_at`. `exempt` contains a reason and turns this rule about
-    the label off; the dataset shows the reason.
+    label is known, if that is later than `known_at`. `exempt` contains a reason and turns off the rule that
+    values of the label are known only when the label is known; the dataset shows the reason.
     """
 
     table: str
@@ -182,7 +181,7 @@ class AsOfJoin:
 class Window:
     """Aggregates of `column` over rows with the same `on` that were known strictly before the basis time.
 
-    The rows are those of the basis table with the same entity, or the rows of `table`, whose `known_at` (a
+    A window covers rows of the basis table with the same entity, or rows of `table`, whose `known_at` (a
     column or an SQL expression over the table) is the time when a row became known. The window covers
     `span_seconds` before the basis time, or the last `span_rows` rows. The aggregates of a window skip
     missing values. If a window has no value, `count` and `distinct` are 0 and all other aggregates are
@@ -191,7 +190,8 @@ class Window:
     basis time. The features of a window are named `temp_mean_1d` or `temp_mean_24rows`, with `prefix` before
     the name. If the window uses the column or the events from which the label is made, their values are
     known only when the label is known, if that is later than `known_at`. `exempt` contains a reason and
-    turns this rule about the label off; the dataset shows the reason.
+    turns off the rule that values of the label are known only when the label is known; the dataset shows the
+    reason.
     """
 
     column: str
@@ -263,20 +263,22 @@ class Label:
     With `steps`, the label is the value `steps` rows after the row. If `horizon_seconds`, `steps` and
     `next_rows` are not set, the label is the value of the row itself, and the column of the label is not a
     feature. `next_rows` gives one label for each of the next `next_rows` rows, of `column` or of several
-    `columns`, with the names `temp_label_1`, `temp_label_2` and so on. A label is known when the row from
-    which it is taken is known (see `Basis`). `known_at` (a column or an SQL expression over that row)
-    replaces the time when the label is known, and `delay_seconds` is added to it. Expressions in `features`
-    must not name the label. Windows, lags and joins of the basis table use the label only after it is known,
-    whatever value their own `known_at` has. The rule also applies to a copy of the basis table: a table with
-    the same columns, or a table made from the basis table. If the label is a later value of a column, the
-    value of this column in the row itself is a feature and is known with the row.
+    `columns`, with the names `temp_label_1`, `temp_label_2` and so on. A label is known when the row that
+    contains its value is known (see `Basis`). `known_at` (a column or an SQL expression over the row with
+    the label's value) replaces the time when the label is known, and `delay_seconds` is added to it.
+    Expressions in `features` must not name the label. Windows, lags and joins of the basis table use the
+    label only after it is known, whatever value their own `known_at` has. The rule for the basis table also
+    applies to a copy of it: a table with the same columns, or a table made from the basis table. If the
+    label is a later value of a column, the value of this column in the row itself is a feature and is known
+    with the row.
 
     If `table` is set, the label is the `outcome` of the events in `table` that have the same `on` and become
-    known (`known_at`) within `horizon_seconds` after the basis time. The outcome is either whether there is
-    any such event, the number of events, or an aggregate of `column`. No part of the dataset uses an event
-    before the label's `known_at` plus `delay_seconds`. By default, the table is complete until its newest
-    event: a row whose `horizon_seconds` ends later has no label yet. `known_until` declares that the table
-    is complete for longer: until a time (ISO 8601) or, with `basis`, until the newest row of the basis.
+    known (`known_at`) within `horizon_seconds` after the basis time. The outcome of the events is either
+    whether there is any such event, the number of events, or an aggregate of `column`. No part of the
+    dataset uses an event before the label's `known_at` plus `delay_seconds`. By default, the table of events
+    is complete until its newest event: a row whose `horizon_seconds` ends later has no label yet.
+    `known_until` declares that the table of events is complete for longer: until a time (ISO 8601) or, with
+    `basis`, until the newest row of the basis.
 
     `name` is the name of the label's column in the dataset. Rows that have no label are dropped and counted.
     """
@@ -365,18 +367,18 @@ class SplitBy(StrEnum):
 class Split:
     """The rules that select the rows for training, for validation and for test.
 
-    By time: rows before `validation_from` are for training, rows before `test_from` are for validation, and
-    all later rows are for test. Times of the splits are in ISO 8601 (UTC unless they contain a time zone).
-    Fractions of the time span can replace the times (`validation: 0.15`, `test: 0.15`). If the label of a
-    row is known only during a later split, the row is dropped and counted, because training must not use
-    information from the time of the test. Rows at or after the time `until` are dropped too. `gap_seconds`
-    drops and counts the rows within that time before validation and before test: for example 7 days of
-    training, 7 days of gap and 7 days of test.
+    If the dataset is split by time, rows before `validation_from` are for training, rows before `test_from`
+    are for validation, and all later rows are for test. Times of the splits are in ISO 8601 (UTC unless they
+    contain a time zone). Fractions of the time span can replace the times (`validation: 0.15`, `test:
+    0.15`). If the label of a row is known only during a later split, the row is dropped and counted, because
+    training must not use information from the time of the test. Rows of the dataset at or after the time
+    `until` are dropped too. `gap_seconds` drops and counts the rows within that time before validation and
+    before test: for example 7 days of training, 7 days of gap and 7 days of test.
 
     With `by: random`, the splits are fractions of the rows, chosen by a hash of the columns `on` (default:
     entity and time) and of `seed`. Later rows do not change the split of an existing row. With `by: entity`,
-    the splits are fractions of the entities, so that no entity has rows in two splits. If times are also
-    set, a row is dropped if its time and its hash select different splits.
+    the splits are fractions of the entities, so that no entity has rows in two splits. If `by` and times are
+    both set, a row is dropped if its time and its hash select different splits.
     """
 
     validation_from: str | None = None
@@ -459,11 +461,11 @@ class DatasetSpec:
 
     `features` are SQL expressions over the columns and features of the row. With plain `sql`, `time` and
     `entity` name the columns that labels, splits, windows, lags and as-of joins use. Gridmill does not check
-    which rows the SQL itself uses, and the dataset shows a note about it. The SQL may call `pixels(bytes,
-    width, height)`: the grey values of an image, 0 to 1. If a column has arrays of a fixed length, each
-    value of the array becomes one column. For example, `pixel FLOAT[64]` gives the columns `pixel_1` to
-    `pixel_64`. `encoders` are fitted on the training rows only. A row is dropped and counted if one of the
-    columns or features in `required` is missing.
+    which rows the plain SQL itself uses, and the dataset shows a note about it. The plain SQL may call
+    `pixels(bytes, width, height)`, which returns the grey values of an image, from 0 to 1. If a column has
+    arrays of a fixed length, each value of the array becomes one column: for example, `pixel FLOAT[64]`
+    gives the columns `pixel_1` to `pixel_64`. `encoders` are fitted on the training rows only. A row is
+    dropped and counted if one of the columns or features in `required` is missing.
 
     `buckets` divides the work into that many parts, each with all rows of its entities (default: one part
     for each five million rows), so that several machines share the work and each part needs less memory.
@@ -472,10 +474,11 @@ class DatasetSpec:
     writes them into new files.
 
     If a column that is used as a time (`time`, `known_at`) contains numbers, it is converted.
-    `timestamp_format` declares the unit of these numbers by the name of the column (`at`, or `events.at` for
-    one table). If the unit is not declared, Gridmill uses the only unit that fits all numbers, and the
-    dataset shows this unit. The units are `unix_s`, `unix_ms`, `unix_us` and `unix_ns` since 1970. For
-    numbers whose digits are a date, the unit is `%Y%m%d`, which `%H`, `%M` and `%S` can follow.
+    `timestamp_format` declares the unit of numbers that are used as times, by the name of their column
+    (`at`, or `events.at` for one table). If no unit is declared, Gridmill uses the only unit that fits all
+    numbers, and the dataset shows it. The units of numbers that are times are `unix_s`, `unix_ms`, `unix_us`
+    and `unix_ns` since 1970. For numbers whose digits are a date, the unit is `%Y%m%d`, which `%H`, `%M` and
+    `%S` can follow.
     """
 
     basis: Basis | None = None

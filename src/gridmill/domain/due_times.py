@@ -31,10 +31,10 @@ now."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueDecision:
-    """The decision about the next run of a schedule. `start` is the due time for which a run is started.
-    `done` is set if due times were processed without starting a run. `look_at` is the time at which the
-    schedule must be decided again (infinite: only events change the decision). `message` has the result of
-    the decision, or the reason why no run can start."""
+    """The decision about the next run of a schedule. `start` is the due time for which a run must be
+    started. `done` is the due time up to which due times were processed without starting a run. `look_at` is
+    the time at which the schedule must be checked again (infinite if only events change the decision).
+    `message` has the result of the decision, or the reason why no run can start."""
 
     start: float | None = None
     done: float | None = None
@@ -216,8 +216,8 @@ _EARLIER_SECONDS = 0.5
 
 
 def due_times(spec: ScheduleSpec, since: float, due: float) -> Mapping[str, str]:
-    """Return the parameters `due` and `due_before` of a run. Both times are in ISO 8601 with whole seconds,
-    in the time zone of the schedule."""
+    """Return the parameters `due` and `due_before` of a run. The times `due` and `due_before` are in ISO
+    8601 with whole seconds, in the time zone of the schedule."""
     before = latest_until(spec, since, due - _EARLIER_SECONDS)
     return {"due": _text(spec, due), "due_before": _text(spec, before)}
 

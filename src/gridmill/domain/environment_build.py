@@ -26,7 +26,7 @@ def is_building(view: JobView) -> bool:
 
 
 def state_of(view: JobView) -> str:
-    """Return the state of the job for display. The result is `building` for a running job that waits for its
+    """Return the state of the job for display. The state is `building` for a running job that waits for its
     environment."""
     return BUILDING if is_building(view) else view.job.state.value
 

@@ -54,8 +54,8 @@ class QueuedDeployment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureCapacity:
-    """An expectation of the farm: after `seconds`, one more deployment with that many GPUs can start, after
-    all waiting deployments."""
+    """An expectation of the farm: `seconds` from now, one more deployment with that many GPUs can start,
+    after all waiting deployments."""
 
     seconds: float
     gpus: int
@@ -64,8 +64,8 @@ class FutureCapacity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePosition:
     """The position that another deployment would have in the queue of a farm. `position` is the number of
-    deployments before that deployment. `seconds` is the expected wait of that deployment, if the farm can
-    estimate it."""
+    deployments before the additional deployment in the queue. `seconds` is the expected wait of the
+    additional deployment, if the farm can estimate it."""
 
     position: int
     seconds: float | None = None
@@ -158,9 +158,9 @@ class Manifest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceTree:
     """A request to write a tree of files from stored chunks, at `uri` below the tenant's root, for an
-    attempt. If chunks are missing, the answer lists the missing chunks and the farm writes no files. Files
-    that already exist with the same content are used again. `writable` means that the files are separate
-    copies, and not links to shared files."""
+    attempt. If chunks are missing, the answer lists the missing chunks and the farm writes no files. If
+    files already exist with the same content, the farm uses them again. `writable` means that the files are
+    separate copies, and not links to shared files."""
 
     uri: str
     manifest: Manifest

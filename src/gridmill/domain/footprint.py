@@ -5,9 +5,9 @@ Every estimate is `base + rows x columns x bytes per cell` (for a recurrent netw
 one batch). The base is the memory of the interpreter with the libraries of this kind of job. The bytes per
 cell include the columns as they are read, the copies that this kind of job makes of them, and the work space
 of its algorithm. The bytes per cell are the largest values that `bench/sizing.py` has measured, with 12 and
-with 300 columns. A long text takes more memory than a number. Therefore an estimate from the stored bytes is
-made too, and the larger of the two estimates is used. A job that streams its data holds at most `most_bytes`
-of the data in memory.
+with 300 columns. A long text takes more memory than a number. Because long texts take more memory, an
+estimate from the stored bytes is made too, and the larger of the two estimates is used. A job that streams
+its data holds at most `most_bytes` of the data in memory.
 
 This module also computes the number of shards into which a swarm divides its rows, and the number of rounds
 in which the workers process the shards.
@@ -32,8 +32,8 @@ STORED_FACTOR = 8.0
 """Bytes in memory per byte of a stored table (compressed Parquet), for a kind of job that holds the whole
 table in memory."""
 WORKER_BYTES, SHARD_CELLS, SHARD_CELL_BYTES = 64 * MIB, 4 * 2**20, 24
-"""The memory that each additional swarm worker needs for itself (its model and inference runtime); the
-largest number of values in a shard; the bytes per value for the columns as they are read and as model
+"""Three constants of a swarm: the memory of each additional worker (its model and inference runtime), the
+largest number of values in a shard, and the bytes per value for the columns as they are read and as model
 inputs."""
 RESULT_ROW_BYTES = 120
 """The bytes that the prediction, the true value and the keys of one row need while the result is checked."""
@@ -108,8 +108,8 @@ def footprint_of(job: Job) -> Footprint:
 
 
 def cells_of(size: JobSize) -> int | None:
-    """Return the number of cells, which is rows times columns. The result is None if the number of rows is
-    unknown."""
+    """Return the number of cells, which is rows times columns. The number of cells is None if the number of
+    rows is unknown."""
     return None if size.rows is None else size.rows * (size.columns or COLUMNS)
 
 
@@ -238,8 +238,8 @@ PER_PROBE_WORKER = 2
 
 def count_shards(rows: int, workers: int, wanted: int | None, inputs: int = 1) -> int:
     """Return the number of shards of a swarm: each worker gets several shards, so that all workers end at
-    about the same time. The number is chosen so that shards are not tiny and, with rows of `inputs` values,
-    not too large for the memory."""
+    about the same time. The number of shards is chosen so that shards are not tiny and, with rows of
+    `inputs` values, not too large for the memory."""
     if wanted is not None:
         return min(wanted, rows)
     bounded = min(workers * PER_WORKER, -(-rows // LEAST_ROWS))

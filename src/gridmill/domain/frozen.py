@@ -1,10 +1,10 @@
 """This module has a `dataclass` decorator with the semantics of the standard library, which takes a tenth of
 the time to define a class.
 
-The standard library generates and compiles the text of up to seven methods for each class. This takes 1 ms
-for each class, and there are about 500 classes, most of which a command imports but does not use. The
-decorator of this module generates a method only when the method is first called. `replace` behaves as
-`dataclasses.replace`; for a record it takes an eighth of the time of `dataclasses.replace`.
+The standard library generates and compiles the text of up to seven methods for each class. Generating these
+methods takes 1 ms for each class, and there are about 500 classes, most of which a command imports but does
+not use. The decorator of this module generates a method only when the method is first called. `replace`
+behaves as `dataclasses.replace`; for a record it takes an eighth of the time of `dataclasses.replace`.
 """
 
 import dataclasses
@@ -135,8 +135,8 @@ def _text(noun: Any) -> str:  # noqa: ANN401  a dataclass
 
 
 def text_of_changes(noun: Any) -> str:  # noqa: ANN401  a dataclass
-    """The `repr` of a record without the fields that have their default values. This text takes a tenth of
-    the time of `repr` to make, and a new field does not change it."""
+    """Return the `repr` of a record without the fields that have their default values. This text takes a
+    tenth of the time of `repr` to make, and a new field does not change it."""
     kind = type(noun)
     if (defaults := _DEFAULTS.get(kind)) is None:
         defaults = _DEFAULTS[kind] = [(field.name, _default_of(field)) for field in dataclasses.fields(kind)]
@@ -194,9 +194,9 @@ _COPIES: dict[type, _Copy] = {}
 def _copy_of(made: type) -> _Copy:
     """Return a function that copies an object of that class with changes.
 
-    The copy of a record first has a class with the same slots whose attributes can be set. The copy gets the
-    class of the record when it is complete. Python sets attributes of this class several times as fast as
-    with `object.__setattr__`.
+    The copy of a record is first an object of another class with the same slots, whose attributes can be
+    set. The copy gets the class of the record when it is complete. Python sets attributes of this other
+    class several times as fast as with `object.__setattr__`.
     """
     if not _is_plain_record(made):
         return lambda noun, changes: dataclasses.replace(noun, **changes)

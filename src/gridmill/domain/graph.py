@@ -17,8 +17,8 @@ NAMED_WHERE_READ = (
 
 
 def order(pipeline: Pipeline) -> tuple[str, ...]:
-    """Return the names of the jobs in an order in which each job follows the jobs that it needs; apart from
-    this, the declared order stays.
+    """Return the names of the jobs in an order in which each job follows the jobs that it needs, and which
+    otherwise follows the order of the declaration.
 
     Raises PipelineError if a needed name is not a job, and if jobs form a cycle, whose jobs the message
     names (`a -> b -> a`).
@@ -105,8 +105,8 @@ def critical_path(job_runs: Sequence[JobRun], now: float) -> CriticalPath:
 
 
 def _seconds(job_run: JobRun, now: float) -> float | None:
-    """Return the measured time of the job; for a running job the larger of its time so far and its expected
-    time; otherwise its expected time."""
+    """Return the time of the job: the measured time, for a running job the larger of its time so far and its
+    expected time, and otherwise the expected time."""
     if job_run.state in FINISHED_JOBS and (job_run.started is None or job_run.ended is None):
         return 0.0
     if job_run.ended is not None and job_run.started is not None:
@@ -132,8 +132,8 @@ def _in_order(needs: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _path(ends: dict[str, float], needs: Mapping[str, Sequence[str]], total: float) -> tuple[str, ...]:
-    """Return the critical path, which begins at the job that ends last and leads back through the needed job
-    that ends last, and so on."""
+    """Return the critical path: it ends with the job that ends last, and before each job comes the needed
+    job that ended last."""
     last = next((key for key in reversed(ends) if ends[key] == total), None)
     path: list[str] = []
     while last is not None:

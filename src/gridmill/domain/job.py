@@ -28,8 +28,8 @@ from gridmill.errors import InputError
 class When(StrEnum):
     """The condition under which a job runs, given how the jobs that it needs have ended. `success` means
     that all jobs that the job needs have succeeded. `failure` means that all jobs that the job needs,
-    directly or indirectly, have ended, and that at least one of them has failed. `always` means that all of
-    these jobs have ended, whether they have succeeded or failed."""
+    directly or indirectly, have ended, and that at least one of them has failed. `always` means that all
+    jobs that the job needs have ended, whether they have succeeded or failed."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -65,15 +65,15 @@ Spec: TypeAlias = SinkSpec | DatasetSpec | TrainingSpec | PredictionSpec | Comma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """The amount of data that a job processes. If a value is None, it is unknown, and Gridmill reads it from
-    the data if possible."""
+    """The amount of data that a job processes. If a value of the size is None, it is unknown, and Gridmill
+    reads it from the data if possible."""
 
     rows: int | None = None
     columns: int | None = None
     input_bytes: int | None = None
 
     def or_else(self, other: "JobSize") -> "JobSize":
-        """Return these values, in which unknown values are replaced by the values of `other`."""
+        """Return the values of this size, in which unknown values are replaced by the values of `other`."""
         return JobSize(
             rows=other.rows if self.rows is None else self.rows,
             columns=other.columns if self.columns is None else self.columns,
@@ -87,34 +87,34 @@ class Job:
     `command` is set.
 
     `needs` names the jobs that must end before this job starts. A command can also name a result of another
-    pipeline in its `needs`, such as `other/job`, `other/job@3` or `other/job@prod`. The command then reads
-    the version that the name meant when the run began. `when` lets a command run after its needed jobs have
-    ended although one of them has failed. `failure` runs the command if one of the needed jobs has failed,
-    to report the failure. `always` runs the command in every case, to clean up. The variable
-    `GRIDMILL_FAILED` then has the names of the failed jobs, separated by spaces. The run still fails,
-    whatever the command does.
+    pipeline in its `needs`, such as `other/job`, `other/job@3` or `other/job@prod`. The command reads the
+    version that the name of the result meant when the run began. `when` lets a command run after its needed
+    jobs have ended although one of them has failed. With `when: failure`, the command runs if one of the
+    needed jobs has failed, to report the failure. With `when: always`, the command runs in every case, to
+    clean up. If needed jobs have failed, the variable `GRIDMILL_FAILED` has their names, separated by
+    spaces. If a needed job has failed, the run fails, whatever the command with `when` does.
 
     `retries` is the number of further attempts after a failure of the job itself. Attempts that were lost
-    because their pod ended or the machine ran out of memory are not included in `retries`. Attempts with
-    more memory for a job whose size is an estimate are not included either. `timeout_seconds` limits the
-    time of one attempt. When this time is over, the attempt gets SIGTERM, and SIGKILL after `GRIDMILL_GRACE`
-    (5 s). `at` names the site on which the job runs; if the job names a `resource`, the resource determines
-    the site. If the job names several `resources`, it runs on the resource on which it is expected to end
-    first, including the transfer of its data. `at` restricts several `resources` to the resources of one
-    site.
+    because their pod ended or the machine ran out of memory are not included in `retries`. If the size of a
+    job is an estimate, its attempts with more memory are not included in `retries` either. `timeout_seconds`
+    limits the time of one attempt. When the timeout is over, the attempt gets SIGTERM, and SIGKILL after
+    `GRIDMILL_GRACE` (5 s). `at` names the site on which the job runs; if the job names a `resource`, the
+    resource determines the site. If the job names several `resources`, it runs on the resource on which it
+    is expected to end first, including the transfer of its data. `at` restricts several `resources` to the
+    resources of one site.
 
     `memory_bytes` and `cpus` replace the estimate for one attempt. `disk_bytes` and `disk_files` limit the
     size and the number of the attempt's files on the disk while it runs; an attempt above its limit is
     ended.
 
     If an earlier version was made from the same declaration, inputs and code, the job is restored from that
-    version and is not executed. `cache` changes whether the job is restored. `false` means that the job is
-    executed in every run. `true` means that the job can be restored in every run. If `cache` is not set,
-    runs that a schedule starts execute commands and restore all other jobs, and runs that a person starts
-    restore all jobs. `--force` executes every job, even if it could be restored. `retain` selects which
-    versions of the job are kept (default: all). `schedule` is the schedule by which this job runs by itself,
-    with the jobs that it needs and without the jobs that need it. The schedule is active for an applied
-    pipeline while `gridmill up` runs.
+    version and is not executed. `cache` changes whether the job is restored: with `false`, the job is
+    executed in every run, and with `true`, it can be restored in every run. If `cache` is not set, runs that
+    a schedule starts execute commands and restore all other jobs, and runs that a person starts restore all
+    jobs. `--force` executes every job, even if it could be restored. `retain` selects which versions of the
+    job are kept (default: all). `schedule` is the schedule by which this job runs by itself, with the jobs
+    that it needs and without the jobs that need it. The schedule is active for an applied pipeline while
+    `gridmill up` runs.
 
     `resumable` means that an attempt continues from the checkpoints of the previous attempt, so the job may
     be interrupted for much shorter jobs. Trainings of `lstm` and `mlp` are resumable unless `resumable` is
@@ -122,7 +122,7 @@ class Job:
 
     With a `matrix`, the declaration becomes one job for each combination of the values (at most 256). For
     example, `matrix: {region: [eu, us]}` on `train` makes `train-eu` and `train-us`, in which `${region}` is
-    the value. Jobs that need `train` then need both of these jobs.
+    the value. A job that needs `train` then needs all jobs that the matrix of `train` makes.
     """
 
     name: str

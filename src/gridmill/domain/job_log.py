@@ -16,8 +16,8 @@ from gridmill.domain.frozen import dataclass
 from gridmill.errors import InputError
 
 JOB_LOG_BYTES = 256 * MIB
-"""The default limit of the log text of one job of a run: Gridmill stores its first half and its last
-half."""
+"""The default limit of the log text of one job of a run, of which Gridmill stores the first half and the
+last half."""
 HOME_LOG_BYTES = 8 * GIB
 """The default limit of the disk space of all logs of a home."""
 
@@ -165,7 +165,8 @@ class LineAssembly:
     partial: dict[tuple[str, str], "_Partial"] = field(default_factory=dict)
 
     def take(self, entry: LogEntry) -> Iterator[LogLine]:
-        """Return the lines that are complete with this log entry. Only a newline character ends a line."""
+        """Return the lines that become complete when this log entry is added. Only a newline character ends
+        a line."""
         if entry.dropped_bytes:
             yield LogLine(job=entry.job, text=dropped_note(entry), note=True)
             return

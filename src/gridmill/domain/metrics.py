@@ -1,8 +1,7 @@
 """This module has the metrics by name (which direction is better, which are shown first) and the calibration
 of probabilities.
 
-The calibration compares predicted probabilities with observed frequencies, by means of the calibration
-curve.
+The calibration compares predicted probabilities with observed frequencies, by the calibration curve.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ def read_metric(text: str) -> tuple[str, bool]:
 
 
 def metrics(values: Mapping[str, float]) -> str:
-    """Format metrics as `rmse 1.73, r2 0.91`."""
+    """Format metrics as text, such as `rmse 1.73, r2 0.91`."""
     return ", ".join(f"{name} {show_number(value)}" for name, value in values.items())
 
 

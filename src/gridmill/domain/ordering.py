@@ -1,10 +1,10 @@
 """This module orders waiting jobs whose durations are unknown, by the Gittins index of measured durations.
 The Gittins index of a job is its expected remaining time: the minimum, over all service times that the job
 might receive, of the expected service until then divided by the probability that the job ends by then
-(Gittins 1979,  and for queues Aalto, Ayesta and Righter 2009). The distribution of service times is that of
-measured similar jobs. If no measured job ran as long as the job, its expected remaining time is the time
-that it has already run, so that the job with the least attained service is first (this order is called LAS,
-and Tiresias, NSDI 2019, uses it for GPUs and gangs).
+(Gittins 1979,  and for queues Aalto, Ayesta and Righter 2009). The distribution of service times in this
+index is that of measured similar jobs. If no measured job ran as long as the job, its expected remaining
+time is the time that it has already run, so that the job with the least attained service is first (this
+order is called LAS, and Tiresias, NSDI 2019, uses it for GPUs and gangs).
 """
 
 from bisect import bisect_right
@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 STRETCH = 10.0
 """The due time of a job is its arrival time plus this many times its expected total time. Jobs that arrive
-later with an earlier due time run before this job."""
+later but have an earlier due time run before this job."""
 GAIN = 2.0
-"""A running job is interrupted only for a job whose expected work is at most 1/GAIN of its own. With a
-smaller difference, the loss caused by wrong forecasts would be larger than the gain."""
+"""A running job is interrupted only for a job whose expected work is at most 1/GAIN of the work of the
+running job. With a smaller difference, the loss caused by wrong forecasts would be larger than the gain."""
 SHORTEST_PATIENCE_SECONDS, LONGEST_PATIENCE_SECONDS = 3_600.0, 10 * 86_400.0
 PATIENCE_PER_BACKLOG = 2.5
 """A job is delayed after it has waited this many times as long as the resource needs for all waiting jobs,
 within these limits, because in a long queue every job waits and an hour is short."""
 DELAYED_SHARE = 0.7
 """The fraction of a resource that delayed jobs may hold with precedence; the most delayed job is first. The
-other part of the resource is assigned by due time, so that short jobs also run while long jobs have waited
-too long."""
+remaining part of the resource is assigned by due time, so that short jobs also run while long jobs have
+waited too long."""
 UNKNOWN_SECONDS = 600.0
 """The expected time of a job if no similar job was measured."""
 RESTART_SECONDS = 60.0
@@ -79,8 +79,8 @@ def expected_left(lasted: Sequence[float], attained: float) -> float:
 
 
 def remaining(lasted: Sequence[float], attained: float, share: float) -> float:
-    """Return the seconds until the given fraction has ended of the similar jobs that lasted longer than
-    `attained`. If no similar job lasted longer, the job is expected to run again as long as it has already
+    """Return the seconds until a given fraction of the similar jobs that lasted longer than `attained` has
+    ended. If no similar job lasted longer, the job is expected to run again as long as it has already
     run."""
     first = bisect_right(lasted, attained)
     longer = len(lasted) - first
@@ -165,8 +165,8 @@ def to_interrupt(
     needed: int, free: int, waiting: Wanting, latest_first: Iterable[Interruptible]
 ) -> tuple[str, ...]:
     """Return the running jobs to preempt so that `waiting` gets the places that it needs; jobs with the
-    latest due times are first. The result is empty if these jobs do not have enough places, so that Gridmill
-    preempts no job without an effect."""
+    latest due times are first. The result is empty if these jobs do not have enough places, because
+    preempting them would not help."""
     chosen: list[Interruptible] = []
     for running in latest_first:
         if free >= needed or not _comes_before(waiting, running):

@@ -57,9 +57,9 @@ def note(
 
 
 def spare_bytes(wanted: int, *, memory_bytes: int, used_bytes: int) -> int:
-    """Return the part of the wanted memory that jobs can get beside the present use, the reserve and the
-    memory of the node itself. If jobs use all of this memory, the machine does not swap, and the use is not
-    counted as activity of its owner.
+    """Return how much of the wanted memory jobs can get beside the present use, the reserve and the memory
+    of the node itself. If jobs use all of this memory, the machine does not swap, and the use is not counted
+    as activity of its owner.
     """
     return max(MIB, min(wanted, int(memory_bytes * (1.0 - RESERVE_SHARE)) - NODE_BYTES - used_bytes))
 
@@ -68,8 +68,8 @@ def is_idle(
     presence: OwnerPresence, rules: IdleRules, *, lent_at: float | None, now: float, hour: int
 ) -> tuple[bool, str]:
     """Return whether jobs may use the machine, and the reason if they may not. `lent_at` is the time of the
-    observation at which the machine was first available to jobs (None: jobs do not use it). Jobs must leave
-    a machine at the first activity of its owner after this time."""
+    observation at which the machine was first available to jobs (None: jobs do not use it). When its owner
+    becomes active after this time, jobs must leave the machine."""
     if rules.hours is not None and not within(rules.hours, hour):
         return False, f"jobs may use it from {rules.hours[0]}:00 to {rules.hours[1]}:00"
     if lent_at is not None:
@@ -85,7 +85,7 @@ def is_idle(
 
 def within(hours: tuple[int, int], hour: int) -> bool:
     """Return whether the hour (0 to 23) is within the hours (from, to), where `to` itself is excluded. If
-    both hours are equal, they mean all day."""
+    the two hours are equal, jobs may use the machine all day."""
     begin, end = hours
     if begin == end:
         return True

@@ -96,7 +96,8 @@ class PipelineSource:
 class Pipeline:
     """The jobs of a pipeline with the settings that apply to all of them. `folder` is the folder of the
     pipeline file: relative source paths and the code bundle begin there. `host` is the machine on which the
-    folder is (empty: unknown). The name of the pipeline belongs to this folder.
+    folder is (empty: unknown). The name of the pipeline belongs to the folder `folder` of the machine
+    `host`.
 
     `schedule` is the schedule by which an applied pipeline runs under `gridmill up`; jobs may have schedules
     of their own. `at` is the site of all jobs that name neither a site nor a resource (default: this

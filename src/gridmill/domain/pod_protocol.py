@@ -1,13 +1,13 @@
 """This module has the protocol between the control node and pods: messages, orders and events, which are
 equal on every kind of link.
 
-A pod opens the link and sends Hello, and the control node answers Welcome. After that the pod sends Events
-in journal order and keeps them until an Ack covers them. After a new Hello, the pod sends Events again,
-starting after the journal number `acknowledged` of the Welcome. The control node sends Start for every
-placed attempt that the Hello does not list, and a pod never starts the same attempt id twice. If a Stop
-names an attempt that the pod never received, the pod answers with an ENDED event (state stopped) and refuses
-a later Start of that id. A pod receives Goodbye and ends if its `secret` is wrong, if its deployment no
-longer exists, or if its protocol is unknown.
+A pod opens the link and sends Hello, and the control node answers Welcome. After the Welcome, the pod sends
+Events in the order of its journal, and stores them until an Ack covers them. After a new Hello, the pod
+sends Events again, starting after the journal number `acknowledged` of the Welcome. The control node sends
+Start for every placed attempt that the Hello does not list, and a pod never starts the same attempt id
+twice. If a Stop names an attempt that the pod never received, the pod answers with an ENDED event (state
+stopped) and refuses a later Start of that id. A pod receives Goodbye and ends if its `secret` is wrong, if
+its deployment no longer exists, or if its protocol is unknown.
 
 `Event` is the form in which a pod's report about an attempt is stored. `JobPart` is one part of a job that
 runs on several machines.
@@ -44,8 +44,8 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEvent:
-    """One entry in the journal of a pod. `number` numbers the entries of the pod from 1 without gaps. `time`
-    is the time of the event by the clock of the pod.
+    """One entry in the journal of a pod. `number` is the number of the entry in the journal of its pod,
+    counted from 1 without gaps. `time` is the time of the event by the clock of the pod.
 
     `token` is the token of the attempt: an event with an old token is acknowledged and dropped.
     """
@@ -81,8 +81,8 @@ class Event:
 
 
 def event_id(sequence: int) -> str:
-    """Return the id of the event that a store stores under that number. The number increases over all events
-    of the store."""
+    """Return the id of the event that a store stores under that number. The number of an event increases
+    over all events of the store."""
     return f"{sequence:016x}"
 
 
@@ -142,10 +142,10 @@ class AttemptOrder:
     With `part`, the attempt runs only this part of the job, and its only result is files below `output_uri`
     (`workers` is then the number of workers of each part). With `parts`, which has the folders of all parts
     in order, the attempt combines the results of the parts. With `gang`, the attempt is one of several
-    ranks, which share the other folders. `staging` describes how the data of the attempt is transferred to a
-    farm. `failed` has the names of the jobs that failed earlier, for a job that also runs after failures.
-    `contents_uri` is the file in which the attempt lists the files of its output (`model.stored`); empty if
-    the attempt writes no list.
+    ranks, and all ranks share the folders that the order names. `staging` describes how the data of the
+    attempt is transferred to a farm. `failed` has the names of the jobs that failed earlier, for a job that
+    also runs after failures. `contents_uri` is the file in which the attempt lists the files of its output
+    (`model.stored`); empty if the attempt writes no list.
     """
 
     attempt_id: str

@@ -39,8 +39,8 @@ class PreflightRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFinding:
     """A problem of a job, found at the field with the path `path` (`dataset.sql`). `certain` is true if a
-    run would certainly fail because of the problem. If `certain` is false, a run may fail, because the check
-    read only a part of the data."""
+    run would certainly fail because of the problem. If `certain` is false, a run may or may not fail,
+    because the check read only a part of the data."""
 
     job: str
     path: str

@@ -43,9 +43,9 @@ class Project:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectView:
-    """The current state of a project and its use. The use has `used_seconds`, decayed to the present time
-    and including running attempts. It also has `used_share`, which is the fraction of the use of all
-    projects, and the amounts that the project holds now, counted as for a quota."""
+    """The current state of a project and its use. `used_seconds` is the use of the project, decayed to the
+    present time and including running attempts. `used_share` is the fraction of the use of all projects, and
+    the remaining fields are the amounts that the project holds now, counted as for a quota."""
 
     project: Project
     used_seconds: float

@@ -14,8 +14,8 @@ from gridmill.domain.site import LOCAL, Site
 from gridmill.domain.version_manifest import AliasMove, VersionManifest
 
 Declared = Site | Resource | Project | Pipeline | Schedule | Alterations | Origin
-"""The records of users that cannot be derived from other records: each of them has a copy in a file below
-the storage root."""
+"""The records of users that cannot be derived from other records, and that therefore have a copy in a file
+below the storage root."""
 DECLARED: Mapping[str, type[Declared]] = {
     kind.__name__: kind for kind in (Site, Resource, Project, Pipeline, Schedule, Alterations, Origin)
 }

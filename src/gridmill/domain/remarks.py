@@ -25,8 +25,8 @@ WARNING_SHARE = 0.1
 """If more than this fraction of the rows is dropped or rejected, the remark is a warning."""
 LAST_SHARE, STILL_FALLING = 0.2, 0.03
 """A model could be better with more training if its best validation loss is its last one, and if this loss
-fell by more than this fraction in the last fifth of the training. The decreasing learning rate alone causes
-smaller falls of the loss."""
+fell by more than this fraction in the last fifth of the training. The falls of the loss that are caused only
+by the decreasing learning rate are smaller."""
 _NAMED = 5
 
 
@@ -246,10 +246,10 @@ def _listed(texts: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFlow:
-    """The numbers of rows that went into a version and came out of it. `into` is the number of rows that
-    were read, and `out` is the number of rows that were written. `dropped` is the number of rows of `into`
-    that are not used. `why` has the number of dropped rows for each reason. None means that the number is
-    unknown. `note` explains `out` if `out` is not the number of rows of a table."""
+    """The numbers of rows that a job read, dropped and wrote to make a version. `into` is the number of rows
+    that were read, and `out` is the number of rows that were written. `dropped` is the number of rows of
+    `into` that are not used. `why` has the number of dropped rows for each reason. A number of rows is None
+    if it is unknown. `note` explains `out` if `out` is not the number of rows of a table."""
 
     into: int | None = None
     out: int | None = None
@@ -265,8 +265,8 @@ def row_flow(version: Artifact) -> RowFlow | None:
 
 
 def _sink(version: Artifact) -> RowFlow:
-    """Return the number of rows that the last load of a sink read. `out` is the number of rows of the whole
-    table."""
+    """Return the numbers of rows of a sink: the rows that the last load read, and in `out` the rows of the
+    whole table."""
     details = version.output.details
     added = details.get("rows_added")
     rejects, unseen = rejects_of(version), int(details.get("unseen") or 0)

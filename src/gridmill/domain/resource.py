@@ -108,8 +108,8 @@ class MeasuredUse:
     from its start to its end also includes the start of its pod, transfers and commits.
 
     `system_seconds` is the part of the CPU seconds that the kernel used for the attempt. `disk_seconds` is
-    the number of seconds in which a process of the attempt waited for a disk (sampled). None means that the
-    value was not measured.
+    the number of seconds in which a process of the attempt waited for a disk (sampled). A measured value is
+    None if it was not measured.
     """
 
     wall_seconds: float = 0.0
@@ -125,7 +125,7 @@ class MeasuredUse:
 class Measurement:
     """The measured use of one attempt together with the size of its data, from which later jobs are sized.
 
-    `subject` is the kind of job with its variant, e.g. `training/lstm`, `sink/csv`,
+    `subject` is the kind of job with its variant, such as `training/lstm`, `sink/csv` or
     `command/<pipeline>/<job>`. `waited_seconds` is the time between the moment when the job was ready and
     the moment when the attempt was placed. `parallel` has the times of the workers of the attempt, if it had
     workers. `resource` and `site` are the resource and the site where the attempt ran (empty in older
@@ -153,7 +153,7 @@ class Measurement:
 class TransferEstimate:
     """The data that is expected to be transferred for a job to a site with its own storage, and back. Of the
     inputs of the job, `reused_bytes` are already at the site and `upload_bytes` must be transferred.
-    `download_bytes` is the size of the result of the job. None means that the size is unknown, and `unknown`
+    `download_bytes` is the size of the result of the job. A size is None if it is unknown, and `unknown`
     lists the parts whose size is unknown."""
 
     upload_bytes: int | None = None
@@ -177,9 +177,9 @@ class TransferEstimate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceAlternative:
     """A resource on which a job may run, with the expected times. `transfer` is None if no data is
-    transferred. Seconds are None if they were not measured. `before` is the number of deployments that wait
-    at the site of the resource. `problem` is the reason why the job cannot run on this resource, and
-    `unreachable` is the reason why it cannot run there now."""
+    transferred. A number of seconds is None if it was not measured. `before` is the number of deployments
+    that wait at the site of the resource. `problem` is the reason why the job cannot run on this resource,
+    and `unreachable` is the reason why it cannot run there now."""
 
     resource: str
     site: str

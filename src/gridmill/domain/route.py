@@ -73,9 +73,9 @@ class AttemptTransfers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRate:
-    """The rate of transfers in one direction. `transferred_bytes` took `seconds` seconds, where older
-    transfers have a lower weight. `transfers` is the number of attempts whose transfers were measured; 0
-    means that only the probe was measured, when the site was added."""
+    """The rate of transfers in one direction. `transferred_bytes` were transferred in `seconds` seconds,
+    where older transfers have a lower weight. `transfers` is the number of attempts whose transfers were
+    measured; 0 means that only the probe was measured, when the site was added."""
 
     transferred_bytes: float
     seconds: float

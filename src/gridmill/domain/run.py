@@ -67,13 +67,13 @@ class Run:
     of its data, to measure its workers; empty if the run is not a probe. `only` has the names of the
     requested jobs, if a person or a schedule requested single jobs; the jobs that they need run too. If
     `only` is empty, all jobs of the pipeline run. `data` are the files of the project that sinks of the
-    pipeline load: they do not belong to the code of the commands. `commit` is the Git commit of the folder
-    of the pipeline (empty: none). `project` is the project whose share and quota the run uses. `settled` has
-    the names of versions of other pipelines that the jobs read, each with the id of the version that the
-    name meant when the run began. `attended` means that the client of the run waits for it, and that the run
-    is stopped when the client disconnects. `request` is the key that the client chose for the run (see
-    RunRequest). `jobs` is the number of jobs of the run (0: unknown). `damage` lists the records of the run
-    that were damaged in the store and are lost; empty if there are none.
+    pipeline load, and that therefore do not belong to the code of the commands. `commit` is the Git commit
+    of the folder of the pipeline (empty: none). `project` is the project whose share and quota the run uses.
+    `settled` has the names of versions of other pipelines that the jobs read, each with the id of the
+    version that the name meant when the run began. `attended` means that the client of the run waits for it,
+    and that the run is stopped when the client disconnects. `request` is the key that the client chose for
+    the run (see RunRequest). `jobs` is the number of jobs of the run (0: unknown). `damage` lists the
+    records of the run that were damaged in the store and are lost; empty if there are none.
     """
 
     id: str
@@ -240,9 +240,9 @@ class Attempt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticalPath:
     """The critical path of a run, with the slack of its jobs. `path` has the ids of the JobRuns on the
-    critical path, from the first to the last. `seconds` is the measured or expected time of each job.
-    `slack` is the time by which each job could be longer without making the run longer. `known` is false if
-    the time of a job is not known yet and is counted as 0."""
+    critical path, from the first to the last. `seconds` has the measured or expected time of each job of the
+    run. `slack` has the time by which each job could be longer without making the run longer. `known` is
+    false if the time of a job is not known yet and is counted as 0."""
 
     path: tuple[str, ...]
     seconds: Mapping[str, float]

@@ -42,8 +42,8 @@ def next_step(view: RunView) -> str:
     """Return the next step of the user after a run that did not succeed; empty for a run that succeeded or
     is still running.
 
-    A run that is resumed uses the declarations and the code with which it began, so an edit cannot correct
-    it.
+    A run that is resumed uses the declarations and the code with which it began, so that an edit of the
+    pipeline does not change it.
     """
     if view.run.state not in (RunState.FAILED, RunState.STOPPED):
         return ""

@@ -27,7 +27,7 @@ class Overlap(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuous:
     """A schedule that starts a run whenever there is new data, one block after the other. The value `true`
-    means that all fields have their defaults.
+    instead of fields means that all fields have their defaults.
 
     A block is closed, and a run is started for it, as soon as there are `max_files` new files or `max_bytes`
     of new files, or as soon as the first of these files has waited for `max_wait` (default: immediately).
@@ -57,11 +57,12 @@ class ScheduleSpec:
     """The declaration of the times at which a pipeline, or a job of it, runs: at intervals (`every`), at the
     times of a `cron` expression, or `continuous`.
 
-    `every` counts from the time when the schedule was first applied; a run is also due at that time. `1mo`
-    and `1y` are calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is always 24
-    hours. `cron` has five fields (minute, hour, day, month, weekday), and its times are in the time zone
-    `zone`. If the cron expression names hours, a time that daylight saving skips is due right after the
-    clock change, and a repeated time is due once. Schedules start runs only while `gridmill up` is running.
+    `every` is counted from the time when the schedule was first applied, and a run is also due at that time.
+    `1mo` and `1y` are calendar months and years in the time zone `zone` (`Europe/Amsterdam`); a day is
+    always 24 hours. `cron` has five fields (minute, hour, day, month, weekday), and its times are in the
+    time zone `zone`. If the cron expression names hours, a time that daylight saving skips is due right
+    after the clock change, and a repeated time is due once. Schedules start runs only while `gridmill up` is
+    running.
     """
 
     every_seconds: float | None = None

@@ -50,8 +50,8 @@ class Constraint:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the constraint names. The columns of an `expression` are in its text, so they are
-        not included."""
+        """The columns that the constraint names. The columns of an `expression` are not included, because
+        they are only in its text."""
         return (self.column,) if self.column else self.unique or self.foreign_key
 
     @property

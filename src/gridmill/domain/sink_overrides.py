@@ -29,10 +29,10 @@ class SinkPart(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChange:
-    """A part of a sink that was added or removed. `key` identifies the part among the parts of the same
-    kind: the path of a source, the reason text of a constraint, the name of a metric, or the beginning of an
-    outage. A part that was added has `constraint`, `outage`, or `text` (the SQL of a metric). A part that
-    was added has `hides` if a part of the file with the same key was removed before."""
+    """A part of a sink that was added or removed. `key` identifies the altered part among the parts of the
+    same kind: the path of a source, the reason text of a constraint, the name of a metric, or the beginning
+    of an outage. A part that was added has `constraint`, `outage`, or `text` (the SQL of a metric). A part
+    that was added has `hides` if a part of the file with the same key was removed before."""
 
     verb: AlterVerb
     part: SinkPart

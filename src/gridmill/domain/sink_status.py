@@ -21,9 +21,9 @@ _REASONS = 3
 
 
 def rejects_of(artifact: Artifact) -> Mapping[str, Any]:
-    """Return the rejected rows of a version. The result has `rows` in total, `added` by the last load,
-    `reasons` with counts, the `uri` and `table_version` of the Delta table that has all of them, and a
-    `sample`; it is empty if no row was rejected."""
+    """Return the rejected rows of a version. The result has the number of rejected `rows` in total, the
+    number `added` by the last load, `reasons` with counts, the `uri` and `table_version` of the Delta table
+    that has all of them, and a `sample`; it is empty if no row was rejected."""
     details: Mapping[str, Any] = artifact.output.details.get("rejects") or {}
     return details
 
@@ -83,15 +83,15 @@ def _moment(position: Mapping[str, Any]) -> float | None:
 
 
 def rejects_line(artifact: Artifact) -> str:
-    """Return a line such as `shops/sales@3: 12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`;
-    empty if no row was rejected."""
+    """Return a line about rejected rows, such as `shops/sales@3: 12 rows rejected, 2 by its last load: 9
+    price: missing, 3 ...`; empty if no row was rejected."""
     text = rejects_text(artifact)
     return f"{artifact.id}: {text}" if text else ""
 
 
 def rejects_text(artifact: Artifact) -> str:
-    """Return a text such as `12 rows rejected, 2 by its last load: 9 price: missing, 3 ...`; empty if no row
-    was rejected."""
+    """Return a text about rejected rows, such as `12 rows rejected, 2 by its last load: 9 price: missing, 3
+    ...`; empty if no row was rejected."""
     rejects = rejects_of(artifact)
     if not rejects:
         return ""

@@ -28,8 +28,8 @@ class SiteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A provider node of a site, with its whole capacity. `partitions` are the queues of the node, if its
-    site has queues."""
+    """A provider node of a site, with its whole capacity. `partitions` are the queues to which the node
+    belongs, if its site has queues."""
 
     name: str
     capacity: Amounts
@@ -58,11 +58,11 @@ class Site:
     """A named place where pods can be started. `cpu_share` is the number of CPUs that may be claimed for
     each real CPU: on a personal machine deployments share CPUs (an idle deployment uses none), but memory
     and GPUs are never claimed twice. `address` is the network address of the site. The settings that
-    `settings` may contain depend on the kind of the site. `nodes` are the nodes of the site when it was last
-    observed. `past` has the largest sizes of earlier nodes that may return. `away` are configured nodes that
-    cannot be used now, if the site reports such nodes. `partitions` are the names of the queues of the site,
-    if it has queues; jobs that name no queue use the first queue. `route` is the measured route to the site,
-    if the site is in another place.
+    `settings` may contain depend on the kind of the site. `nodes` are the nodes that the site had when it
+    was last observed. `past` has the largest sizes of earlier nodes that may return. `away` are configured
+    nodes that cannot be used now, if the site reports such nodes. `partitions` are the names of the queues
+    of the site, if it has queues; jobs that name no queue use the first queue. `route` is the measured route
+    to the site, if the site is in another place.
     """
 
     name: str
@@ -130,7 +130,7 @@ def check_settings(site: Site, allowed: Mapping[str, str]) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU as its driver (NVML) reports it, with its memory in bytes. `busy` is the fraction of the time in
-    which the GPU worked (0 to 1)."""
+    which the GPU was working (0 to 1)."""
 
     model: str
     memory_bytes: int
@@ -141,8 +141,8 @@ class Gpu:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSlot:
     """A GPU of a node of a farm, by its number on the node, or a share of such a GPU. `taken` means that a
-    deployment holds the GPU or the share. The name of this deployment is included if it belongs to the
-    tenant."""
+    deployment holds the GPU or the share. The GPU's record has the name of the deployment that holds it if
+    this deployment belongs to the tenant."""
 
     gpu: int
     taken: bool = False

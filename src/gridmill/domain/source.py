@@ -63,9 +63,9 @@ class SqlSource:
     in the environment in which the job runs. `cursor` is a column whose values only grow (a number, a time,
     a text): each load takes the rows after the last row of the previous load. Without `cursor`, every load
     takes all rows, and the table is replaced if the rows differ. Rows may appear late, with a cursor value
-    below one that was already loaded: if the cursor value of such a row is within `lag` of the newest value,
-    the row is loaded later (for numbers `lag` is the difference; for times it is in seconds). Rows that have
-    no cursor value are not loaded.
+    below a value that was already loaded; such a row is loaded later if its cursor value is within `lag` of
+    the newest value (a difference for numbers, seconds for times). Rows that have no cursor value are not
+    loaded.
 
     Parameters in a `query` are bound as values, also within quotes, as in `where at >= '${from}' and at <
     '${to}'`. If a query refers to both bounds, or to `${due_before}` and `${due}`, it loads the rows of that
@@ -89,7 +89,7 @@ class SqlSource:
     @property
     def lasting_query(self) -> str:
         """The parts of the query that determine which rows are in the table. The bounds of a range of time
-        are not among these parts."""
+        do not determine which rows are in the table, so they are left out."""
         if not self.parameters:
             return self.query or ""
         left = TIMES if self.stretch is not None else frozenset()
@@ -203,14 +203,14 @@ class Source:
     If format and compression are not set, they follow from the name of the file (a ZIP file must contain
     exactly one file). `delimiter` (default: a comma, or a tab for `.tsv`), `nulls` (texts that mean a
     missing value) and `encoding` are for CSV files. `decimal` is the decimal separator of numbers in texts,
-    `.` or `,`; the other of these characters then groups thousands. `timestamp_format` is for columns that
-    are declared as `timestamp` or `date`: a strptime pattern, or the unit of numbers that count the time
-    since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`). `timestamp_format` can also be a mapping from
-    columns to such formats, which then also declares the columns. Without `timestamp_format`, common formats
-    of times are recognized. Times without a time zone are in UTC. `sheet` is the name of the sheet of an
-    Excel file.
+    `.` or `,`, and the other one of these characters groups thousands. `timestamp_format` is for columns
+    that are declared as `timestamp` or `date`: a strptime pattern, or the unit of numbers that count the
+    time since 1970 (`unix_s`, `unix_ms`, `unix_us`, `unix_ns`). `timestamp_format` can also be a mapping
+    from columns to such formats, which then also declares the columns. Without `timestamp_format`, common
+    formats of times are recognized. Times without a time zone are in UTC. `sheet` is the name of the sheet
+    of an Excel file.
 
-    With `settled`, a file is loaded only after it has not changed for that time, so that no file is loaded
+    With `settled`, a file is loaded only after it has not changed for this time, so that no file is loaded
     while it is being written. If the server does not report when a file changed, the file is loaded
     immediately.
     """
@@ -268,8 +268,8 @@ class Source:
 
     @property
     def live(self) -> bool:
-        """Whether only the job itself can find out if the source has new data: such a job runs every time
-        and checks the source."""
+        """Whether only the job itself can find out if the source has new data, so that the job runs every
+        time to check the source."""
         return bool(self.sql or self.stream) or len(self.local_paths) < len(self.paths)
 
     def time_format(self, column: str) -> str | None:

@@ -20,7 +20,8 @@ def below(root: str | Path, uri: str) -> Path:
 
 
 def path_below(root: str, uri: str) -> str:
-    """The same as `below` for a path that is used once. A Path would take several times as long."""
+    """Return the path of a URI as `below` does, but as text, for a path that is used only once. Making a
+    Path object would take several times as long."""
     parts = uri.split("/")
     if uri.startswith("/") or ".." in parts or "\0" in uri:
         raise UnsafePathError(f"{uri!r} is outside the storage root {root}")

@@ -125,7 +125,7 @@ class TrainingSpec:
     folds: int | None = None
     """Also predict the training rows, where each row is predicted by a model that was not trained on this
     row. Other trainings can then use these predictions as inputs. A prediction of the same dataset uses
-    these predictions for the training rows."""
+    these out-of-fold predictions for the training rows."""
     folds_by: FoldsBy = FoldsBy.TIME
     """With `time`, each fold is predicted by a model of the rows whose label was known before the fold
     began; the first fold has no predictions. With `random` or `entity`, each fold is predicted by a model of
@@ -140,8 +140,8 @@ class TrainingSpec:
     """The weight of the rows of each class, such as `{yes: 10}`. Classes that are not named have the weight
     1."""
     threshold: float | None = None
-    """Of two classes, the second class is predicted if its probability is at least this threshold. Default:
-    the class with the higher probability is predicted."""
+    """Of two classes, the second class is predicted if its probability is at least this threshold. By
+    default, the class with the higher probability is predicted."""
     threshold_by: ThresholdBy | None = None
     """With `f1`, the threshold is the one with the best F1 of the second class on the validation split."""
     quantiles: tuple[float, ...] = ()
@@ -162,18 +162,19 @@ class TrainingSpec:
     value."""
     # lstm and mlp
     hidden: int | None = None
-    """The number of units in a layer of the network. Default: 32 for lstm, 100 for mlp."""
+    """The number of units in a layer of the network. The default number of units is 32 for lstm and 100 for
+    mlp."""
     layers: int = 1
     dropout: float = 0.0
     epochs: int | None = None
-    """Default: enough epochs for 1,000 (lstm) or 2,000 (mlp) steps of the optimizer, from 20 to 500
-    epochs."""
+    """The default number of epochs is enough for 1,000 (lstm) or 2,000 (mlp) steps of the optimizer, but
+    from 20 to 500."""
     batch_size: int | None = None
-    """The number of rows in one step of the training. Default: a sixteenth of the training rows, rounded
-    down to a power of two, from 16 to 256 rows."""
+    """The number of rows in one step of the training. The default batch size is a sixteenth of the training
+    rows, rounded down to a power of two, from 16 to 256 rows."""
     weight_decay: float = 0.0
     mixed_precision: bool | None = None
-    """Use half-precision arithmetic for the operations in which it is safe. Default: on a GPU."""
+    """Use half-precision arithmetic for the operations in which it is safe (by default only on a GPU)."""
     checkpoint_seconds: float = 30.0
     """The interval at which the state of the training is written, so that the next attempt can continue from
     this state."""
@@ -183,10 +184,10 @@ class TrainingSpec:
     feature."""
     # lstm, mlp and gbdt
     learning_rate: float | None = None
-    """Default: 0.001 for lstm and mlp, 0.1 for gbdt."""
+    """The default learning rate is 0.001 for lstm and mlp, and 0.1 for gbdt."""
     patience: int | None = None
-    """The training ends after this many epochs or trees without a lower loss. Default: for lstm and mlp a
-    fifth of the epochs, but at least 4; for gbdt 20 trees."""
+    """The training ends after this many epochs or trees without a lower loss. The default patience is a
+    fifth of the epochs, but at least 4, for lstm and mlp, and 20 trees for gbdt."""
     # gbdt
     trees: int = 300
     max_leaves: int = 31
@@ -207,8 +208,8 @@ class TrainingSpec:
     predict: str | None = None
     """The function that predicts if the script writes no `model.onnx`, such as `train.py:predict`."""
     environment: str | None = None
-    """The path of a requirements file of the project. Gridmill builds the environment once for each content
-    of the file."""
+    """The path of a requirements file of the project. Gridmill builds the Python environment once for each
+    content of the requirements file."""
     inputs: tuple[str, ...] = ()
     """The files of the project that the script reads (or folders, or patterns such as `src/**/*.py`): the
     model is trained again when one of these files changes. Without `inputs`, all files of the code bundle

@@ -7,8 +7,8 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelTiming:
-    """The times that the workers of an attempt took. Seconds are wall-clock seconds unless another unit is
-    named.
+    """The times that the workers of an attempt took. All seconds are wall-clock seconds unless another unit
+    is named.
 
     `work` describes the work of a shard (the model that predicts), because only attempts with the same work
     are compared. `whole_rows` is the number of rows of an attempt with all of the data; a probe processes
@@ -19,8 +19,8 @@ class ParallelTiming:
     the times of the shards, `longest_seconds` is the time of the longest shard, and `deviation` is the
     variation of the time per row (standard deviation divided by mean). During the busy seconds, the workers
     and their helper threads were on CPUs for `cpu_seconds` (with several threads more than one per second),
-    ready without a CPU for `delay_seconds`, and waiting for the disk for `disk_seconds`. None means that the
-    system does not measure the value. `pods` is the number of pods, if each part of the job had its own pod;
+    ready without a CPU for `delay_seconds`, and waiting for the disk for `disk_seconds`. A value is None if
+    the system does not measure it. `pods` is the number of pods, if each part of the job had its own pod;
     the peak memory of the attempt is then that of one pod.
     """
 

@@ -32,7 +32,7 @@ class StoredFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLink:
     """A symbolic link in a version, for example in the code of a model. `path` is written in the same way as
-    for a file. `target` is the path to which the link points."""
+    the path of a stored file. `target` is the path to which the link points."""
 
     path: str
     target: str
@@ -150,9 +150,9 @@ class VerificationResult:
     """The result of a check of the whole content of a version. `files` is the number of files that were
     read, and `file_problems` are the problems that were found.
 
-    `problem` is the reason why no file was compared, or the problem of the manifest. `known` means that the
-    version has a list of its files. A version that was made before manifests existed has no list of its
-    files, which is not an error.
+    `problem` is the reason why no file was compared, or the problem of the manifest. `known` means that a
+    list of the files of the version exists. A version that was made before manifests existed has no list of
+    its files, which is not an error.
     """
 
     version: str

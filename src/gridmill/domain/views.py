@@ -23,8 +23,8 @@ from gridmill.domain.usage import DiskSpace
 class PartView:
     """A part of a job: the node of its newest attempt (empty before the first attempt), the exit code and
     seconds of that attempt (None before its end), all attempts of the part, oldest first, the reason why the
-    part waits, and the body of its newest progress event. The `message` of the part's job has the last
-    output of a command on a node, and the reason of its failure."""
+    part waits, and the body of its newest progress event. The `message` of the job to which a part belongs
+    has the last output of a command on a node, and the reason of its failure."""
 
     job: JobRun
     node: str = ""
@@ -43,7 +43,7 @@ class JobView:
     are the attempts of the job, oldest first; for a gang only the attempt of rank 0, which represents all
     ranks. `ranks` are the attempts of the other ranks of a gang. `parts` are the parts of the job, if it
     runs in parts. If there are many attempts, only the last are included; if there are many parts, failed
-    and running parts are included first. `job` has the total numbers of attempts and parts."""
+    and running parts are included first. `job` has the total numbers of attempts and parts of the job."""
 
     job: JobRun
     attempts: tuple[Attempt, ...] = ()
@@ -59,13 +59,13 @@ class JobView:
 class RunView:
     """A run and its jobs, in the order of their declaration. If a run has many jobs, only the most important
     jobs are included: first failed and running jobs, then waiting jobs. `counts` has the number of jobs in
-    each state, for all jobs of the run. `critical` is the critical path of the run. `critical` is None if
-    jobs are left out of the view.
+    each state, for all jobs of the run. `critical` is the critical path of the run. The critical path is
+    None if jobs are left out of the view.
 
-    `version` changes whenever anything else in the view changes. If a reader sends this version as `since`
-    and its view is still current, the reader gets a view with `unchanged` and without jobs. `last_event` is
-    the id of the newest event of the run that the view includes (empty: none), so that a reader that follows
-    the events after this id misses no event.
+    `version` changes whenever anything else in the view changes. If a reader sends the `version` of its view
+    as `since` and this view is still current, the reader gets a view with `unchanged` and without jobs.
+    `last_event` is the id of the newest event of the run that the view includes (empty: none), so that a
+    reader that follows the events after this id misses no event.
     """
 
     run: Run
@@ -230,10 +230,10 @@ class ClientView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlView:
     """The state of the control node, as the user interfaces show it. `problems` are problems of the control
-    node that last for some time, such as a site that does not answer or a job that waits for room. `disks`
-    are the file systems of the home and of the storage root. `evicted_bytes` is the number of bytes that
-    were deleted there since the control node started, because disk space was short. `embedded` means that
-    the control node ends when the last of its `clients` ends."""
+    node that last for some time, such as a site that does not answer or a job that waits for free memory.
+    `disks` are the file systems of the home and of the storage root. `evicted_bytes` is the number of bytes
+    that were deleted from these disks since the control node started, because disk space was short.
+    `embedded` means that the control node ends when the last of its `clients` ends."""
 
     version: str
     home: str
