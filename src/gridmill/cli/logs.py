@@ -90,7 +90,7 @@ def logs(
 
 
 class _Counted:
-    """Log entries, and the number of those that had text."""
+    """Log entries, with a count of the entries that had text."""
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:
         self.count = 0
@@ -106,7 +106,8 @@ _NOT_STARTED = (JobState.BLOCKED, JobState.WAITING, JobState.SKIPPED)
 
 
 def _nothing_printed(client: Client, view: RunView, job: str | None) -> str:
-    """The line for a log without text: the job has not started, or has printed nothing."""
+    """Return the line that is printed for a log without text, because the job has not started or has printed
+    nothing."""
     if job is None:
         return f"no job of {view.run.id} has printed anything"
     named = client.grid.job(view.run.id, job)

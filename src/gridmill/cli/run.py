@@ -1,4 +1,5 @@
-"""The commands `run`, `start`, `resume`, `stop` and `report`, which start and stop runs.
+"""The commands `run`, `start`, `resume`, `stop` and `report`, which start runs, stop runs and report on
+runs.
 
 After a run, a summary shows a table, the best model and the report, or the failed jobs with the reasons.
 """
@@ -299,7 +300,7 @@ def _run(
 
 
 def _before_resume(client: Client, name: str) -> str:
-    """The newest event of the run before it is resumed."""
+    """Return the id of the newest event of the run before the run is resumed."""
     view = client.status(name)
     if view.run.state == RunState.SUCCEEDED:
         _nothing_to_resume(view)

@@ -71,7 +71,7 @@ _MEANT = {
     "canceled": RunState.STOPPED,
     "killed": RunState.STOPPED,
 }
-"""Names that other tools use for the states of runs."""
+"""The names that other tools use for the states of runs, with the state that each name means."""
 
 
 def count(grid: Grid, noun: Noun) -> int:

@@ -311,7 +311,8 @@ def _compiled() -> BytecodeCache | None:
 
 @cache
 def _script() -> tuple[Markup, str]:
-    """The script of the page, and its hash in the form of a Content-Security-Policy."""
+    """Return the script of the page, and the hash of the script in the form that a Content-Security-Policy
+    needs."""
     loader = _environment().loader
     assert loader is not None
     text = loader.get_source(_environment(), "times.js")[0]
@@ -331,9 +332,9 @@ def render(
     logs: LogEnds = _NO_LOGS,
 ) -> str:
     """Return the HTML page of a run. `events` are the stored events of the run, from which learning curves
-    are drawn. `advice` is the advice for the jobs of the run that have workers. `before` is the run with
-    whose metrics the metrics are compared. `logs` are the last lines of the logs of failed attempts, by
-    attempt id."""
+    are drawn. `advice` is the advice for the jobs of the run that have workers. `before` is an earlier run,
+    whose metrics are compared with the metrics of this run. `logs` are the last lines of the logs of failed
+    attempts, by attempt id."""
     models = versions_of(view, ArtifactKind.MODEL)
     predictions = versions_of(view, ArtifactKind.PREDICTION)
     tables = [one for one in _artifacts(view) if one.kind in (ArtifactKind.SINK, ArtifactKind.DATASET)]
@@ -428,11 +429,11 @@ def _trigger(run: Run) -> str:
 
 
 def _due(run: Run) -> tuple[str, str] | None:
-    """The time at which a schedule had to start the run."""
+    """Return the time at which a schedule had to start the run, or None if no schedule started it."""
     return None if run.due is None or run.probe or run.chunk else _time(run.due)
 
 
 def _time(seconds: float) -> tuple[str, str]:
-    """A time in UTC: in ISO 8601 for the script, and as text for a reader without scripts."""
+    """Return a time in UTC, in ISO 8601 for the script and as text for a reader without scripts."""
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ"), moment.strftime("%Y-%m-%d %H:%M:%S UTC")
