@@ -23,57 +23,59 @@ job and its reason:
 $ gridmill plan pipeline.yaml
 ```
 
-## The models
+## The formula
 
-`memory = (base + rows × columns × bytes per cell) × margin`, at least the floor, rounded up to a multiple
-of {step}.
+`memory = (base + rows × columns × bytes per cell) × margin`, but at least the floor of the kind of job,
+rounded up to a multiple of {step}.
 
 | kind of job | base | bytes per cell | floor | data of unknown size | data at most |
 |---|---|---|---|---|---|
 """
 RULES = """
-- If the number of columns is unknown, {columns} columns are assumed. If the number of rows is unknown,
-  {factor:g} × the bytes of the input are used for the data.
-- A dataset also gets these bytes for each value that windows, lags, features and as-of joins add ({joined}
-  columns for a join that names none), but at most for {added:,} values or the values of {added_rows:,}
-  rows, because not more are in memory at the same time. Labels of many rows ahead get {ahead} bytes each.
-  The last column limits the sum: a dataset that has less memory than it could use writes temporary files.
-- An `lstm` also gets the size of one batch: `batch_size × sequence × hidden × layers × 48` bytes.
-- A prediction also gets {worker} for each worker. It has one worker for each {rows:,} rows, at most one for
-  each CPU, if `workers` is not set.
+- If the number of columns is unknown, {columns} columns are assumed. If the number of rows is unknown, the
+  data is estimated as {factor:g} times the bytes of the input.
+- The estimate for a dataset also contains the bytes per cell of each value that windows, lags, features
+  and as-of joins add ({joined} columns for a join that names no columns). This applies to at most {added:,}
+  values or the values of {added_rows:,} rows, because more values are not in memory at the same time. Each label of many rows
+  ahead gets {ahead} bytes. The last column of the table limits the sum, because a dataset with less memory
+  than it could use writes temporary files.
+- The estimate for an `lstm` also contains the size of one batch: `batch_size × sequence × hidden × layers ×
+  48` bytes.
+- The estimate for a prediction also contains {worker} for each worker. If `workers` is not set, a prediction
+  has one worker for each {rows:,} rows, but at most one for each CPU.
 
 ## Margins
 
 | basis of the estimate | margin |
 |---|---|
-| the model, also if it is corrected by one or two other jobs of the kind | {model:.0%} |
-| the model, corrected by three or more other jobs of the kind | {margin:.0%} |
+| the formula, alone or corrected by one or two other jobs of the kind | {model:.0%} |
+| the formula, corrected by three or more other jobs of the kind | {margin:.0%} |
 | one earlier attempt of the job itself | {once:.0%} |
 | two earlier attempts | {twice:.0%} |
 | three or more earlier attempts | {margin:.0%} |
 | any number of earlier attempts of a dataset | {spilling:.0%} |
 
 Gridmill takes the largest peak of the newest {per_job} attempts of the job (or {per_subject} of its kind)
-and scales it to the present size: the base stays, and the rest grows with rows × columns. A dataset uses
-more memory if it gets more. Therefore its attempts that had more than {enough:g} times the memory with
-which others succeeded do not count, and the peak grows with the power {spilled:g} of the rows. If there is
-more than {near:g} times as much data as in any earlier attempt, the estimate of the model counts too, but
-at most that many times the largest peak. If the resource has several pods on a node, a dataset leaves room
-for all of them, unless it ever exceeded its memory. Expected times are the median of the newest {recent}
-attempts.
+and scales this peak to the present size of the data: the base remains, and the rest grows with rows ×
+columns. A dataset uses more memory if it has a larger limit. Therefore Gridmill ignores attempts of a
+dataset with more than {enough:g} times the memory with which other attempts succeeded, and the peak grows
+with the power {spilled:g} of the rows. If there is more than {near:g} times as much data as in any earlier
+attempt, Gridmill also uses the estimate of the formula, but at most that many times the largest peak. If the
+resource has several pods on a node, a dataset leaves memory for all these pods, unless the dataset ever
+exceeded its memory. Expected times are the median of the newest {recent} attempts.
 
 ## Times and counts
 
 | quantity | value |
 |---|---|
 | jobs that run in one pod at the same time | {jobs} for each CPU, at least {fewest} |
-| time after which room is kept free for a waiting job | {reserve} |
-| step of the memory of a deployment | {deployment}, from {floor} (or 1/{share} of a small machine) |
+| time after which capacity is reserved for a waiting job | {reserve} |
+| step in which a deployment's memory grows | {deployment}, from {floor} (or 1/{share} of a small machine) |
 | time that a deployment stays up after its last job (`keep`) | {keep} |
 | time before another attempt after a failure | {first}, then twice as long each time, at most {longest} |
-| memory of the next attempt after a job exceeded its memory | {growth} times, at most what the site has |
-| memory after each further time, if the size is an estimate | {later} times, at most what the site has |
-| attempts that can be lost with their pods | {losses} |
+| memory of the next attempt after a job exceeded its memory | {growth} times, at most the site's memory |
+| memory after each further excess of an estimated size | {later} times, at most the site's memory |
+| number of attempts of a job that can be lost with their pods | {losses} |
 | states of the jobs that a resumed run repeats | {again} |
 """
 

@@ -19,85 +19,88 @@ $ gridmill status weather-3
 ```
 
 Gridmill checks each change of a state against these tables before it commits the change. A retry is a new
-attempt. A job that a resumed run repeats gets a new attempt too.
+attempt. If a resumed run repeats a job, the job gets a new attempt too.
 """
 RunState, JobState, AttemptState = state.RunState, state.JobState, state.AttemptState
 DeploymentState, PodState, Cause = state.DeploymentState, state.PodState, state.Cause
 SECTIONS: tuple[tuple[str, str, Mapping[Any, frozenset[Any]], Mapping[StrEnum, str]], ...] = (
     (
         "Runs",
-        "A run has ended unless it is `active` or `stopping`. `gridmill resume` makes it `active` again.",
+        "A run has ended unless it is `active` or `stopping`. "
+        "`gridmill resume` makes an ended run `active` again.",
         state.RUN_MOVES,
         {
             RunState.ACTIVE: "Jobs run or wait.",
-            RunState.STOPPING: "The run was told to stop, and its running jobs are ending.",
+            RunState.STOPPING: "Somebody stopped the run, and its running jobs are ending.",
             RunState.SUCCEEDED: "All jobs succeeded, or were unchanged or skipped without a failure.",
-            RunState.FAILED: "At least one job failed.",
+            RunState.FAILED: "At least one job of the run failed.",
             RunState.STOPPED: "The run was stopped before its end.",
         },
     ),
     (
         "Jobs of a run",
-        "The state of each job within one run. A resumed run can repeat jobs, also jobs that had succeeded.",
+        "Each job has a state within its run. "
+        "If a run is resumed, it can repeat jobs, also jobs that succeeded before.",
         state.JOB_MOVES,
         {
-            JobState.BLOCKED: "The jobs that it needs have not ended yet.",
-            JobState.WAITING: "The job could start, but no resource has room for it yet.",
-            JobState.RUNNING: "An attempt has been placed or runs.",
+            JobState.BLOCKED: "Other jobs that the job needs have not ended yet.",
+            JobState.WAITING: "The job could start, but no resource has enough free capacity yet.",
+            JobState.RUNNING: "An attempt of the job is placed on a pod or runs.",
             JobState.SUCCEEDED: "The job ended without an error, and its result is committed.",
-            JobState.UNCHANGED: "An earlier version has the same fingerprint and was restored.",
-            JobState.FAILED: "The last attempt failed, and no attempt is left.",
-            JobState.SKIPPED: "A job that it needs did not succeed, or has no rows yet.",
-            JobState.STOPPED: "The job was stopped with its run.",
+            JobState.UNCHANGED: "A version with the same fingerprint existed and was restored.",
+            JobState.FAILED: "The last attempt failed, and no retry is left.",
+            JobState.SKIPPED: "Another job that the job needs did not succeed, or has no rows yet.",
+            JobState.STOPPED: "The job or its whole run was stopped.",
         },
     ),
     (
         "Attempts",
-        "One execution of a job. An attempt that has ended never changes.",
+        "An attempt is one execution of a job. An attempt that has ended never changes.",
         state.ATTEMPT_MOVES,
         {
             AttemptState.PLACED: "The attempt is committed, and may not have reached its pod yet.",
-            AttemptState.RUNNING: "The process of the job runs.",
+            AttemptState.RUNNING: "The process of the attempt runs.",
             AttemptState.SUCCEEDED: "The process ended without an error, and its result is committed.",
-            AttemptState.FAILED: "The attempt ended with an error; see the causes below.",
+            AttemptState.FAILED: "The attempt ended with an error; its cause is recorded.",
             AttemptState.STOPPED: "The attempt was stopped.",
-            AttemptState.LOST: "The pod has ended. Later messages from this attempt are ignored.",
+            AttemptState.LOST: "The pod of the attempt has ended. "
+            "Later messages from this attempt are ignored.",
         },
     ),
     (
         "Deployments",
-        "A running resource with its pods.",
+        "A deployment is a running resource with its pods.",
         state.DEPLOYMENT_MOVES,
         {
             DeploymentState.STARTING: "Pods are starting.",
             DeploymentState.UP: "At least one pod accepts jobs.",
-            DeploymentState.RELEASING: "Pods are ending, and no job is accepted.",
+            DeploymentState.RELEASING: "The pods of the deployment are ending, and accept no more jobs.",
             DeploymentState.GONE: "All pods have ended.",
         },
     ),
     (
         "Pods",
-        "The process that supervises the jobs of one worker of a deployment.",
+        "A pod is a process that supervises the jobs of one worker of a deployment.",
         state.POD_MOVES,
         {
-            PodState.STARTING: "The process was requested, and has not connected yet.",
+            PodState.STARTING: "The process of the pod was requested, but has not connected yet.",
             PodState.UP: "The pod is connected and accepts jobs.",
-            PodState.ENDING: "The pod has stopped its jobs and accepts no others.",
+            PodState.ENDING: "The pod has stopped its jobs, and accepts no more jobs.",
             PodState.GONE: "The pod has ended.",
         },
     ),
 )
 CAUSES: Mapping[Cause, str] = {
-    Cause.EXIT: "The program ended with an error.",
+    Cause.EXIT: "The program of the job ended with an error.",
     Cause.MEMORY: "The attempt used more memory than its limit.",
     Cause.SHORTAGE: "The pod or the machine ran out of memory, although the attempt was within its limit. "
     "The next attempt has the same size.",
     Cause.TIMEOUT: "The attempt took longer than its `timeout`.",
-    Cause.SIGNAL: "A signal that Gridmill did not send ended the program.",
+    Cause.SIGNAL: "The program was ended by a signal that Gridmill did not send.",
     Cause.STOPPED: "The run or the attempt was stopped.",
-    Cause.LOST: "The pod ended while the attempt ran.",
-    Cause.INPUT: "The declaration of the job or its data is wrong. A retry cannot help.",
-    Cause.OUTPUT: "The result cannot be stored, or a declared output is missing.",
+    Cause.LOST: "The pod of the attempt ended while the attempt ran.",
+    Cause.INPUT: "The declaration or the data of the job is wrong, so a retry cannot help.",
+    Cause.OUTPUT: "The result of the attempt cannot be stored, or a declared output is missing.",
     Cause.STORAGE: "Storage could not be read or written, for example because the disk is full.",
     Cause.DISK: "The attempt used more disk space or files than its limit, or filled the disk.",
     Cause.ENVIRONMENT: "The packages could not be installed, because the package index did not answer or the "
@@ -123,6 +126,7 @@ def _section(
 
 
 def _causes() -> str:
-    lines = ["## Causes", "", "Why an attempt ended without success.", "", "| cause | meaning |", "|---|---|"]
+    about = "Each attempt that ended without success has one of these causes."
+    lines = ["## Causes", "", about, "", "| cause | meaning |", "|---|---|"]
     lines += [f"| `{cause}` | {CAUSES[cause]} |" for cause in Cause]
     return "\n".join((*lines, ""))

@@ -30,8 +30,8 @@ class Settings:
     Default: the SQLite file `HOME/store.db`, which needs no server. Example:
     `GRIDMILL_STORE=postgresql://USER@HOST/DATABASE`"""
     orphan_seconds: float = 3600.0
-    """GRIDMILL_ORPHAN: Time after which a pod ends that has no control node and no running job. Example:
-    `GRIDMILL_ORPHAN=10m`"""
+    """GRIDMILL_ORPHAN: Time after which a pod without a control node and without a running job ends.
+    Example: `GRIDMILL_ORPHAN=10m`"""
     grace_seconds: float = 5.0
     """GRIDMILL_GRACE: Time between SIGTERM and SIGKILL when a job is stopped or exceeds its `timeout`.
     Example: `GRIDMILL_GRACE=30s`"""
@@ -42,16 +42,16 @@ class Settings:
     """GRIDMILL_MEMORY: Memory that the local site can use. Default: 80 % of the memory of the machine or of
     the cgroup. Example: `GRIDMILL_MEMORY=16GiB`"""
     cpus: float | None = None
-    """GRIDMILL_CPUS: CPU cores that the local site can use. Default: all that this process can use. Example:
-    `GRIDMILL_CPUS=4`"""
+    """GRIDMILL_CPUS: CPU cores that the local site can use. Default: all CPUs that this process can use.
+    Example: `GRIDMILL_CPUS=4`"""
     gpu_shares: int = 1
     """GRIDMILL_GPU_SHARES: Number of jobs that can share each GPU of the local site; each GPU counts as this
     number of GPUs. Default: `1`. Example: `GRIDMILL_GPU_SHARES=2`"""
     bucket_hosts: tuple[str, ...] = ()
-    """GRIDMILL_BUCKET_HOSTS: Hosts of buckets on its own machine that a farm may open, separated by commas.
-    Default: none. Example: `GRIDMILL_BUCKET_HOSTS=minio,10.0.0.5`"""
+    """GRIDMILL_BUCKET_HOSTS: Hosts on a farm's own machine whose buckets the farm may open, separated by
+    commas. Default: none. Example: `GRIDMILL_BUCKET_HOSTS=minio,10.0.0.5`"""
     farm_folders: tuple[str, ...] = ()
-    """GRIDMILL_FARM_FOLDERS: More folders that jobs of a farm's tenants may write to, separated by `:`.
+    """GRIDMILL_FARM_FOLDERS: Further folders to which jobs of a farm's tenants may write, separated by `:`.
     Default: only the folders of the tenant. Example: `GRIDMILL_FARM_FOLDERS=/scratch`"""
     cgroups: bool = True
     """GRIDMILL_CGROUPS: Whether jobs run in cgroups where the machine permits it. With `0`, a guard samples
@@ -61,29 +61,30 @@ class Settings:
     With `0`, each job starts a new process. Default: `1`. Example: `GRIDMILL_ZYGOTE=0`"""
     history_seconds: float = HISTORY_DAYS * DAY_SECONDS
     """GRIDMILL_HISTORY: Age up to which finished runs, logs and reports are kept. `gridmill clean` deletes
-    older ones. Example: `GRIDMILL_HISTORY=30d`"""
+    older runs, logs and reports. Example: `GRIDMILL_HISTORY=30d`"""
     disk_reserve_bytes: int | None = None
-    """GRIDMILL_DISK_RESERVE: Space that stays free on the disks of the home and the storage root. While less
-    is free, no attempt starts. `0` reserves nothing. Default: 5 % of the file system, at most 1 GiB. Example:
-    `GRIDMILL_DISK_RESERVE=10GiB`"""
+    """GRIDMILL_DISK_RESERVE: Space that Gridmill keeps free on the disks of the home and the storage root.
+    While less space is free, no attempt starts. `0` reserves nothing. Default: 5 % of the file system, at
+    most 1 GiB. Example: `GRIDMILL_DISK_RESERVE=10GiB`"""
     job_disk_bytes: int = 0
     """GRIDMILL_JOB_DISK: Disk space that the files of one running attempt may use. The field `disk` of a job
-    can only lower it. Default: no limit. Example: `GRIDMILL_JOB_DISK=50GiB`"""
+    can only lower this limit. Default: no limit. Example: `GRIDMILL_JOB_DISK=50GiB`"""
     job_files: int = 0
-    """GRIDMILL_JOB_FILES: Number of files and folders that one attempt may make. The field `disk_files` of a
-    job can only lower it. Default: no limit. Example: `GRIDMILL_JOB_FILES=100000`"""
+    """GRIDMILL_JOB_FILES: Number of files and folders that one attempt may create. The field `disk_files` of
+    a job can only lower this limit. Default: no limit. Example: `GRIDMILL_JOB_FILES=100000`"""
     log_job_bytes: int = JOB_LOG_BYTES
-    """GRIDMILL_LOG_JOB: Text of a job's log that is kept in one run: the first half and the last half of this
-    size. Default: 256 MiB. Example: `GRIDMILL_LOG_JOB=64MiB`"""
+    """GRIDMILL_LOG_JOB: Maximum size of a job's log in one run. Of a longer log, Gridmill keeps the
+    beginning and the end, each with half of this size. Default: 256 MiB. Example:
+    `GRIDMILL_LOG_JOB=64MiB`"""
     log_home_bytes: int = HOME_LOG_BYTES
     """GRIDMILL_LOG_HOME: Disk space for all logs of a home. The logs of the runs whose last line is oldest
     are deleted first. Default: 8 GiB. Example: `GRIDMILL_LOG_HOME=2GiB`"""
     token: str = field(default="", repr=False)
-    """GRIDMILL_TOKEN: Token of the grid that `gridmill join` makes this machine a node of. Default: none.
+    """GRIDMILL_TOKEN: Token of the grid to which `gridmill join` adds this machine as a node. Default: none.
     Example: `GRIDMILL_TOKEN=TOKEN`"""
     fault: str = ""
-    """GRIDMILL_FAULT: For tests only: kills the control node before or after the commit number N. Default:
-    none. Example: `GRIDMILL_FAULT=before-commit:3`"""
+    """GRIDMILL_FAULT: For tests only: Gridmill kills the control node before or after the commit with the
+    number N. Default: none. Example: `GRIDMILL_FAULT=before-commit:3`"""
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
