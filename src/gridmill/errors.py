@@ -64,9 +64,11 @@ class InputError(GridmillError):
 
 
 class PipelineError(InputError):
-    """A pipeline file has an error; `place` is `FILE:LINE: FIELD`."""
+    """A pipeline file has an error; `place` is `FILE:LINE: FIELD`. For several errors, `problems` has the
+    place, the message and the hint of each."""
 
     code = "invalid-pipeline"
+    problems: tuple[tuple[str, str, str], ...] = ()
 
 
 class DataError(InputError):

@@ -15,8 +15,6 @@ from gridmill.domain.preflight import PreflightFinding, PreflightResult, preflig
 from gridmill.errors import TABLE, InputError, PipelineError, explained
 from gridmill.ports.host import Host
 
-_MANY = " problems\n  "
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationProblem:
@@ -98,19 +96,9 @@ def _checked(pipeline: Pipeline, host: Host) -> PreflightResult:
 
 
 def _of_file(error: PipelineError) -> Iterator[ValidationProblem]:
-    """Yield the problems of a file that cannot be read, as separate problems."""
-    head, many, listed = error.message.partition(_MANY)
-    if not many or not head.isdigit():
-        yield ValidationProblem(message=error.message, place=error.place, hint=error.hint)
-        return
-    for line in listed.split("\n  "):
-        place, field, message = (*line.split(": ", 2), "", "")[:3]
-        if message:
-            yield ValidationProblem(message=message, place=f"{place}: {field}", hint=error.hint)
-        else:
-            yield ValidationProblem(
-                message=field or place, place=place if field else error.place, hint=error.hint
-            )
+    """The problems of a file that cannot be read, as separate problems."""
+    for place, message, hint in error.problems or ((error.place, error.message, error.hint),):
+        yield ValidationProblem(message=message, place=place, hint=hint)
 
 
 def _problem(pipeline: Pipeline, finding: PreflightFinding) -> ValidationProblem:

@@ -38,7 +38,9 @@ def to_error(file: str, problems: Sequence[Problem]) -> PipelineError:
         lines.append(f"and {len(ordered) - MOST} more")
     hints = dict.fromkeys(problem.hint for problem in ordered[:MOST] if problem.hint)
     head = f"{len(ordered)} problems"
-    return PipelineError("\n  ".join((head, *lines)), place=file, hint=" ".join(hints))
+    error = PipelineError("\n  ".join((head, *lines)), place=file, hint=" ".join(hints))
+    error.problems = tuple((problem.place(file), problem.message, problem.hint) for problem in ordered)
+    return error
 
 
 def show_path(path: FieldPath) -> str:

@@ -44,6 +44,13 @@ def missing(job: Job, columns_by_table: Known) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_missing_column(one, columns_by_table[one.table]) for one in columns))
 
 
+def missing_named(job: Job, columns_by_table: Known) -> tuple[NamedColumn, ...]:
+    """The columns that a job names and its tables do not have, whatever their case, each field once."""
+    known = {table: {name.lower() for name in names} for table, names in columns_by_table.items()}
+    wrong = (one for one in _named(job) if one.table in known and one.column.lower() not in known[one.table])
+    return tuple(dict.fromkeys(wrong))
+
+
 def missing_of(change: SinkChange, sink: str, columns_by_table: Known) -> tuple[str, ...]:
     """Return sentences about the columns that an addition to a sink names, if neither the sink nor the sink
     to which it refers has these columns."""

@@ -92,3 +92,16 @@ def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
     found = look(tmp_path / "none.yaml", {}, HOST)
     assert [one.message for one in found.problems] == ["the file does not exist"]
     assert not found.valid
+
+
+def test_each_problem_of_a_file_has_its_own_hint(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("pipeline: p\njobs:\n  a: {command: {run: x, timeot: 1}}\n  b: {sink: {sorce: d.csv}}\n")
+    found = look(file, {}, HOST)
+    assert [one.place.rpartition(": ")[2] for one in found.problems] == [
+        "jobs.a.command.timeot",
+        "jobs.b.sink",
+        "jobs.b.sink.sorce",
+    ]
+    listed = [one.hint.partition("The fields here are ")[2].partition(",")[0] for one in found.problems]
+    assert listed == ["run", "", "source"]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import field, fields, is_dataclass
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from gridmill.domain.artifact import Artifact, ArtifactKind
+from gridmill.domain.dataset import AsOfJoin, Join
 from gridmill.domain.frozen import dataclass
 from gridmill.domain.job import Job, JobKind
 from gridmill.domain.preflight import PreflightFinding, PreflightRequest, PreflightResult, UncheckedJob
@@ -35,6 +37,7 @@ from gridmill.jobs.preflight.results import (
     doubtful,
 )
 from gridmill.jobs.preflight.sinks import check_sink
+from gridmill.scheduler.missing_columns import missing_named
 
 _QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
 _MOST_DEPTH = 4
@@ -208,6 +211,40 @@ class _Preflight:
         self.findings.append(
             PreflightFinding(job=job.name, path=path, message=message, hint=error.hint, certain=certain)
         )
+        self.findings += _also_missing(job, path, message, tables)
+
+
+def _also_missing(
+    job: Job, path: str, message: str, tables: Mapping[str, PreflightTable]
+) -> Iterator[PreflightFinding]:
+    """The other columns that a job names and its tables do not have: an error names only the first."""
+    columns = {
+        name: tuple(column.name for column in one.artifact.output.columns)
+        for name, one in tables.items()
+        if not one.open
+    }
+    made = _made_by(job)
+    for other in missing_named(job, columns):
+        if other.column in made or path.startswith(other.field) or repr(other.column) in message:
+            continue
+        has = columns[other.table]
+        near = get_close_matches(other.column, has, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        yield PreflightFinding(
+            job=job.name,
+            path=other.field,
+            message=f"table {other.table!r} has no column {other.column!r}{meant}",
+            hint=f"It has {', '.join(has[:20])}{', ...' if len(has) > 20 else ''}.",
+        )
+
+
+def _made_by(job: Job) -> set[str]:
+    """The columns that a dataset itself adds to its rows: its other fields may name them, too."""
+    spec = job.dataset
+    if spec is None:
+        return set()
+    joins: tuple[Join | AsOfJoin, ...] = (*spec.joins, *spec.asof_joins)
+    return {*spec.features, *(name for join in joins for name in join.columns)}
 
 
 def _of_unknown(names: list[str]) -> str:

@@ -594,3 +594,16 @@ def test_a_unit_that_numbers_show_is_printed_and_mixed_ones_are_refused(tmp_path
         assert not found.inferred
         assert "its numbers do not show one unit" in found.findings[0].message
         assert "`timestamp_format: {ts: unix_s}`" in found.findings[0].hint
+
+
+def test_all_columns_that_no_table_has_are_found_at_once(file: Path, tmp_path: Path):
+    text = BASE.replace("time: time", "time: tim").replace("{column: rain,", "{column: raim,")
+    file.write_text(text.replace("label: {column: temp,", "label: {column: temperature,"))
+    pipeline, found = checked(file, tmp_path / "work")
+    assert [(one.job, one.path) for one in found.findings] == [
+        ("d", "dataset.basis.time"),
+        ("d", "dataset.windows[0].column"),
+        ("d", "dataset.label.column"),
+    ]
+    shown = [show_finding(pipeline, one) for one in found.findings]
+    assert "has no column 'raim'; did you mean 'rain'? It has time, city, temp, rain, kind." in shown[1]
