@@ -1,1 +1,1 @@
-"""The REST API: HTTP requests become calls of the use cases."""
+"""The REST API converts HTTP requests into calls of the use cases."""

@@ -1,7 +1,9 @@
-"""The ASGI application of the REST API: authentication, Host check, body limits and error responses.
+"""The ASGI application of the REST API: authentication, a check of the Host header, limits for bodies, and
+error responses.
 
-It serves routes under /v1 and documentation pages that work offline. `TokenMiddleware` runs before every
-route. All errors have the same typed body, including unexpected errors.
+The application serves routes under /v1, and documentation pages that work without an internet connection.
+`TokenMiddleware` runs before every route. All errors have the same typed response body, including unexpected
+errors.
 """
 
 import hmac
@@ -27,9 +29,9 @@ from gridmill.ports.grid import Grid
 from gridmill.version import __version__
 
 BODY_BYTES = 16 * 2**20
-"""The largest request body, in bytes. A pipeline with 100,000 jobs is smaller."""
+"""The largest size of a request body in bytes. Even a pipeline with 100,000 jobs is smaller than this."""
 BUNDLE_BYTES = 512 * 2**20
-"""The largest code bundle, in bytes."""
+"""The largest size of a code bundle in bytes."""
 _DESCRIPTION = """Times are numbers: seconds since 1970-01-01 UTC. Times that a user declares, such as the
 range of a backfill, are texts in the declared form. Every list has pages: `items`, and `next_cursor` to send
 as `cursor` with the same other arguments. It is null on the last page. Events are a stream: to get the next
@@ -38,15 +40,15 @@ _log = logging.getLogger("gridmill.api")
 
 
 class TokenMiddleware:
-    """ASGI middleware that checks the token and the Host header. Without a `token`, it accepts every
-    request."""
+    """ASGI middleware that checks the token and the Host header of each request. Without a `token`, the
+    middleware accepts every request."""
 
     def __init__(self, app: ASGIApp, *, token: str | None = None) -> None:
         self._app = app
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to the application, or refuse it."""
+        """Passes the request to the application, or refuses it."""
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         if scope["type"] != "http":
@@ -89,10 +91,11 @@ def _same(header: str, token: str) -> bool:
 
 
 def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
-    """Make the application.
+    """Makes the application.
 
-    With `token`, every /v1 request needs the token as a bearer, and a loopback Host header. Without a token,
-    every client that can connect is allowed, as on a Unix socket that only its owner can open.
+    With `token`, every request to /v1 needs the token as a bearer token, and a Host header with a loopback
+    name. Without a token, every client that can connect is allowed. This is suitable for a Unix socket that
+    only its owner can open.
     """
     app = FastAPI(
         title="Gridmill", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None
@@ -111,7 +114,7 @@ def make_app(grid: Grid, *, token: str | None = None) -> FastAPI:
 
 
 def _openapi(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the OpenAPI document of FastAPI, with the additional rule that bodies with unknown fields are
+    """Returns the OpenAPI document of FastAPI, with the additional rule that bodies with unknown fields are
     refused."""
     document = make()
     schemas: dict[str, Any] = document["components"]["schemas"]
@@ -130,7 +133,7 @@ def _openapi(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _named(part: object) -> set[str]:
-    """Return the names of schemas to which a part of the document refers."""
+    """Returns the names of the schemas to which a part of the document refers."""
     if isinstance(part, dict):
         own = {str(part["$ref"]).rpartition("/")[2]} if "$ref" in part else set[str]()
         return own.union(*map(_named, part.values()))
@@ -142,7 +145,7 @@ async def _health() -> dict[str, str]:  # without a thread, because all threads 
 
 
 def _docs(request: Request) -> HTMLResponse:
-    """Return the API documentation as one page, without scripts and without external resources."""
+    """Return the API documentation as one page that needs no scripts and no external resources."""
     source = files("gridmill.api").joinpath("docs.html.j2").read_text()
     template = Environment(autoescape=True).from_string(source)
     return page(template.render(api=request.app.openapi()))

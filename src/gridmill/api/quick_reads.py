@@ -1,9 +1,10 @@
-"""Answers to the frequent reads of many clients, without the web framework.
+"""Answers frequent read requests of many clients without the web framework.
 
-FastAPI takes about 2 ms of processor time for a request, ten times as much as the answer itself. This
-middleware recognises plain GET requests of a few use cases: known query parameters, each at most once, with
-values within their limits. It gives the same answers as the routes. It passes every other request on to the
-routes, which also report the errors of a request.
+FastAPI takes about 2 ms of processor time for a request, which is ten times as much as the answer itself
+takes. This middleware recognises plain GET requests of a few use cases. In such a request, all query
+parameters are known, occur at most once, and have values within their limits. The middleware gives the same
+answers as the routes. Every other request is passed on to the routes, which also report the errors of a
+request.
 """
 
 import asyncio
@@ -28,13 +29,14 @@ from gridmill.ports.usecases import USE_CASES
 QUICK = ("control", "run", "job", "events", "logs")
 """The use cases that this middleware answers."""
 THREADS = 16
-"""The largest number of threads that make answers of streams, and of threads that make all other answers.
-Further requests wait. A slow read of a log does not delay other use cases."""
+"""The largest number of threads that answer requests for streams. The same number of other threads makes all
+other answers. Further requests wait. Because of the separate threads, a slow read of a log does not delay
+other use cases."""
 FOLLOWERS = 512
-"""The largest number of requests that wait for events in this middleware at the same time. Further requests
-are passed on to the routes."""
+"""The largest number of requests that can wait for events in this middleware at the same time. Further
+requests are passed on to the routes."""
 _SLICE_SECONDS = 1.0
-"""The interval at which a waiting request checks whether the server is to stop."""
+"""The interval in seconds at which a waiting request checks whether the server will stop."""
 _NUMBER = re.compile("[0-9]{1,9}")
 _NO_LIMITS = ArgumentLimits()
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -45,7 +47,7 @@ _UNKNOWN: tuple[str, frozenset[Hint], ArgumentLimits] = ("", frozenset(), _NO_LI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A use case with its arguments, and the longest time to wait for a first item."""
+    """A call of a use case with its arguments, and the longest time to wait for a first item."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -53,7 +55,7 @@ class _Call:
 
 
 class QuickReads:
-    """ASGI middleware that runs after the middleware that checks the token."""
+    """ASGI middleware that runs after the middleware which checks the token."""
 
     def __init__(self, app: ASGIApp, *, grid: Grid) -> None:
         self._app, self._grid = app, grid
@@ -64,7 +66,7 @@ class QuickReads:
         self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, or pass it on to the routes."""
+        """Answers the request, or passes it on to the routes."""
         call = self._call(scope) if scope["type"] == "http" and scope["method"] == "GET" else None
         if call is None or (call.wait_seconds and not self._may_wait(call)):
             return await self._app(scope, receive, send)
@@ -77,7 +79,7 @@ class QuickReads:
         return await send({"type": "http.response.body", "body": body})
 
     def _call(self, scope: Scope) -> _Call | None:
-        """The call of a plain request; None if the routes have to answer the request."""
+        """Returns the call for a plain request, or None if the routes must answer the request."""
         path: str = scope["path"]
         for request in self._requests:
             if found := request.pattern.fullmatch(path):
@@ -100,8 +102,8 @@ class QuickReads:
         return await asyncio.get_running_loop().run_in_executor(pool, make, call.name, call.arguments)
 
     def _may_wait(self, call: _Call) -> bool:
-        """Whether the call can wait in this middleware. Only the events of a whole run are in memory;
-        requests for other streams wait in their own threads."""
+        """Returns whether the call can wait in this middleware. Only the events of a complete run are in
+        memory. Requests for other streams wait in their own threads."""
         return (
             self._ready is not None
             and call.name == "events"
@@ -110,8 +112,8 @@ class QuickReads:
         )
 
     async def _awaited(self, call: _Call, scope: Scope, receive: Receive) -> bytes:
-        """The answer as soon as it has an item. If the time to wait ends, the client disconnects or the
-        server stops, the answer may be empty."""
+        """Returns the answer as soon as it has an item. If the waiting time ends, the client disconnects or
+        the server stops, the answer may be empty."""
         loop = asyncio.get_running_loop()
         until, stopping = loop.time() + call.wait_seconds, scope.get("gridmill.stopping")
         commits = self._commits_of(loop)
@@ -143,14 +145,14 @@ class QuickReads:
 
 
 class _Commits:
-    """A notice of the next commit of the control node for coroutines of one loop."""
+    """Notifies the coroutines of one event loop about the next commit of the control node."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._next: asyncio.Future[None] | None = None
 
     def next(self) -> "asyncio.Future[None]":
-        """A future that is done after the next commit."""
+        """Returns a future that is done after the next commit."""
         if self._next is None:
             self._next = self._loop.create_future()
         return self._next
@@ -168,13 +170,13 @@ class _Commits:
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Wait until the client has disconnected."""
+    """Waits until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         continue
 
 
 class _Request:
-    """The reader of the requests of one use case."""
+    """Reads the requests of one use case."""
 
     def __init__(self, row: UseCase) -> None:
         self.pattern = re.compile("/v1" + row.filled(tuple("([^/]{1,200})" for _ in row.places)))
@@ -186,7 +188,7 @@ class _Request:
         }
 
     def call(self, places: tuple[str | Any, ...], query: str) -> _Call | None:
-        """The call of a request; None if any part of the request is not plain."""
+        """Returns the call of a request, or None if any part of the request is not plain."""
         arguments: dict[str, Any] = dict(zip(self._places, places, strict=True))
         for wire, text in parse_qsl(query, keep_blank_values=True):
             name, kinds, limits = self._sent.get(wire, _UNKNOWN)
@@ -201,7 +203,8 @@ class _Request:
 
 
 def _value(kinds: frozenset[Hint], text: str, limits: ArgumentLimits) -> Any:  # noqa: ANN401  the row determines the type
-    """The value of a query parameter, as the routes read it; `_MISSING` if the routes have to read it."""
+    """Returns the value of a query parameter as the routes read it, or `_MISSING` if the routes must read
+    it."""
     if kinds == {str} and limits.pattern is None:
         most = limits.max_length if limits.max_length is not None else len(text)
         return text if (limits.min_length or 0) <= len(text) <= most else _MISSING
@@ -217,6 +220,6 @@ def _value(kinds: frozenset[Hint], text: str, limits: ArgumentLimits) -> Any:  #
 
 
 def _kinds(hint: Hint) -> Iterator[Hint]:
-    """The members of a union type; any other type itself."""
+    """Yields the members of a union type. For any other type, it yields only this type."""
     parts = getattr(hint, "__args__", ())
     yield from parts if parts and not hasattr(hint, "__origin__") else (hint,)

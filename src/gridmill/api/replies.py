@@ -1,7 +1,8 @@
-"""Common code of the REST routes: access to the grid, names in paths, JSON replies, unknown fields.
+"""The common code of the REST routes: access to the grid, names in paths, JSON responses, and unknown
+fields.
 
-A request with a field that the call does not have is refused, as otherwise a misspelt field would be
-ignored silently.
+If a request has a field that the call does not have, the request is refused. Otherwise, a misspelt field
+would be ignored without a message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,11 +23,11 @@ from gridmill.ports.grid import Grid
 
 Hint: TypeAlias = Any  # a type expression: typing has no type for it
 Unknown: TypeAlias = tuple[tuple[str | int, ...], tuple[str, ...]]
-"""The place of an unknown field, and the names that are known at that place."""
+"""The path of an unknown field, and the field names that are known at this place."""
 
 
 async def refuse_unknown(request: Request) -> None:
-    """Raise InputError for a query parameter or a field of the body that the call does not have."""
+    """Raises InputError if a query parameter or a field of the body does not belong to the call."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
         return
@@ -58,8 +59,8 @@ async def _json(request: Request) -> object:
 
 
 def _body_hint(route: APIRoute) -> Hint | None:
-    """The type of the body, or a mapping of names to types if the body has several arguments; None if the
-    body is not JSON."""
+    """Returns the type of the body, or a mapping of names to types if the body has several arguments.
+    Returns None if the body is not JSON."""
     parts = {part.alias: part.field_info.annotation for part in route.dependant.body_params}
     if not parts or bytes in parts.values():
         return None
@@ -67,7 +68,8 @@ def _body_hint(route: APIRoute) -> Hint | None:
 
 
 def unknown_fields(value: object, hint: Hint) -> Iterator[Unknown]:
-    """The fields of a JSON value that its type does not have, in the order of the value."""
+    """Yields the fields of a JSON value that its type does not have, in the order in which they occur in the
+    value."""
     match value:
         case dict():
             yield from _in_object(value, hint)
@@ -97,7 +99,8 @@ def _of_fields(value: Mapping[str, object], known: Mapping[str, Hint]) -> Iterat
 
 
 def _fewest(value: Mapping[str, object], alternatives: Iterable[Hint]) -> list[Unknown]:
-    """Return the unknown fields of a union: those of the alternative that knows most of the fields."""
+    """Returns the unknown fields for a union type. They are the unknown fields of the alternative that has
+    most of the value's fields."""
     objects = [one for one in alternatives if is_dataclass(one) or get_args(one)]
     return min((list(_in_object(value, one)) for one in objects), key=len, default=[])
 
@@ -108,7 +111,8 @@ def _inside(path: tuple[str | int, ...], item: object, hint: Hint) -> Iterator[U
 
 
 def _item(hint: Hint) -> Hint:
-    """The type of a list's items: the first argument of the first type that is not a mapping."""
+    """Returns the type of a list's items, which is the first argument of the first type that is not a
+    mapping."""
     if get_origin(hint) is not None and _class(hint) is tuple:
         return get_args(hint)[0]
     return next((_item(one) for one in get_args(hint) if get_args(one)), None)

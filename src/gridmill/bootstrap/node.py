@@ -445,7 +445,7 @@ def _refuse_other_shares(control: Control, here: Site) -> None:
 
 
 def _declare_site(control: Control, site: Site) -> None:
-    """Store the local site with the current capacity of this machine, if it has changed."""
+    """Stores the local site with the present capacity of this machine, if the capacity has changed."""
     if control.ledger.find(Site, site.name) != site:
         transaction = control.begin()
         transaction.put(site)
@@ -459,7 +459,7 @@ def _render(
     before: RunView | None,
     logs: LogEnds,
 ) -> str:
-    """The rendered report. The plug-in is loaded by name, so that its templates load only when a report is
-    requested."""
+    """Returns the rendered report of a run. The plug-in that renders reports is loaded by its name, so that
+    its templates are loaded only when a report is requested."""
     render: Render = find("reports", "html")
     return render(view, events, advice, before, logs)

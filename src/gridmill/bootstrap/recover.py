@@ -1,6 +1,6 @@
-"""Recovers a home: it restores the records that the store lost from the files in the storage root.
+"""Recovers a home: it restores records that the record store has lost, from the files in the storage root.
 
-Nothing is deleted: a store that cannot be used is kept beside its replacement.
+Nothing is deleted: a record store that cannot be used is kept beside its replacement.
 """
 
 import os
@@ -26,14 +26,15 @@ from gridmill.stores.salvage import Salvage, salvage
 
 _AT_ONCE = 500
 _BESIDE = ("", "-wal", "-shm")
-"""The endings of the names of the files that belong to a SQLite database."""
+"""The endings in the names of the files that belong to a SQLite database."""
 _NOTHING = Salvage(nouns=(), counters={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Condition:
-    """The condition of the store. `usable`: the store is kept, and the missing records are added. `read`:
-    its readable records belong to this home. `forgotten`: it does not know all numbers that were given."""
+    """The condition of the record store. `usable` is true if the store is kept, and the missing records are
+    added to it. `read` is true if the store's readable records belong to this home. `forgotten` is true if
+    the store does not have all numbers that were used for ids."""
 
     words: str
     usable: bool
@@ -42,8 +43,8 @@ class _Condition:
 
 
 def recover(settings: Settings, *, dry_run: bool) -> RecoveryReport:
-    """Restore the records that the store lacks. Raises HomeInUseError while a control node is running,
-    StorageError, and InputError on the machine of a farm."""
+    """Restores the records that the record store does not have. Raises HomeInUseError while a control node
+    is running, StorageError, and InputError on the machine of a farm."""
     if is_farm(settings.home):
         raise InputError(f"{settings.home} is the home of a farm, which keeps no versions")
     try:
@@ -61,7 +62,7 @@ def recover(settings: Settings, *, dry_run: bool) -> RecoveryReport:
 
 
 def _look(settings: Settings, marks: Mapping[str, int]) -> tuple[_Condition, str]:
-    """The condition of the store, and its mark if the store belongs to this home."""
+    """Returns the condition of the record store, and the mark of the store if it belongs to this home."""
     path = settings.home / "store.db"
     if not settings.store and not path.exists():
         return _Condition(words="the store is missing", usable=False, read=False), ""
@@ -95,8 +96,8 @@ def _look(settings: Settings, marks: Mapping[str, int]) -> tuple[_Condition, str
 def _replace(
     settings: Settings, found: RootRecords, condition: _Condition, *, dry_run: bool
 ) -> RecoveryReport:
-    """Replace a store that cannot be used by a new store, with all records that can be read from the old
-    one."""
+    """Replaces a record store that cannot be used with a new store. The new store gets all records that can
+    be read from the old store."""
     path = settings.home / "store.db"
     with _workplace(settings.home) as folder:
         salvaged = _salvaged(path, folder) if condition.read else _NOTHING
@@ -123,7 +124,7 @@ def _replace(
 
 @contextmanager
 def _workplace(home: Path) -> Iterator[Path]:
-    """A temporary folder in the home, which is deleted at the end of the block."""
+    """Makes a temporary folder in the home, which is deleted at the end of the `with` block."""
     folder = Path(tempfile.mkdtemp(prefix=".recover-", dir=home))
     try:
         yield folder
@@ -141,8 +142,8 @@ def _salvaged(path: Path, folder: Path) -> Salvage:
 
 
 def _keep_aside(path: Path) -> Path | None:
-    """Rename the files of the store. The main file is renamed last, so that an interrupted call leaves it
-    in place."""
+    """Renames the files of the record store. The main file is renamed last, so that an interrupted call
+    leaves this file at its place."""
     number = 1
     while any(path.with_name(f"{path.name}.lost-{number}{end}").exists() for end in _BESIDE):
         number += 1
@@ -163,7 +164,8 @@ def _fill(
     *,
     dry_run: bool,
 ) -> RecoveryReport:
-    """Add the records that the store lacks, and then make this store the owner of the home's pipelines."""
+    """Adds the records that the record store does not have, and then makes this store the owner of the
+    home's pipelines."""
     missing = restoration(found, store, time.time())
     if not dry_run:
         _put(store, missing.nouns)

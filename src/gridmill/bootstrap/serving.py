@@ -1,4 +1,4 @@
-"""Runs the control node of `gridmill up` on the home's Unix socket and a loopback port until it stops."""
+"""Runs the control node of `gridmill up` on the home's Unix socket and on a loopback port until it stops."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from gridmill.storage.home import make_home
 
 _LOOK_SECONDS = 0.2
 _GIVE_WAY_SECONDS = 30.0
-"""How long `gridmill up` waits for an embedded control node to end, in seconds."""
+"""The number of seconds that `gridmill up` waits for an embedded control node to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class _RunningNode:
 def serve_node(
     settings: Settings, address: tuple[str, int] | None, *, take_over: bool, say: Callable[[str], None]
 ) -> Iterator[ServedNode]:
-    """Run a control node until the end of the block. Raises HomeInUseError, StoreInUseError, StorageError,
-    UnavailableError, InputError."""
+    """Runs a control node until the end of the `with` block. Raises HomeInUseError, StoreInUseError,
+    StorageError, UnavailableError and InputError."""
     raise_open_files()
     share_memory_areas()
     with ExitStack() as ending:
@@ -89,10 +89,10 @@ def serve_node(
 
 
 class _Apps:
-    """The HTTP application, which is created at the first request.
+    """The HTTP application, which is made at the first request.
 
-    Commands on this machine do not use HTTP, and FastAPI with the routes takes half of the memory of an
-    idle node.
+    It is made late because commands on this machine do not use HTTP, and FastAPI with the routes takes half
+    of the memory of an idle node.
     """
 
     def __init__(self, grid: Grid, token: str) -> None:
@@ -101,12 +101,12 @@ class _Apps:
         self._made: tuple[ASGIApp, ASGIApp] | None = None
 
     async def for_owner(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request on the Unix socket."""
+        """Answers a request on the Unix socket."""
         app, _ = await self._apps()
         await app(scope, receive, send)
 
     async def for_everybody(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request on the port, which needs the token."""
+        """Answers a request on the port, which must contain the token."""
         _, guarded = await self._apps()
         await guarded(scope, receive, send)
 
@@ -126,7 +126,7 @@ class _Apps:
 
 @contextmanager
 def _with_clients(node: EmbeddedNode, settings: Settings) -> Iterator[None]:
-    """Answer calls of clients on this machine, and stop the runs of clients that disconnect."""
+    """Answers the calls of clients on this machine, and stops the runs of clients that disconnect."""
     attendance = attend(node, stays=True, warn=warn)
     server = CallServer(
         settings.home / SOCKET,
@@ -152,8 +152,8 @@ def _raise_home_in_use() -> None:
 
 
 def _listen(home: Path, host: str, port: int) -> socket.socket:
-    """Listen at the address. Raises UnavailableError, or HomeInUseError if another control node of this
-    home already listens there."""
+    """Listens at the address. Raises UnavailableError, or HomeInUseError if another control node of this
+    home already listens at the address."""
     try:
         return listen_at(host, port)
     except UnavailableError:
@@ -173,9 +173,9 @@ def _want_unowned(home: Path) -> None:
 
 
 def _own(settings: Settings, take_over: bool, say: Callable[[str], None]) -> EmbeddedNode:
-    """The control node in this process. If an embedded control node owns the home, it is asked to end and
-    leaves its runs to this one. Raises HomeInUseError if the owner does not end, or if this takes too
-    long."""
+    """Starts the control node in this process. If an embedded control node owns the home, it is asked to
+    end, and the new control node continues its runs. Raises HomeInUseError if the owner of the home does not
+    end, or if this takes too long."""
     until, warned = time.monotonic() + _GIVE_WAY_SECONDS, False
     while True:
         try:
@@ -194,7 +194,7 @@ def _own(settings: Settings, take_over: bool, say: Callable[[str], None]) -> Emb
 
 
 def _ask_owner_to_end(settings: Settings) -> None:
-    """Ask the control node that owns the home to end, and wait for its end."""
+    """Asks the control node that owns the home to end, and waits until it has ended."""
     link = answers(settings)
     if link is not None:
         with suppress(UnavailableError):  # the connection breaks because the control node ends
@@ -207,8 +207,8 @@ def _ends_for_server(home: Path) -> bool:
 
 
 def is_permanent(home: Path) -> bool:
-    """Whether the owner of the home is a `gridmill up`. Only a control node of `gridmill up` writes an
-    announcement."""
+    """Returns whether the owner of the home is a `gridmill up`. Only a control node of `gridmill up` writes
+    an announcement, so this file shows it."""
     try:
         announced = json.loads((home / "control.json").read_text())["pid"]
         return bool(str(announced) == (home / "control.lock").read_text().strip())
@@ -217,7 +217,7 @@ def is_permanent(home: Path) -> bool:
 
 
 def _announce(home: Path, body: dict[str, object]) -> None:
-    """Write control.json atomically, and readable only for this user, because it contains the token."""
+    """Writes control.json atomically. Only this user can read the file, because it contains the token."""
     draft = home / "control.json.draft"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

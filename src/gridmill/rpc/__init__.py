@@ -1,1 +1,2 @@
-"""Calls of use cases between processes of one user on one machine, over a Unix socket."""
+"""Calls use cases from one process to another over a Unix socket. Both processes belong to the same user on
+the same machine."""

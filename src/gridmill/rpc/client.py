@@ -1,7 +1,7 @@
-"""The client's end of calls: the use cases of the control node behind a Unix socket.
+"""The client's end of calls: the use cases of the control node that listens at a Unix socket.
 
-The open connection is the sign that the client is alive. `differences` describes for the user how the
-client's settings differ from those of the control node.
+The open connection shows the control node that the client is alive. `differences` describes for the user how
+the settings of the client differ from the settings of the control node.
 """
 
 import contextlib
@@ -35,21 +35,24 @@ from gridmill.transport.unix import dial
 from gridmill.version import __version__
 
 SOCKET = "client.sock"
-"""File in the home: the socket on which clients of this user and this machine call the control node."""
+"""The file in the home for the socket at which clients of this user on this machine call the control
+node."""
 _ANSWER_SECONDS = 60.0
 _PROBE_SECONDS = 0.9
 _CALL_SECONDS = 3600.0
-"""Timeout of a call, in seconds. The longest call is a backup, which copies all its data."""
+"""The timeout of a call in seconds. The longest call is a backup, because it copies all data of the
+backup."""
 _END_SECONDS = 30.0
 _END_MILLISECONDS = 1000
-"""The time within which all connections of an ended process are closed, in seconds."""
+"""The time in milliseconds within which all connections of an ended process are closed."""
 GIVE_WAY = "give_way"
-"""The name of a call that is not a use case: a permanent control node asks this control node to end, and
-takes over its runs and pods."""
+"""The name of a call that is not a use case. With this call, a permanent control node asks this control node
+to end, and continues its runs and pods."""
 
 
 def connect_to(path: Path, hello: Hello, warn: Callable[[str], None]) -> "ClientLink":
-    """Connect to the control node that listens on the socket. Raises UnreachedError if none does."""
+    """Connects to the control node that listens at the socket. Raises UnreachedError if no control node
+    listens there."""
     sock, welcome = _greet(path, hello)
     return ClientLink(path, sock, welcome, warn)
 
@@ -79,8 +82,8 @@ def _greet(path: Path, hello: Hello) -> tuple[socket.socket, Welcome]:
 
 
 class ClientLink:
-    """A client's connections to one control node; safe for several threads. While the link is open, the
-    control node knows that the client is alive."""
+    """The connections of a client to one control node. Several threads may use them. While the link is open,
+    the control node treats the client as alive."""
 
     def __init__(
         self, path: Path, sock: socket.socket, welcome: Welcome, warn: Callable[[str], None]
@@ -93,13 +96,14 @@ class ClientLink:
         self._process = os.getpid()
 
     def grid(self, *, attend: bool = False, key: str = "", again: bool = False) -> Grid:
-        """Return the use cases. With `attend`, the control node stops started runs when the client ends.
-        `key` identifies a start: with `again`, a run that was started with this key is not started twice."""
+        """Returns the use cases. With `attend`, the control node stops the runs that the client started when
+        the client ends. `key` identifies the start of a run. With `again`, the control node does not start a
+        run that was already started with this key."""
         return cast(Grid, _CallingGrid(link=self, attend=attend, key=key, again=again))
 
     def ask(self, call: Call, parts: list[bytes]) -> bytes:
-        """Make a call and return its result as JSON. Raises UnreachedError if the call was not sent,
-        UnavailableError if its outcome is unknown, and the error of the call."""
+        """Makes a call and returns its result as JSON. Raises UnreachedError if the call was not sent,
+        UnavailableError if its outcome is unknown, and the error that the call raised."""
         if self.has_ended():
             raise UnreachedError(f"the control node at {self._path} has ended", hint="Try again.")
         connection = self._connection()
@@ -140,19 +144,20 @@ class ClientLink:
             return False
 
     def attend(self, run: str) -> None:
-        """Tie a run to this client: the control node stops the run when the client ends."""
+        """Connects a run with this client, so that the control node stops the run when the client ends."""
         # the control node has ended: the hello to the next one names the run
         with contextlib.suppress(OSError):
             send_frame(self._sign, [encode(SessionMessage(attend=run))])
 
     def release(self) -> None:
-        """Declare that this client starts no more runs. Without other clients, idle pods may then end."""
+        """Declares that this client starts no more runs. If there are no other clients, idle pods may then
+        end."""
         with contextlib.suppress(OSError):
             send_frame(self._sign, [encode(SessionMessage(release=True))])
 
     def has_ended(self) -> bool:
-        """True if the control node has ended. Warnings that have arrived are passed on. In a forked child it
-        is always True, as the connections belong to the parent."""
+        """Returns True if the control node has ended. The function passes on warnings that have arrived. In
+        a forked child process, the result is always True, because the connections belong to the parent."""
         if self._is_of_parent():
             return True
         with self._reading:
@@ -182,8 +187,9 @@ class ClientLink:
         return sock
 
     def close(self) -> None:
-        """Disconnect the client. If it was the last one, wait for the end of the control node, so that a
-        later call to the home does not meet an ending one. Can be repeated."""
+        """Disconnects the client. If this was the last client, the function waits until the control node has
+        ended, so that a later call to the home does not reach a control node that is ending. The call can be
+        repeated."""
         if self._is_of_parent():
             return
         with self._reading:
@@ -196,7 +202,8 @@ class ClientLink:
         return os.getpid() != self._process
 
     def wait_for_end(self, seconds: float) -> bool:
-        """Wait for the end of the control node; return whether it ended within the given seconds."""
+        """Waits for the end of the control node, and returns whether it ended within this number of
+        seconds."""
         with self._reading, contextlib.suppress(OSError):
             until = time.monotonic() + seconds
             while not self._ended and (left := until - time.monotonic()) > 0:
@@ -249,7 +256,8 @@ class _CallingGrid:
 
 
 def ask_to_end(link: ClientLink) -> None:
-    """Ask the control node to end for a permanent one. Raises HomeInUseError if it is permanent itself."""
+    """Asks the control node to end, because a permanent control node replaces it. Raises HomeInUseError if
+    the control node is itself permanent."""
     link.ask(Call(name=GIVE_WAY), [])
 
 
@@ -258,9 +266,9 @@ _SECRET = "GRIDMILL_STORE"  # its URL may hold a password
 
 
 def differences(settings: Settings, hello: Hello, *, stays: bool) -> tuple[str, ...]:
-    """One line for each difference between the settings of client and control node. The user chose the
-    settings of a permanent control node, so only settings in the client's environment are compared with
-    it."""
+    """Returns one line for each difference between the settings of the client and of the control node. The
+    user chose the settings of a permanent control node. Therefore they are only compared with the settings
+    in the client's environment."""
     ours = as_variables(settings)
     names = hello.chosen if stays else tuple(ours)
     lines = [

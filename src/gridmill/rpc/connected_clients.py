@@ -1,4 +1,5 @@
-"""The connected clients of a control node, the runs that end with them, and when the node may end itself."""
+"""The clients that are connected to a control node, the runs that end together with their clients, and the
+time when the control node may end."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,14 +14,15 @@ from gridmill.errors import GridmillError, UnreachedError, explained
 from gridmill.rpc.protocol import Call
 
 _AGAIN_SECONDS = 0.2
-"""The interval at which a stopping run is checked, and stopped again if that failed, in seconds."""
+"""The interval in seconds at which a stopping run is checked, and is stopped again if the first stop
+failed."""
 _LOOK_SECONDS = 1.0
 _CALLS_SECONDS = 10.0
-"""The time that running calls get when the control node ends, in seconds."""
+"""The number of seconds that running calls have when the control node ends."""
 
 
 class AttendedRunsPort(Protocol):
-    """The functions for runs that end with their client."""
+    """The functions for runs that end together with their client."""
 
     def begin(
         self,
@@ -30,25 +32,25 @@ class AttendedRunsPort(Protocol):
         *,
         again: bool,
     ) -> RunView:
-        """Start a run whose jobs get the client's environment, unless an earlier call with the same key
-        started it."""
+        """Starts a run whose jobs get the environment of the client, unless an earlier call with the same
+        key has started it."""
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
-        """Attach a client to its run, which another control node started."""
+        """Connects a client with its run, which another control node started."""
 
     def stop(self, run: str) -> None:
-        """Stop the run of a client that has ended."""
+        """Stops the run of a client that has ended."""
 
     def is_over(self, run: str) -> bool:
-        """True if the run has ended."""
+        """Returns True if the run has ended."""
 
     def end_waits(self) -> None:
-        """Wake all calls that wait for events, as the control node ends."""
+        """Wakes all calls that wait for events, because the control node ends."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AttendedClient:
-    """A connected client. `warn` sends it a warning, which it prints."""
+    """A client that is connected. `warn` sends a warning to the client, and the client prints it."""
 
     name: str
     pid: int
@@ -59,8 +61,8 @@ class AttendedClient:
 
 
 class Attendance:
-    """The connected clients of a control node; safe for several threads. If `stays` is true, the control node
-    does not end with its last client."""
+    """The clients that are connected to a control node. Several threads may use this class. If `stays` is
+    true, the control node does not end when its last client ends."""
 
     def __init__(self, attended: AttendedRunsPort, *, stays: bool, warn: Callable[[str], None]) -> None:
         self.stays = stays
@@ -75,7 +77,7 @@ class Attendance:
         self._leaving: list[Callable[[], None]] = []
 
     def enter(self, pid: int, command: str, environment: Mapping[str, str]) -> AttendedClient:
-        """Add a client. Raises UnreachedError if the control node is ending."""
+        """Adds a client. Raises UnreachedError if the control node is ending."""
         with self._changed:
             self._want_open()
             self._numbers += 1
@@ -89,7 +91,7 @@ class Attendance:
         return client
 
     def client(self, name: str) -> AttendedClient:
-        """A connected client by its name. Raises UnreachedError."""
+        """Returns a connected client by its name. Raises UnreachedError."""
         with self._changed:
             client = self._clients.get(name)
         if client is None:
@@ -97,8 +99,8 @@ class Attendance:
         return client
 
     def leave(self, client: AttendedClient, stays: Callable[[], None] = lambda: None) -> None:
-        """Remove a client and stop the runs for which it waited. `stays` is called if the control node does
-        not end with the client."""
+        """Removes a client, and stops the runs for which the client waited. The function calls `stays` if
+        the control node does not end together with the client."""
         with self._changed:
             if self._clients.pop(client.name, None) is None:
                 return
@@ -112,13 +114,13 @@ class Attendance:
             stays()
 
     def attend(self, client: AttendedClient, run: str) -> None:
-        """Tie a run to a client: it ends with the client."""
+        """Connects a run with a client, so that the run ends together with the client."""
         with self._changed:
             client.runs.add(run)
         self._attended.take(run, client.environment)
 
     def begin(self, client: AttendedClient, start: Callable[[], RunView], call: Call) -> RunView:
-        """Start a run that ends with the client."""
+        """Starts a run that ends together with the client."""
         request = RunRequest(attended=call.attend, request=call.key)
         view = self._attended.begin(start, client.environment, request, again=call.again)
         if not call.attend:
@@ -133,8 +135,8 @@ class Attendance:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """A context for a running call, during which the control node does not end. Raises UnreachedError if
-        the control node is ending already."""
+        """A context for a running call. The control node does not end inside this context. Raises
+        UnreachedError if the control node is already ending."""
         with self._changed:
             self._want_open()
             self._calls += 1
@@ -150,8 +152,8 @@ class Attendance:
             raise UnreachedError("the control node ends", hint="Try again.")
 
     def hold(self) -> Callable[[], None]:
-        """Keep the control node alive without clients until the returned function is called, as the client
-        that started it has not connected yet."""
+        """Keeps the control node running without clients until the returned function is called. It is needed
+        because the client that started the control node has not connected yet."""
         with self._changed:
             self._held += 1
 
@@ -163,7 +165,7 @@ class Attendance:
         return release
 
     def is_alone(self, client: AttendedClient) -> bool:
-        """True if the client is the only one and the control node ends with it."""
+        """Returns True if this client is the only client, and the control node ends together with it."""
         with self._changed:
             return not self.stays and self._clients.keys() == {client.name}
 
@@ -180,15 +182,16 @@ class Attendance:
         return not self._attended.is_over(run)
 
     def warn_clients(self, warning: str) -> None:
-        """Send a warning to all clients."""
+        """Sends a warning to all clients."""
         with self._changed:
             clients = tuple(self._clients.values())
         for client in clients:
             client.warn(warning)
 
     def keep(self, over: Callable[[], bool]) -> None:
-        """Stop the runs of ended clients until `over()` is true. A control node that does not stay also
-        returns when no client is connected and these runs have ended; after that it accepts no clients."""
+        """Stops the runs of ended clients until `over()` is true. If the control node does not stay, the
+        function also returns when no client is connected and these runs have ended. After that, the control
+        node accepts no clients."""
         while not over():
             self._stop_runs()
             with self._changed:
@@ -212,12 +215,12 @@ class Attendance:
                 self._to_stop.discard(run)
 
     def wake(self) -> None:
-        """Make `keep` call its `over()` again."""
+        """Makes `keep` call its `over()` again."""
         with self._changed:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Accept no more clients, and give running calls a short time to end."""
+        """Accepts no more clients, and gives running calls a short time to end."""
         with self._changed:
             self._ending = True
         self._attended.end_waits()

@@ -1,7 +1,9 @@
-"""Distinguishes a hung control node from a busy one, and creates the error with the remedy.
+"""Distinguishes a hung control node from a busy control node, and makes the error that tells the user what
+to do.
 
-A process is hung if it is stopped (SIGSTOP, a debugger), or if it neither answers nor uses processor time.
-A process that computes, or answers other calls meanwhile, is busy: the client waits for it.
+A process is hung if it is stopped (by SIGSTOP or a debugger), or if it neither answers nor uses processor
+time. A process that computes, or that answers other calls in the meantime, is busy. The client waits for
+such a process.
 """
 
 import os
@@ -16,7 +18,7 @@ from gridmill.errors import HungNodeError
 from gridmill.rpc.protocol import readable
 
 LOOK_SECONDS = 1.9
-"""The time between two checks of a process, in seconds. It is hung after two checks without progress."""
+"""The time in seconds between two checks of a process. It is hung after two checks without progress."""
 PATIENCE_SECONDS = 7.5
 """A process that cannot be seen is hung if it answers nothing for this time. It may be busy: the shortest
 request, which its server answers without a thread or a lock, takes much less than this even then."""
@@ -28,19 +30,21 @@ _LISTENS = "0A"  # the state in /proc/net/tcp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLook:
-    """The state of a process (a letter, as `ps` shows it) and the processor time that it has used."""
+    """The state of a process (a letter, as `ps` shows it), and the processor time that the process has
+    used."""
 
     state: str
     ticks: int
 
     @property
     def stopped(self) -> bool:
-        """True if the process is stopped, and does not run until it gets SIGCONT."""
+        """Returns True if the process is stopped, so that it does not run until it gets SIGCONT."""
         return self.state in _STOPPED
 
 
 def look_at(pid: int) -> ProcessLook | None:
-    """The current state of the process; None if there is no process, or if the system does not show it."""
+    """Returns the current state of the process, or None if there is no process or if the system does not
+    show its state."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return ProcessLook(state=fields[0], ticks=int(fields[11]) + int(fields[12]))
@@ -51,15 +55,14 @@ def look_at(pid: int) -> ProcessLook | None:
 def wait_for_answer(
     sock: socket.socket, pid: int, where: str, *, answers: Callable[[bool], bool] = lambda patient: False
 ) -> None:
-    """Wait until the socket can be read.
+    """Waits until the socket can be read.
 
-    `pid` is the control node's process (0: unknown). `answers` checks whether the control node answers
-    another request; with the argument True, it waits PATIENCE_SECONDS for the answer. If the process is
-    unknown, this function looks for the process of this machine that listens at the other end. Raises
-    HungNodeError about 4 s after a control node was stopped. If its process is not found (the control node
-    runs on another machine or behind a tunnel), this takes about 10 s, because then only answers show
-    whether the control node is busy.
-    Raises TimeoutError after the socket's timeout.
+    `pid` is the id of the control node's process, or 0 if it is unknown. `answers` checks whether the
+    control node answers another request; with the argument True, it waits PATIENCE_SECONDS for the answer.
+    If the process is unknown, this function searches for the process on this machine that listens at the
+    other end. Raises HungNodeError about 4 s after a control node was stopped. If its process is not found
+    (the control node runs on another machine or behind a tunnel), this takes about 10 s, because then only
+    answers show whether the control node is busy. Raises TimeoutError after the socket's timeout.
     """
     seconds = sock.gettimeout()
     until = None if seconds is None else time.monotonic() + seconds
@@ -87,8 +90,9 @@ def wait_for_answer(
 
 
 def listener_of(sock: socket.socket) -> int:
-    """The control node of this user and this machine that listens where a TCP socket is connected to. 0 if
-    there is none: the other end is another machine, a tunnel, or a process of another user."""
+    """Returns the process id of the control node of this user on this machine that listens at the address to
+    which a TCP socket is connected. It returns 0 if there is none, because the other end is another machine,
+    a tunnel, or a process of another user."""
     try:
         peer = sock.getpeername() if sock.family in (socket.AF_INET, socket.AF_INET6) else None
         if peer is None or not peer[0].removeprefix("::ffff:").startswith(_LOOPBACK):
@@ -100,7 +104,7 @@ def listener_of(sock: socket.socket) -> int:
 
 
 def _listening(port: int) -> Iterator[str]:
-    """The inodes of the sockets of this machine that listen on a port."""
+    """Yields the inodes of the sockets on this machine that listen at a port."""
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -131,7 +135,7 @@ def _stands_still(before: ProcessLook | None, now: ProcessLook) -> bool:
 
 
 def hung(pid: int, where: str, look: ProcessLook | None = None) -> HungNodeError:
-    """The error for a hung control node."""
+    """Returns the error for a hung control node."""
     who = f"the control node at {where}" + (f" (process {pid})" if pid else "")
     if look is not None and look.stopped:
         message, first = f"{who} is hung: it is stopped", f"To continue it, run `kill -CONT {pid}`. "
@@ -145,7 +149,8 @@ def hung(pid: int, where: str, look: ProcessLook | None = None) -> HungNodeError
 
 
 def owner_of(home: Path) -> int:
-    """The process id that the owner of a home has recorded; 0 if it is unknown or has ended."""
+    """Returns the process id that the owner of a home has recorded, or 0 if it is unknown or the owner has
+    ended."""
     try:
         pid = int((home / "control.lock").read_text().strip() or 0)
         os.kill(pid, 0) if pid else None

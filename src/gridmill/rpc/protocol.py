@@ -1,7 +1,7 @@
-"""The protocol of the calls over a stream socket: frames, greetings and the envelope of a call.
+"""The protocol of calls over a stream socket: frames, greetings, and the envelope of a call.
 
-A frame is a number of byte strings, preceded by their count and lengths. In their greetings, client and
-control node send their versions and settings.
+A frame contains several byte strings. Their number and their lengths come first. In their greetings, the
+client and the control node send their versions and settings.
 """
 
 import select
@@ -16,15 +16,15 @@ from gridmill.domain.frozen import dataclass
 _COUNT = struct.Struct(">I")
 _MOST_PARTS = 64
 REQUEST_BYTES = 576 * 2**20
-"""The largest request, in bytes: a code bundle of 512 MiB and its envelope."""
+"""The largest size of a request in bytes: a code bundle of 512 MiB and its envelope."""
 
 
 class BrokenFrameError(OSError):
-    """The connection ended within a frame, or the other end sent an invalid frame."""
+    """The connection ended inside a frame, or the other end sent an invalid frame."""
 
 
 def frame(parts: Sequence[bytes]) -> bytes:
-    """The parts of a frame with their header."""
+    """Returns the parts of a frame together with their header."""
     lengths = b"".join(_COUNT.pack(len(part)) for part in parts)
     return b"".join((_COUNT.pack(len(parts)), lengths, *parts))
 
@@ -35,9 +35,10 @@ def send_frame(sock: socket.socket, parts: Sequence[bytes]) -> None:
 
 
 def receive_frame(sock: socket.socket, limit: int | None = None) -> list[bytes] | None:
-    """The parts of the next frame; None if the other end closed the connection before its first byte.
+    """Returns the parts of the next frame, or None if the other end closed the connection before the first
+    byte of a frame.
 
-    Raises BrokenFrameError for more than `limit` bytes, OSError.
+    Raises BrokenFrameError if the frame has more than `limit` bytes, and OSError.
     """
     first = _receive(sock, _COUNT.size, may_end=True)
     if first is None:
@@ -52,7 +53,8 @@ def receive_frame(sock: socket.socket, limit: int | None = None) -> list[bytes] 
 
 
 def readable(*files: "socket.socket | int | None", milliseconds: int | None = 0) -> list[int]:
-    """The descriptors that can be read or are at their end; with None, wait until there is one."""
+    """Returns the file descriptors that can be read or have reached their end. If `milliseconds` is None, it
+    waits until there is such a descriptor."""
     poll = select.poll()
     for file in files:
         if file is not None:
@@ -61,8 +63,8 @@ def readable(*files: "socket.socket | int | None", milliseconds: int | None = 0)
 
 
 def peer_pid(sock: socket.socket) -> int:
-    """The id of the process that opened the other end, or that listened on it; 0 if the kernel does not
-    report it."""
+    """Returns the id of the process that opened the other end of the socket or listened there, or 0 if the
+    kernel does not report it."""
     if sys.platform != "linux":
         return 0
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -89,10 +91,11 @@ def _receive(sock: socket.socket, size: int, *, may_end: bool) -> bytes | None:
 class Hello:
     """The first frame of every connection.
 
-    The first connection of a client has no `client`: it introduces the client, and stays open as long as the
-    client lives. Further connections have the name that the first one got. `settings` are those of the
-    client, as texts by variable; `chosen` are the variables that its environment sets. `attends` are runs
-    that were started at another control node and end with this client.
+    The first connection of a client has no `client`. This connection introduces the client and stays open as
+    long as the client lives. Further connections of the client contain the name that the first connection
+    received. `settings` are the settings of the client, as texts by variable, and `chosen` are the variables
+    that its environment sets. `attends` are runs that were started at another control node and that end
+    together with this client.
     """
 
     client: str = ""
@@ -107,8 +110,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The answer to a hello: the client's name for further connections. `stays` is true for a permanent
-    control node (`gridmill up`). `notices` are texts for the user."""
+    """The answer to a Hello. It contains the client's name for further connections. `stays` is true if the
+    control node is permanent (`gridmill up`). `notices` are texts that are shown to the user."""
 
     client: str
     pid: int
@@ -118,9 +121,9 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call of a use case, with the names of its arguments, whose values are the further parts of the frame.
-    With `attend`, the started run ends with the client. `key` is the client's key for that run; `again` is
-    true if an earlier call with this key got no answer."""
+    """A call of a use case, with the names of its arguments. The values of the arguments are the other parts
+    of the frame. With `attend`, the started run ends together with the client. `key` is the client's key for
+    the started run, and `again` is true if an earlier call with this key got no answer."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -131,9 +134,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionMessage:
-    """A message over a client's first connection after the welcome. The client sends `bye` (and gets an
-    answer if the control node `stays`), `release` when it starts no more runs, or `attend` with a run. The
-    control node sends warnings."""
+    """A message that is sent over a client's first connection after the Welcome. The client sends `bye` (and
+    gets an answer if the control node `stays`), `release` when it starts no more runs, or `attend` with the
+    name of a run. The control node sends warnings in such messages."""
 
     bye: bool = False
     release: bool = False

@@ -1,4 +1,5 @@
-"""The control node's end of calls: a thread for each connection, and one that accepts connections."""
+"""The control node's end of calls: one thread for each connection, and one thread that accepts
+connections."""
 
 import contextlib
 import logging
@@ -37,8 +38,8 @@ _WARNING_CHARACTERS = 2000
 
 
 class CallServer:
-    """A server of calls, which runs until `close`. `notices` returns texts about differences between the
-    settings of a client and of the control node."""
+    """A server that answers calls until `close` is called. `notices` returns texts about differences between
+    the settings of a client and the settings of the control node."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class CallServer:
         release: Callable[[], None] = lambda: None,
         notices: Callable[[Hello], tuple[str, ...]] = lambda hello: (),
     ) -> None:
-        """Listen on the socket of the home. Raises HomeInUseError, StorageError."""
+        """Listens at the socket of the home. Raises HomeInUseError, StorageError."""
         self._path, self._grid, self._attendance = path, grid, attendance
         self._give_way, self._release, self._notices = give_way, release, notices
         self._listener = listen(path)
@@ -61,7 +62,8 @@ class CallServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more connections. Open connections end with the process or with their client."""
+        """Accepts no more connections. Open connections end together with this process or with their
+        client."""
         self._ring.close()
         self._thread.join()
         self._listener.close()
@@ -70,7 +72,7 @@ class CallServer:
                 self._path.unlink()
 
     def cut(self) -> None:
-        """Close all connections, as the end of the process would do."""
+        """Closes all connections, in the same way as the end of the process."""
         for sock in tuple(self._connections):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -116,7 +118,7 @@ class CallServer:
             return self._be_with(sock, hello, pid, ended)
 
     def _be_with(self, sock: socket.socket, hello: Hello, pid: int, ended: int | None) -> None:
-        """Serve the first connection of a client, from the welcome to the end of the client."""
+        """Serves the first connection of a client, from the Welcome to the end of the client."""
         client = self._attendance.enter(pid, hello.command, hello.environment)
         stays = partial(_send_message, sock, SessionMessage(stays=True))
         try:
@@ -139,8 +141,8 @@ class CallServer:
                 continue
 
     def _accompany(self, sock: socket.socket, client: AttendedClient, ended: int | None) -> bool:
-        """Wait for the end of the client, and return whether it sent `bye`. A client ends with its process,
-        even if a forked child still holds the connection."""
+        """Waits for the end of the client, and returns whether the client sent `bye`. A client ends when its
+        process ends, even if a forked child process still has the connection open."""
         sock.settimeout(_HELLO_SECONDS)
         while True:
             if sock.fileno() not in readable(sock, ended, milliseconds=None):
@@ -162,7 +164,7 @@ class CallServer:
                 return_free_memory()
 
     def _answer(self, parts: list[bytes], client: AttendedClient) -> list[bytes]:
-        """The answer to a call: an empty part and the value, or the error."""
+        """Returns the answer to a call: an empty part and the value, or the error."""
         try:
             with self._attendance.calling():
                 return [b"", encode(self._call(decode(parts[0], Call), parts[1:], client))]
@@ -198,17 +200,17 @@ def _word(sock: socket.socket) -> SessionMessage | None:
 
 
 def _send_message(sock: socket.socket, word: SessionMessage) -> None:
-    """Send a message without waiting.
+    """Sends a message without waiting.
 
-    If a client does not read, it misses the message; the log has all messages.
+    If a client does not read, it misses the message. The log contains all messages.
     """
     with contextlib.suppress(OSError):
         sock.send(frame([encode(word)]), socket.MSG_DONTWAIT)
 
 
 def _process(pid: int) -> int | None:
-    """A descriptor that is readable as soon as the process has ended; None if the system has none. Raises
-    ProcessLookupError if the process has ended already."""
+    """Returns a file descriptor that can be read as soon as the process has ended, or None if the system has
+    no such descriptors. Raises ProcessLookupError if the process has already ended."""
     try:
         return os.pidfd_open(pid) if pid else None
     except ProcessLookupError:
