@@ -151,7 +151,8 @@ Name = Annotated[str, Path(min_length=1, max_length=200)]
 
 
 def make_router() -> APIRouter:
-    """Routes under /v1 that refuse unknown fields and answer every error with the same body."""
+    """Makes a router for routes under /v1. Its routes refuse unknown fields and answer every error with the
+    same kind of body."""
     return APIRouter(
         prefix="/v1",
         dependencies=[Depends(refuse_unknown)],
@@ -160,7 +161,7 @@ def make_router() -> APIRouter:
 
 
 def reply(noun: object) -> Response:
-    """A record in the JSON of the codec."""
+    """Returns a response with a record in the JSON format of the codec."""
     return Response(encode(noun), media_type="application/json")
 
 
@@ -170,17 +171,17 @@ _PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""The policy of all pages: no scripts and no external resources, so that output of jobs in a page has no
-effect."""
+"""The content security policy of all pages. It allows no scripts and no external resources, so that job
+output in a page has no effect."""
 
 
 def page(html: str) -> HTMLResponse:
-    """A page for a browser, with the policy of all pages."""
+    """Returns a page for a browser, with the security policy of all pages."""
     return HTMLResponse(html, headers=_PAGE_HEADERS)
 
 
 def check_name(given: str, name: str, *, field: str) -> None:
-    """Raise InputError if the field of the body and the name in the path differ."""
+    """Raises InputError if the field of the body and the name in the path differ."""
     if given != name:
         raise InputError(f"{field} is {given!r} in the body, but {name!r} in the path", place=f"body.{field}")
 

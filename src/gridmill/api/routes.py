@@ -1,8 +1,8 @@
-"""The REST routes, generated from the table of use cases with the types of the Grid's methods.
+"""The REST routes, which are generated from the table of use cases with the types of the Grid's methods.
 
-A route reads the arguments that the row defines, calls the Grid and encodes the answer with the codec. The
-exceptions are listed in this module by name: an answer that is wrapped in an object, and a body whose name
-the path replaces.
+A route reads the arguments that its row of the table defines, calls the Grid, and encodes the answer with
+the codec. This module lists the exceptions by name: an answer that is wrapped in an object, and a body whose
+name is replaced by the name in the path.
 """
 
 import time
@@ -27,14 +27,15 @@ from gridmill.ports.usecase import ArgumentLimits, Hint, ResponseForm, UseCase
 from gridmill.ports.usecases import USE_CASES
 
 LONG_POLLS = 256
-"""The number of long polls that are served at once, each in its own thread, so that they never block other
-calls."""
+"""The largest number of long polls that are served at the same time. Each has its own thread, so that long
+polls never block other calls."""
 SLICE_SECONDS = 1.0
-"""The interval at which a long poll checks that its client is connected and the server is not stopping, in
-seconds."""
+"""The interval in seconds at which a long poll checks whether its client is still connected and whether the
+server is stopping."""
 
 Endpoint = Callable[..., Any]
-"""The function of a route. The web framework calls it with the values that its signature declares."""
+"""The type of the function that handles a route. The web framework calls this function with the values that
+its signature declares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class BundlePresence:
 
 
 def make_routes() -> APIRouter:
-    """The routes of all use cases, and of paths that were renamed."""
+    """Makes the routes of all use cases, and the routes of paths that were renamed."""
     router = make_router()
     for row in USE_CASES.values():
         _add(router, row)
@@ -69,7 +70,8 @@ def _add(router: APIRouter, row: UseCase) -> None:
 
 
 def _endpoint(row: UseCase) -> Endpoint:
-    """The function of a row, with a signature from which the web framework reads requests."""
+    """Returns the function that handles a row of the table. From its signature, the web framework knows how
+    to read requests."""
     endpoint = partial(_stream if row.form is ResponseForm.STREAM else _answer, row)
     given = (_parameter("request", Request), _parameter("grid", TheGrid))
     vars(endpoint)["__signature__"] = Signature([*given, *_parameters(row)])
@@ -77,7 +79,7 @@ def _endpoint(row: UseCase) -> Endpoint:
 
 
 def _parameters(row: UseCase) -> Iterator[Parameter]:
-    """The parameters of a request, by their names in the request."""
+    """Yields the parameters of a request, by their names in the request."""
     for place in row.places:
         yield _parameter(place.sent, Annotated[str, Path(**_words(place.limits))])
     for name, sent in row.queries.items():
@@ -99,7 +101,7 @@ def _words(limits: ArgumentLimits) -> dict[str, Any]:
 
 
 def _answer(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response:  # noqa: ANN401  as the row has it
-    """Call the use case, and answer with its result."""
+    """Calls the use case and returns its result as a response."""
     answer = getattr(grid, row.name)(**_arguments(row, sent))
     if row.gives is NoneType:
         return done()
@@ -109,7 +111,8 @@ def _answer(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response
 
 
 def _arguments(row: UseCase, sent: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments from a request. Raises InputError if path and body have different names."""
+    """Returns the arguments of the use case from a request. Raises InputError if the path and the body have
+    different names."""
     result = {name: sent[wire] for name, wire in row.queries.items()} | {
         name: sent[name] for name in row.body
     }
@@ -122,7 +125,7 @@ def _arguments(row: UseCase, sent: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def _stream(row: UseCase, request: Request, grid: Grid, **sent: Any) -> Response:  # noqa: ANN401  as the row has it
-    """Call the use case repeatedly until it has items, or until the time to wait is over."""
+    """Calls the use case repeatedly until it has items, or until the waiting time is over."""
     arguments = dict(_arguments(row, sent))
     until = time.monotonic() + arguments["wait_seconds"]
     while True:
@@ -181,8 +184,8 @@ _DESCRIPTIONS = {
     ): "The `id` of your last item. Default: from the first item.",
     (ResponseForm.STREAM, "wait_seconds"): "Seconds to wait if there is no item yet.",
 }
-"""Descriptions of the arguments that all lists or all streams have."""
+"""The descriptions of the arguments that all lists or all streams have."""
 _BY_HAND: Mapping[str, Endpoint] = {"backfill_pipeline": _backfill_pipeline}
 _WRAPPER = {"has_bundle": BundlePresence}
 _CLASSES: Mapping[Hint, type[Response]] = {NoneType: Response, str: HTMLResponse}
-"""The response classes of answers that are not JSON."""
+"""The response classes for answers that are not JSON."""

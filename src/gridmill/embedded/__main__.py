@@ -1,7 +1,8 @@
-"""`python -m gridmill.embedded FD`: the control node that the first command of a home starts.
+"""`python -m gridmill.embedded FD` runs the control node that the first command of a home starts.
 
-It ends with the last command. FD is a socket to the process that starts it: an empty message means that the
-control node is running, a non-empty message has the error.
+This control node ends when the last command ends. FD is the descriptor of a socket to the process that
+starts the control node. An empty message means that the control node is running, and any other message is an
+error.
 """
 
 import gc
@@ -18,7 +19,8 @@ from gridmill.settings import read_settings
 
 
 def program() -> None:
-    """Run the process. Its messages go to standard error, which is its log."""
+    """Runs the control node in this process. Its messages are written to standard error, which is its
+    log."""
     if os.fork():
         os._exit(0)  # a daemon: the process that started it may live longer, and need not wait for it
     gc.disable()  # imported modules are never garbage; without collections the start is 10 % faster

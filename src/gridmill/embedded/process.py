@@ -1,4 +1,4 @@
-"""The embedded control node in its process, which ends with its last client."""
+"""Runs the embedded control node in its own process, which ends with its last client."""
 
 import logging
 import signal
@@ -19,16 +19,16 @@ from gridmill.rpc.server import CallServer
 from gridmill.settings import Settings, is_farm
 
 _OWNER_SECONDS = 15.0
-"""The time for which this process waits for the end of another control node of the home, in seconds."""
+"""The number of seconds for which this process waits until another control node of the home has ended."""
 _ARRIVAL_SECONDS = 30.0
-"""The time in which the command that started this process must become its client, in seconds."""
+"""The number of seconds in which the command that started this process must become its client."""
 
 
 class NodeProcess:
-    """A control node with its server of calls, and the conditions for its end."""
+    """A control node with its server for calls, and the conditions for its end."""
 
     def __init__(self, settings: Settings, starter: socket.socket, site: SitePort) -> None:
-        """`site` is the prepared local site. Raises HomeInUseError, StoreInUseError, StorageError,
+        """`site` is the prepared local site. Raises HomeInUseError, StoreInUseError, StorageError and
         InputError."""
         share_memory_areas()
         self._attendance: Attendance | None = None
@@ -56,7 +56,7 @@ class NodeProcess:
             signal.signal(number, self._end)
 
     def wait_for_clients(self, starter: socket.socket) -> None:
-        """Run until the last client has ended."""
+        """Runs until the last client has ended."""
         attendance = self._attendance
         assert attendance is not None
         threading.Thread(target=_wait_for, args=(starter, attendance.hold()), daemon=True).start()
@@ -65,7 +65,7 @@ class NodeProcess:
         self._node.close(tear_down=self._tear_down)
 
     def _leave(self) -> None:
-        """End for a permanent control node, which continues the runs and deployments."""
+        """Ends this control node, because a permanent control node continues its runs and deployments."""
         self._tear_down = False
         self._shut_down()
 
@@ -79,13 +79,14 @@ class NodeProcess:
         self._over.set()
 
     def _warn(self, message: str) -> None:
-        """Print a message to the log, and send it to all clients."""
+        """Prints a message to the log and sends it to all clients."""
         logging.warning("%s", message)
         if self._attendance is not None:
             self._attendance.warn_clients(message)
 
 
 def _wait_for(starter: socket.socket, release: Callable[[], None]) -> None:
-    """Wait until the process that started this one closes its end: it is a client then, or was killed."""
+    """Waits until the process that started this process closes its end of the socket. That process is then a
+    client, or it was killed."""
     readable(starter, milliseconds=int(_ARRIVAL_SECONDS * 1000))
     release()

@@ -1,1 +1,1 @@
-"""Common code of all HTTP APIs of Gridmill: error responses and the server."""
+"""The common code of all HTTP APIs of Gridmill: error responses, and the server."""

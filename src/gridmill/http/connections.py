@@ -1,7 +1,7 @@
-"""Accepts HTTP connections within limits, so that no client can exhaust descriptors, memory or time.
+"""Accepts HTTP connections within limits, so that no client can use up file descriptors, memory or time.
 
-There are limits on the connections of all clients and of one address, on the seconds and bytes of a request's
-headers, and on the least rates at which a body arrives and an answer is read.
+There are limits for the connections of all clients and of one address, and for the seconds and bytes of a
+request's headers. There are also minimum rates at which a body must arrive and an answer must be read.
 """
 
 import asyncio
@@ -28,24 +28,26 @@ CERTIFICATE = "gridmill.certificate"
 _LOG = logging.getLogger(__name__)
 _SWEEP_SECONDS = 0.5
 _MANY, _REST_SECONDS = 200, 5.0
-"""After this many connections have ended, their free memory is returned to the system."""
+"""After this number of connections have ended, the memory that they used is returned to the system."""
 _LARGE_REQUEST_SECONDS = 2.0
-"""The time after a large request until its memory is returned, in seconds. By then most are answered."""
+"""The number of seconds after a large request until its memory is returned to the system. Most large
+requests are answered within this time."""
 _REPORT_SECONDS = 60.0
-"""The shortest interval between two log lines about refused connections, in seconds."""
+"""The shortest interval in seconds between two log lines about refused connections."""
 _AT_ONCE = 64
-"""The number of connections that are accepted at once before other tasks of the loop run."""
+"""The number of connections that are accepted in one step, before other tasks of the loop run."""
 _DESCRIPTORS = 16_384
 _RESERVED = 256
-"""The number of descriptors that are reserved for the Unix socket, pods and files."""
+"""The number of file descriptors that are reserved for the Unix socket, pods and files."""
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one listener. `step_bytes` of a body must arrive within `body_seconds`, so that transfers
-    over slow links succeed. A client that stops reading has `answer_seconds` for the waiting 64 KiB. Both
-    times count only while this side waits for the client."""
+    """The limits for the connections of one listener. `step_bytes` of a body must arrive within
+    `body_seconds`. With this rule, transfers over slow connections can succeed. A client that stops reading
+    must read the waiting 64 KiB within `answer_seconds`. Both times are measured only while the server waits
+    for the client."""
 
     connections: int = 1_024
     of_one_address: int = 512
@@ -57,8 +59,8 @@ class Limits:
 
 
 def raise_open_files() -> None:
-    """Raise the limit of open files of this process to the hard limit, at most 16,384. The usual soft limit
-    is 1,024."""
+    """Raises the limit of open files of this process to the hard limit, but at most to 16,384. The usual
+    soft limit is 1,024 open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -66,7 +68,8 @@ def raise_open_files() -> None:
 
 
 def within_descriptors(limits: Limits) -> Limits:
-    """These limits, with fewer connections if the process would have too few descriptors for other uses."""
+    """Returns the limits, with fewer connections if the process would otherwise have too few file
+    descriptors for other uses."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits
@@ -75,10 +78,10 @@ def within_descriptors(limits: Limits) -> Limits:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol of a connection, with deadlines for the client.
+    """The connection protocol of uvicorn, with time limits for the client.
 
-    Over TLS the scope of each request has `gridmill.certificate`: the SHA-256 (hex) of the client's
-    certificate, or an empty text if the client showed no certificate that the context trusts.
+    Over TLS, the scope of each request contains `gridmill.certificate`. It is the SHA-256 hash (hex) of the
+    client's certificate, or an empty text if the client presented no certificate that the context trusts.
     """
 
     def __init__(self, acceptor: "Acceptor", address: str, config: Config, state: ServerState) -> None:
@@ -90,7 +93,8 @@ class Connection(HttpToolsProtocol):
         self._deadline: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
-        """Start the deadline of the first request. Over TLS the handshake has ended already."""
+        """Starts the time limit for the first request. Over TLS, the handshake has already ended at this
+        point."""
         super().connection_made(transport)
         secure: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         certificate = secure.getpeercert(binary_form=True) if secure else None
@@ -98,12 +102,12 @@ class Connection(HttpToolsProtocol):
         self._wait(self._limits.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Free the place of the connection."""
+        """Stops counting the connection, so that another connection can be accepted."""
         super().connection_lost(exc)
         self._acceptor.release(self, self._address)
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes of incomplete headers."""
+        """Counts the bytes of incomplete headers."""
         self._header_bytes += len(data)
         super().data_received(data)
         if self._in_headers and self._header_bytes > self._limits.header_bytes:
@@ -111,7 +115,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Start the deadline of the headers at the first bytes of a request."""
+        """Starts the time limit for the headers when the first bytes of a request arrive."""
         super().on_message_begin()
         scope: Any = self.scope
         if self.scheme == "https":
@@ -120,14 +124,14 @@ class Connection(HttpToolsProtocol):
         self._wait(self._limits.header_seconds)
 
     def on_headers_complete(self) -> None:
-        """Start the deadline of the body after the headers."""
+        """Starts the time limit for the body after the headers."""
         super().on_headers_complete()
         self._in_headers, self._header_bytes, self._body_bytes = False, 0, 0
         self._request_bytes = 0
         self._wait(self._limits.body_seconds)
 
     def on_body(self, body: bytes) -> None:
-        """Extend the deadline after each step of the body."""
+        """Extends the time limit after each step of the body."""
         super().on_body(body)
         self._body_bytes += len(body)
         self._request_bytes += len(body)
@@ -136,7 +140,7 @@ class Connection(HttpToolsProtocol):
             self._wait(self._limits.body_seconds)
 
     def on_message_complete(self) -> None:
-        """Stop the deadline, as the client now waits for this side."""
+        """Stops the time limit, because the client now waits for the server."""
         super().on_message_complete()
         if self._request_bytes >= LARGE_BYTES:
             self._acceptor.note_large_request()
@@ -144,17 +148,17 @@ class Connection(HttpToolsProtocol):
         self._deadline = None
 
     def pause_writing(self) -> None:
-        """Start the deadline of the answer, as the client does not read it."""
+        """Starts the time limit for the answer, because the client does not read it."""
         super().pause_writing()
         self._wait(self._limits.answer_seconds)
 
     def resume_writing(self) -> None:
-        """Stop the deadline of the answer, as the client has read."""
+        """Stops the time limit for the answer, because the client has read it."""
         super().resume_writing()
         self._deadline = None
 
     def end_if_late(self, now: float) -> None:
-        """Close the connection if the client has missed its deadline."""
+        """Closes the connection if the client has exceeded a time limit."""
         if self._deadline is None or now < self._deadline:
             return
         # this side has paused reading, so the client cannot send
@@ -169,7 +173,7 @@ class Connection(HttpToolsProtocol):
 
 
 class Acceptor:
-    """Accepts connections to a listener, in the server's loop, within the limits."""
+    """Accepts connections to a listener within the limits. It runs in the event loop of the server."""
 
     def __init__(self, listener: socket.socket, tls: ssl.SSLContext | None, limits: Limits) -> None:
         self.limits = limits
@@ -183,7 +187,7 @@ class Acceptor:
         self._trim_at = float("inf")
 
     def start(self, server: Server) -> None:
-        """Start to accept connections. Call it in the loop of the server."""
+        """Starts to accept connections. It must be called in the event loop of the server."""
         self._loop = asyncio.get_running_loop()
         self._make: Callable[[str], Connection] = lambda address: Connection(
             self, address, server.config, server.server_state
@@ -193,7 +197,7 @@ class Acceptor:
         self._sweep()
 
     def stop(self) -> None:
-        """Stop accepting connections; open connections remain."""
+        """Stops accepting connections. Open connections are kept."""
         self._loop.remove_reader(self._listener.fileno())
         self._timer.cancel()
 
@@ -204,7 +208,8 @@ class Acceptor:
             self._forget(address)
 
     def note_large_request(self) -> None:
-        """Return free memory some time after a request with a large body has come."""
+        """Schedules the return of free memory to the system for some time after a request with a large
+        body."""
         self._trim_at = min(self._trim_at, self._loop.time() + _LARGE_REQUEST_SECONDS)
 
     def _accept(self) -> None:
@@ -241,8 +246,8 @@ class Acceptor:
                 client.close()
 
     def _give_back(self, now: float) -> None:
-        """Return memory some seconds after many connections have ended, so that their requests have ended
-        too."""
+        """Returns memory to the system some seconds after many connections have ended, when their requests
+        have ended too."""
         self._most = max(self._most, len(self._open))
         if self._most - len(self._open) >= _MANY:
             self._give_back_at = min(self._give_back_at, now + _REST_SECONDS)
@@ -270,8 +275,8 @@ class Acceptor:
 
 
 def _address_of(family: int, peer: Sequence[object]) -> str:
-    """The unit that counts as one client: an IPv4 address, the first 64 bits of an IPv6 address, any Unix
-    socket."""
+    """Returns the address that counts as one client: an IPv4 address, the first 64 bits of an IPv6 address,
+    or one address for all Unix sockets."""
     if family == socket.AF_INET6:
         packed = socket.inet_pton(family, str(peer[0]).partition("%")[0])
         mapped = packed[:12] == bytes(10) + b"\xff\xff"
@@ -280,6 +285,6 @@ def _address_of(family: int, peer: Sequence[object]) -> str:
 
 
 def _is_local(address: str) -> bool:
-    """True for an address of this machine. All its programs share these addresses, so only the total limit
-    applies."""
+    """Returns True for an address of this machine. All programs on this machine share these addresses, so
+    only the limit for all clients applies to them."""
     return not address or address.startswith("127.") or address == bytes(8).hex()

@@ -1,4 +1,4 @@
-"""Error responses with one typed body, and a limit on the size of request bodies."""
+"""Error responses with one typed body, and a size limit for request bodies."""
 
 import asyncio
 import logging
@@ -23,14 +23,14 @@ from gridmill.errors import (
 )
 
 PATIENCE_SECONDS = 60.0
-"""Timeout for the next piece of a request, in seconds."""
+"""The timeout in seconds for the next piece of a request."""
 
 
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 
 def failure(error: GridmillError, status: int) -> Response:
-    """The error as a response; text that is not Unicode (lone surrogates) is replaced."""
+    """Returns the error as a response. Text that is not valid Unicode (lone surrogates) is replaced."""
     body = {
         key: value.encode(errors="replace").decode() if isinstance(value, str) else value
         for key, value in to_body(error).items()
@@ -41,9 +41,10 @@ def failure(error: GridmillError, status: int) -> Response:
 async def pass_on(
     app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, who: str, log: logging.Logger
 ) -> None:
-    """Call the application.
+    """Calls the application.
 
-    Log an unexpected error of the application. If no answer was begun, answer that `who` failed.
+    If the application raises an unexpected error, it is logged. If no response was started before the error,
+    the response is that `who` failed.
     """
     started = False
 
@@ -70,15 +71,15 @@ async def pass_on(
 
 
 def _is_short_of_threads(error: Exception) -> bool:
-    """Return whether no thread could be started.
+    """Returns whether the error means that no thread could be started.
 
-    In this case Python raises a RuntimeError without a class of its own.
+    In this case, Python raises a RuntimeError that has no class of its own.
     """
     return isinstance(error, RuntimeError) and "can't start new thread" in str(error)
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Install handlers with which every error of the application is answered by `failure`."""
+    """Installs handlers, so that `failure` makes the response for every error of the application."""
     app.add_exception_handler(GridmillError, _explained)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -97,7 +98,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 def _hint(request: Request) -> str:
-    """The hint for an invalid request. A farm has no page /docs, as only Gridmill itself calls it."""
+    """Returns the hint for an invalid request. A farm has no page /docs, because only Gridmill itself calls
+    a farm."""
     if any(getattr(route, "path", "") == "/docs" for route in request.app.routes):
         return "See /docs for the arguments of this call."
     return (
@@ -107,7 +109,8 @@ def _hint(request: Request) -> str:
 
 
 def _methods_at(request: Request) -> str:
-    """The methods of all routes with the path of the request, as each route knows only its own methods."""
+    """Returns the methods of all routes that have the path of the request, because each route contains only
+    its own methods."""
     return ", ".join(
         method
         for method in _METHODS
@@ -136,18 +139,19 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def declared_bytes(length: str) -> int:
-    """Parse a Content-Length header; 0 if it is missing or invalid."""
+    """Parses the header Content-Length, and returns 0 if the header is missing or invalid."""
     return int(length) if length.isascii() and length.isdigit() else 0
 
 
 def too_large(limit: int) -> InputError:
-    """The error for a body with more bytes than the limit."""
+    """Returns the error for a body that has more bytes than the limit."""
     return InputError(f"the request is larger than {limit} bytes")
 
 
 def bounded(receive: Receive, limit: int, patience_seconds: float = PATIENCE_SECONDS) -> Receive:
-    """Wrap `receive` so that it refuses a body that is larger than declared, and a body that does not arrive,
-    which no other layer detects. It raises HTTPException, which FastAPI lets through."""
+    """Wraps `receive`, so that it refuses a body that is larger than declared, and a body that does not
+    arrive. No other layer detects the second case. The wrapped function raises HTTPException, which FastAPI
+    passes on."""
     read, whole = 0, False
 
     async def taken() -> Message:

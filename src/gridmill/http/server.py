@@ -1,6 +1,7 @@
-"""Serves an ASGI application from a background thread, on a Unix socket or on a port, optionally over TLS.
+"""Serves an ASGI application from a background thread, on a Unix socket or on a port, and optionally over
+TLS.
 
-TCP connections end by themselves if the network is cut or the machine at the other end is lost.
+TCP connections end by themselves if the network is interrupted or the machine at the other end fails.
 """
 
 import errno
@@ -26,9 +27,9 @@ _UNREAD = (("TCP_USER_TIMEOUT", socket.IPPROTO_TCP, 20_000),)
 
 
 def keep_alive(connection: socket.socket, *, reads: bool = False) -> None:
-    """Set keepalive options of a connection, or of a listener, whose connections inherit them. If the other
-    end `reads` without pauses, unacknowledged data also ends the connection after 20 s. Options that this
-    system does not know are skipped."""
+    """Sets the keepalive options of a connection, or of a listener whose connections inherit them. If the
+    other end `reads` without pauses, data that stays unacknowledged for 20 s also ends the connection.
+    Options that this system does not support are skipped."""
     for name, level, value in _ALIVE + (_UNREAD if reads else ()):
         if hasattr(socket, name):
             connection.setsockopt(level, getattr(socket, name), value)
@@ -38,8 +39,8 @@ UNSENT_BYTES = 1 << 17
 
 
 def little_unsent(connection: socket.socket) -> None:
-    """Limit the unsent bytes that the kernel buffers for a slow link. Without the limit, data counts as sent
-    seconds before it is sent."""
+    """Limits the number of unsent bytes that the kernel buffers for a slow connection. Without this limit,
+    data counts as sent seconds before it is really sent."""
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
@@ -51,8 +52,8 @@ _LIMITS = Limits()
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that sets an event when it has started. Outside the main thread it changes no signal
-    handlers."""
+    """A uvicorn server that sets an event when it has started. If the server does not run in the main
+    thread, it changes no signal handlers."""
 
     def __init__(self, config: uvicorn.Config, acceptor: Acceptor) -> None:
         super().__init__(config)
@@ -60,20 +61,20 @@ class _Server(uvicorn.Server):
         self._acceptor = acceptor
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start as uvicorn does, without a socket; then accept connections."""
+        """Starts as uvicorn does, but without a socket, and then accepts connections."""
         await super().startup(sockets)
         self._acceptor.start(self)
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, then shut down as uvicorn does."""
+        """Stops accepting connections, and then shuts down as uvicorn does."""
         self._acceptor.stop()
         await super().shutdown(sockets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running server; `address` is `unix:PATH` or `http://HOST:PORT`."""
+    """A running server. Its `address` is `unix:PATH` or `http://HOST:PORT`."""
 
     address: str
     _server: _Server
@@ -82,7 +83,7 @@ class Server:
     _path: Path | None = None
 
     def stop(self) -> None:
-        """Stop the server; open requests get a short time to end. Can be repeated."""
+        """Stops the server. Open requests have a short time to end. The call can be repeated."""
         self._server.should_exit = True
         self._thread.join(_STOP_SECONDS)
         self._socket.close()
@@ -100,12 +101,14 @@ def serve(
     listener: socket.socket | None = None,
     limits: Limits = _LIMITS,
 ) -> Server:
-    """Start a server and return when it answers. It listens on the Unix socket `socket_path`, else on the
-    socket `listener` of `listen_at`, else on HOST:PORT (port 0: any free port).
+    """Starts a server and returns when the server answers. The server listens at the Unix socket
+    `socket_path` if it is given, otherwise at the socket `listener` that `listen_at` made, and otherwise at
+    HOST:PORT (port 0 means any free port).
 
-    With `tls`, the scope of each request has `gridmill.certificate`, see `http.connections.Connection`.
-    Only the owner can open the socket file (0600). A stale file is replaced, so the caller must hold the lock
-    of the home. Raises UnavailableError if the address is in use, InputError if the path is too long.
+    With `tls`, the scope of each request contains `gridmill.certificate`; see `http.connections.Connection`.
+    Only the owner can open the socket file (mode 0600). An old socket file is replaced, so the caller must
+    hold the lock of the home. Raises UnavailableError if the address is in use, and InputError if the path
+    is too long.
     """
     listener = listener or (_unix(socket_path) if socket_path else listen_at(host, port))
     place = f"{_shown(host)}:{listener.getsockname()[1]}"
@@ -134,7 +137,7 @@ def _config(app: ASGIApp) -> uvicorn.Config:
 
 
 def _with_stopping(app: ASGIApp, server: uvicorn.Server) -> ASGIApp:
-    """Middleware through which long polls see that the server is stopping."""
+    """Returns middleware from which long polls can see that the server is stopping."""
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
         scope["gridmill.stopping"] = lambda: server.should_exit
@@ -162,8 +165,8 @@ _ELSEWHERE = "Pass an address of this machine to --listen. To list them: hostnam
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """Bind and listen on a port (0: any free port). Clients that connect wait until a server accepts them.
-    Raises UnavailableError."""
+    """Returns a socket that listens at a port (0 means any free port). Clients that connect wait until a
+    server accepts them. Raises UnavailableError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

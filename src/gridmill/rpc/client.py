@@ -134,7 +134,8 @@ class ClientLink:
         return answer[1]
 
     def _answers(self, patient: bool) -> bool:
-        """True if the control node accepts a connection at once, or within a few seconds if `patient`."""
+        """Returns True if the control node accepts a connection immediately, or if `patient`, within
+        seconds."""
         try:
             with dial(self._path) as sock:
                 sock.settimeout(PATIENCE_SECONDS if patient else _PROBE_SECONDS)

@@ -18,10 +18,12 @@ from gridmill.errors import HungNodeError
 from gridmill.rpc.protocol import readable
 
 LOOK_SECONDS = 1.9
-"""The time in seconds between two checks of a process. It is hung after two checks without progress."""
+"""The time in seconds between two checks of a process. A process counts as hung after two checks without
+progress."""
 PATIENCE_SECONDS = 7.5
-"""A process that cannot be seen is hung if it answers nothing for this time. It may be busy: the shortest
-request, which its server answers without a thread or a lock, takes much less than this even then."""
+"""If a process cannot be observed, it counts as hung if it answers nothing for this number of seconds. Even
+a busy process answers the shortest request much faster, because its server needs no thread and no lock for
+this answer."""
 _LOOKS = 2
 _STOPPED = "Tt"
 _LOOPBACK = ("127.", "::1")
@@ -57,12 +59,13 @@ def wait_for_answer(
 ) -> None:
     """Waits until the socket can be read.
 
-    `pid` is the id of the control node's process, or 0 if it is unknown. `answers` checks whether the
-    control node answers another request; with the argument True, it waits PATIENCE_SECONDS for the answer.
+    `pid` is the id of the control node's process, or 0 if it is unknown. `answers` returns whether the
+    control node answers another request. With the argument True, it waits PATIENCE_SECONDS for the answer.
     If the process is unknown, this function searches for the process on this machine that listens at the
-    other end. Raises HungNodeError about 4 s after a control node was stopped. If its process is not found
-    (the control node runs on another machine or behind a tunnel), this takes about 10 s, because then only
-    answers show whether the control node is busy. Raises TimeoutError after the socket's timeout.
+    other end. Raises HungNodeError about 4 s after a control node was stopped. If the process of the control
+    node is not found (it runs on another machine or behind a tunnel), the error is raised after about 10 s,
+    because then only answers show whether the control node is busy. Raises TimeoutError after the socket's
+    timeout.
     """
     seconds = sock.gettimeout()
     until = None if seconds is None else time.monotonic() + seconds
