@@ -23,8 +23,8 @@ from gridmill.scheduler.history import PROBE
 from gridmill.scheduler.scaling_law import TimeCurve, WorkMeasurement, fit, rival_laws
 
 TIMING_SECONDS = 0.02
-"""The standard deviation of the measured time of one shard, in seconds. The deviation is the same for every
-shard, so the measured times of short shards are less precise."""
+"""The standard deviation of the measured time of one shard, in seconds. The standard deviation is the same
+for every shard, so the measured times of short shards are less precise."""
 FAR = 4
 """Advice on the number of workers covers at most this many times the largest measured number."""
 SHOWN = (1, 2, 4, 8, 16, 32)
@@ -53,8 +53,8 @@ RULE = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceInput:
     """The values from which advice on the workers of a job is computed. `measured` are the attempts and
-    probes of the job, oldest first. The job may have `pods` pods, and one pod gets at most the amounts
-    `most` at its site."""
+    probes of the job, oldest first. The job may have `pods` pods, and one pod gets at most the CPUs, memory
+    and GPUs in `most` at its site."""
 
     name: str  # `pipeline/job`
     job: Job
@@ -74,8 +74,8 @@ class AdviceInput:
 
 
 def most_of(resource: Resource, largest: Amounts) -> Amounts:
-    """Return the largest amounts that one pod of a resource can get. `largest` are the largest amounts of
-    one pod at the site of the resource."""
+    """Return the largest amounts of CPUs, memory and GPUs that one pod of a resource can get. `largest` has
+    the CPUs, memory and GPUs of the largest pod at the site of the resource."""
     return replace(
         largest,
         cpus=resource.cpus or largest.cpus,
@@ -84,7 +84,8 @@ def most_of(resource: Resource, largest: Amounts) -> Amounts:
 
 
 def advised_workers(advice_input: AdviceInput) -> int | None:
-    """Return the recommended number of workers. The result is None if nothing was measured."""
+    """Return the recommended number of workers. The recommended number of workers is None if nothing was
+    measured."""
     attempts = comparable(advice_input)
     return worth_of(curve_of(advice_input, attempts), advice_input, attempts) if attempts else None
 
@@ -202,7 +203,7 @@ def _opening_wait(timing: ParallelTiming) -> float:
 def _opening_load(timing: ParallelTiming, most: Amounts) -> float:
     """Return the seconds, in total and on a CPU, that one worker alone takes to open its inputs. All workers
     open their inputs at the same time and share the CPUs. If there are several attempts, the function uses
-    the smallest value, because other programs disturbed that attempt least."""
+    the smallest time, because other programs disturbed that attempt least."""
     cpus = most.cpus * timing.pods
     crowd = max(1.0, timing.workers / cpus) if cpus else 1.0
     return (timing.opening_cpu_seconds + timing.opening_delay_seconds) / crowd
@@ -225,8 +226,8 @@ def _serial_seconds(attempts: Sequence[tuple[Measurement, ParallelTiming]], rows
 
 
 def _law(curve: TimeCurve) -> ScalingLaw:
-    """Return the scaling law of the whole job. All time that more workers do not shorten is treated as
-    serial, whatever the reason is."""
+    """Return the scaling law of the whole job. All time that does not become shorter with more workers is
+    treated as serial, whatever the reason is."""
     alone = curve.seconds(1)
     work = curve.law
     return ScalingLaw(
@@ -264,8 +265,8 @@ class _WidenedForecast:
         return line
 
     def _reached(self, largest: int, workers: int) -> float:
-        """Return the expected speed-up if only one number of workers was measured. The measurements do not
-        show whether more workers would help, or whether the measured workers helped."""
+        """Return the expected speed-up if only one number of workers was measured. With one measured number
+        of workers, it is unknown whether more workers would help, or whether the measured workers helped."""
         return 1.0 if workers <= largest or largest == 1 else self.curve.speedup(largest)
 
 
@@ -389,7 +390,7 @@ def _unknown(
 
 
 def _third(curve: TimeCurve, *, offered: bool) -> str:
-    """Return the question that measurements of two numbers of workers do not answer."""
+    """Return the question about a job that measurements of two numbers of workers do not answer."""
     least, most = curve.law.numbers
     where = (
         "" if offered else "; the CPUs and the memory of this site have no room for one that would show it"
@@ -435,10 +436,11 @@ def _third_number(
     room: int,
 ) -> int | None:
     """Return the third number of workers to measure. If the recommended number exceeds the measured numbers,
-    the function returns the recommended number. Otherwise, if workers slow each other down, the function
-    returns the largest number that advice covers, because the possible scaling laws differ most there. If
-    the pods of the job cannot have that many workers, the function returns a number between the measured
-    numbers. The result is None if the possible scaling laws agree."""
+    the function returns the recommended number. If workers slow each other down and no larger number is
+    recommended, the function returns the largest number that advice covers, because the possible scaling
+    laws differ most there. If the pods of the job cannot have that many workers, the function returns a
+    number between the measured numbers. The third number of workers is None if the possible scaling laws
+    agree."""
     least, largest = curve.law.numbers
     worth = worth_of(curve, advice_input, attempts)
     if worth > _BEYOND * largest and room > largest:

@@ -31,10 +31,10 @@ NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class CachedForecasts:
-    """Forecasts of waits for many jobs at the same moment. Each forecast is computed only once. Jobs that
-    `send` has counted, and that the snapshot does not contain yet, are placed before later jobs. `coming`
-    has, for each deployment id, the seconds until the site expects to start the deployment that waits in its
-    queue."""
+    """Forecasts of waits for many jobs at the same moment. Each forecast is computed only once and then
+    stored. Jobs that `send` has counted, and that the snapshot does not contain yet, are placed before later
+    jobs. `coming` has, for each deployment id, the number of seconds until the site is expected to start the
+    deployment."""
 
     def __init__(self, snapshot: Snapshot, now: float, coming: Mapping[str, float] = NONE) -> None:
         self.snapshot = snapshot
@@ -50,8 +50,8 @@ class CachedForecasts:
     ) -> float | None:
         """Return the seconds from now until the job is expected to start behind all jobs that wait at the
         resource. The result is None if these seconds cannot be estimated. The time that a pod takes to start
-        is not included. `line` is the queue of the site, if other users also use the machines of the
-        site."""
+        is not included. `line` is the queue of the site, if the machines of the site have other users
+        too."""
         key = (resource.name, demand)
         if key not in self._cached:
             self._cached[key] = self._joining_seconds(resource, demand)
@@ -107,8 +107,8 @@ class CachedForecasts:
         return DraftPlan(self.snapshot, self.now, None)
 
     def _can_reclaim(self, resource: str, demand: Demand) -> bool:
-        """Return whether the release of idle deployments at the resource's site frees enough for the
-        demand."""
+        """Return whether the release of idle deployments at the resource's site frees enough CPUs, memory
+        and GPUs for the demand."""
         draft = DraftPlan(self.snapshot, self.now, None)
         lane = draft.lane(resource)
         return lane is not None and reclaim(draft, lane, demand, urgent=True)
@@ -130,7 +130,7 @@ class CachedForecasts:
         return max(0.0, self.now - self.snapshot.deployments[deployment_id].created)
 
     def _places(self, resource: Resource, demand: Demand) -> list[float]:
-        """Return the free places of the resource, where all of them are free from now on. Places that
+        """Return the free places for jobs on the resource, as places that are free from now on. Places that
         attempts hold are left out, unless attempts hold all places."""
         site_exists = resource.site in self.snapshot.sites
         most = most_places(self.snapshot, resource, demand) if site_exists else 1
@@ -208,7 +208,7 @@ def alternatives(
 
 
 def demand_at(job: Job, sizing: Sizing, project: str) -> Demand:
-    """Return the demand of the job if it has that size."""
+    """Return the demand for CPUs, memory and GPUs that the job has with that size."""
     amounts = sizing.amounts
     return Demand(
         amounts.memory_bytes,

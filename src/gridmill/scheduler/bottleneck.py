@@ -29,8 +29,9 @@ _TIMED_SECONDS = 0.001
 def shares_of(measurement: Measurement) -> Mapping[str, float]:
     """Return the fractions of the workers' time at their shards. The fractions add up to 1 and have the
     meaning that is described at Advice. The CPU seconds include all threads of a worker, but the time ready
-    without a CPU includes only the first thread. The CPU time is therefore limited to the remaining time.
-    `measurement` must have the parallel timing of its workers."""
+    without a CPU includes only the first thread. The CPU time is limited to the remaining time, because it
+    includes more threads than the time ready without a CPU. `measurement` must have the parallel timing of
+    its workers."""
     timing = measurement.parallel
     if timing is None or not timing.busy_seconds:
         return {"cpu": 0.0, "delay": 0.0, "disk": 0.0, "waiting": 0.0}
@@ -52,9 +53,9 @@ def _disk_seconds(measurement: Measurement) -> float:
 
 
 def bound_of(shares: Mapping[str, float]) -> Bottleneck:
-    """Return the bottleneck, which is the resource or wait with the largest fraction of the time. The time
-    ready without a CPU is not considered, because it is long for CPU-bound workers and for all workers on a
-    busy machine."""
+    """Return the bottleneck of the workers, which is the resource or wait with the largest fraction of their
+    time. The time ready without a CPU is not considered, because it is long for CPU-bound workers and for
+    all workers on a busy machine."""
     parts = {
         Bottleneck.CPU: shares["cpu"],
         Bottleneck.DISK: shares["disk"],
@@ -64,7 +65,8 @@ def bound_of(shares: Mapping[str, float]) -> Bottleneck:
 
 
 def why_bound(measurement: Measurement, shares: Mapping[str, float], bound: Bottleneck) -> Iterator[str]:
-    """Return the reasons for this bottleneck, as sentences with the measured values."""
+    """Return the reasons why this is the bottleneck of the workers, as sentences with the measured
+    values."""
     timing = measurement.parallel
     if timing is None:
         return
@@ -106,8 +108,8 @@ def disturbed(measurement: Measurement, cpus: float) -> Iterator[str]:
 
 
 def blind_spot(measurement: Measurement) -> str:
-    """Return a sentence about causes that the records cannot distinguish. The result is empty if there are
-    no such causes."""
+    """Return a sentence about possible causes of waiting that the measurements cannot distinguish. The
+    result is empty if there are no such causes."""
     timing = measurement.parallel
     if timing is None or timing.disk_seconds is not None or measurement.use.disk_seconds is not None:
         return ""

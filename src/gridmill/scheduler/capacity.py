@@ -1,4 +1,5 @@
-"""This module has the free amounts of pods and nodes, in the order in which the planner examines them."""
+"""This module has the free CPUs, memory and GPUs of pods and nodes, in the order in which the planner
+examines them."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -25,9 +26,9 @@ def most_jobs(cpus: float) -> int:
 
 
 class PodCapacity(NamedTuple):
-    """The properties of a pod that do not change while it runs. `capacity` has all amounts of the pod.
-    `most` is the largest number of jobs that the pod runs at the same time. `loads[n]` is the number of jobs
-    per CPU while the pod has `n` jobs, for `n` up to `most`."""
+    """The properties of a pod that do not change while it runs. `capacity` has all CPUs, memory and GPUs of
+    the pod. `most` is the largest number of jobs that the pod runs at the same time. `loads[n]` is the
+    number of jobs per CPU while the pod has `n` jobs, for `n` up to `most`."""
 
     loads: Sequence[float]
     most: int
@@ -37,10 +38,10 @@ class PodCapacity(NamedTuple):
 
 
 Key: TypeAlias = tuple[float, int, str, int, int, PodCapacity]
-"""The sort key of a pod: (jobs per CPU, free memory, pod id, free GPUs, jobs, the pod). The least loaded pod
-is first; among equally loaded pods, the pod with the least free memory is first. Pod ids differ, so the
-elements of the key after the id are never compared. The key is not a named tuple, because a plan makes one
-key for each start: with named tuples, plans take 3 % to 15 % longer."""
+"""The sort key of a pod is (jobs per CPU, free memory, pod id, free GPUs, jobs, the pod). The first pod in
+this order is the least loaded pod; among equally loaded pods, it is the pod with the least free memory. Pod
+ids differ, so the elements of the key after the id are never compared. The sort key of a pod is not a named
+tuple, because a plan makes one key for each start: with named tuples, plans take 3 % to 15 % longer."""
 
 FREE_MEMORY: Final = 1
 POD_ID: Final = 2
@@ -50,7 +51,7 @@ WHOLE: Final = 5
 
 
 class PodSlot(NamedTuple):
-    """A pod with its free amounts. `jobs` is the number of live attempts on the pod."""
+    """A pod with its free CPUs, memory and GPUs. `jobs` is the number of live attempts on the pod."""
 
     whole: PodCapacity
     key: Key
@@ -79,7 +80,7 @@ class PodSlot(NamedTuple):
 def slot_of(
     pod_id: str, capacity: Amounts, given: Sequence[Amounts], deployment_id: str, node: str
 ) -> PodSlot:
-    """Return the free amounts of a pod whose attempts hold the amounts `given`."""
+    """Return the free CPUs, memory and GPUs of a pod whose attempts hold the amounts `given`."""
     loads, most = _loads(capacity.cpus or 1.0), most_jobs(capacity.cpus)
     whole = PodCapacity(loads, most, deployment_id, node, capacity)
     return PodSlot(whole, _key(pod_id, whole, given))
@@ -124,7 +125,7 @@ class Pods:
         return ((pod_id, PodSlot(key[WHOLE], key)) for pod_id, key in self._keys.items())
 
     def slot(self, pod_id: str) -> PodSlot:
-        """Return the free amounts of a pod. Raises KeyError for an unknown pod."""
+        """Return the free CPUs, memory and GPUs of a pod. Raises KeyError for an unknown pod."""
         key = self._keys[pod_id]
         return PodSlot(key[WHOLE], key)
 
@@ -147,7 +148,7 @@ class Pods:
             self._in_order().add(key)
 
     def give(self, pod_id: str, given: Sequence[Amounts]) -> None:
-        """Change the amounts that the attempts on a pod hold."""
+        """Change the CPUs, memory and GPUs that the attempts on a pod hold."""
         whole = self._keys[pod_id][WHOLE]
         self._in_order().discard(self._keys[pod_id])
         slot = PodSlot(whole, _key(pod_id, whole, given))
@@ -190,7 +191,7 @@ class Pods:
             del self.capacities[shape]
 
     def find_on(self, node: str, memory_bytes: int, gpus: int) -> Key | None:
-        """Return the least loaded pod on a node that has these amounts free."""
+        """Return the least loaded pod on a node that has this memory and these GPUs free."""
         self._in_order()  # `take` looks for the pod in this collection
         fitting = (
             slot.key
@@ -203,13 +204,13 @@ class Pods:
         return min(fitting, default=None)
 
     def places(self, memory_bytes: int, gpus: int, *, empty: bool = False) -> int:
-        """Return the number of jobs of this size that fit at the same time: into the free amounts, or with
-        `empty` into the whole pods."""
+        """Return the number of jobs of this size that fit into the pods at the same time: into the free
+        memory and GPUs, or with `empty` into the whole pods."""
         return sum(_places(slot, memory_bytes, gpus, empty) for _, slot in self.items())
 
     def find(self, memory_bytes: int, gpus: int) -> Key | None:
-        """Return the least loaded pod that has these amounts free; among equally loaded pods, the pod with
-        the least free memory."""
+        """Return the least loaded pod that has this memory and these GPUs free; among equally loaded pods,
+        the pod with the least free memory."""
         result = self._order.first()
         if self._taken and (result is None or self._taken[0] < result):
             result = self._in_order().first()
@@ -234,7 +235,8 @@ def _places(slot: PodSlot, memory_bytes: int, gpus: int, empty: bool) -> int:
 
 
 def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
-    """Return the number of jobs that request these amounts and fit into the free amounts; at most `most`."""
+    """Return the number of jobs with this memory and these GPUs that fit into what is free; at most
+    `most`."""
     counts = [most]
     if memory_bytes:
         counts.append(free.memory_bytes // memory_bytes)
@@ -244,7 +246,7 @@ def places_in(free: Amounts, most: int, memory_bytes: int, gpus: int) -> int:
 
 
 class Nodes:
-    """The nodes of a site, with the amounts of each node that no deployment has claimed."""
+    """The nodes of a site, with the CPUs, memory and GPUs of each node that no deployment has claimed."""
 
     __slots__ = ("_free", "_order")
 
@@ -253,7 +255,8 @@ class Nodes:
         self._free: dict[str, Amounts] = {}
 
     def free(self, name: str) -> Amounts:
-        """Return the unclaimed amounts of the node. The amounts are zero for an unknown node."""
+        """Return the CPUs, memory and GPUs of the node that no deployment has claimed. The amounts are zero
+        for an unknown node."""
         return self._free.get(name, Amounts())
 
     def items(self) -> Iterator[tuple[str, Amounts]]:
@@ -268,8 +271,8 @@ class Nodes:
         return twin
 
     def set(self, name: str, free: Amounts) -> None:
-        """Add a node to the collection, or change its free amounts. `candidates` does not return a node that
-        has no free memory or no free CPUs."""
+        """Add a node to the collection, or change its free CPUs, memory and GPUs. `candidates` does not
+        return a node that has no free memory or no free CPUs."""
         self.drop(name)
         self._free[name] = free
         if free.memory_bytes > 0 and free.cpus >= LEAST_CPUS:

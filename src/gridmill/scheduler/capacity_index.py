@@ -1,5 +1,5 @@
-"""This module has an index of sites, deployments and attempts: the free amounts of each pod and node, and
-the idle deployments."""
+"""This module has an index of sites, deployments and attempts: the free CPUs, memory and GPUs of each pod
+and node, and the idle deployments."""
 
 from gridmill.domain.amounts import Amounts
 from gridmill.domain.deployment import Deployment, Pod
@@ -12,8 +12,8 @@ from gridmill.scheduler.sorted_tuples import SortedTuples
 
 
 class ProjectTotals:
-    """The total amounts that the live attempts of a project hold. The totals are stored in whole
-    thousandths, so that they do not depend on the order of the changes."""
+    """The total CPUs, memory and GPUs that the live attempts of a project hold. The totals are stored in
+    whole thousandths, so that they do not depend on the order of the changes."""
 
     __slots__ = ("_cpus", "_since", "gpus", "memory_bytes", "places")
 
@@ -58,15 +58,15 @@ _SERVING = frozenset({DeploymentState.STARTING, DeploymentState.UP})
 
 
 class CapacityIndex:
-    """The free amounts of pods and nodes, and the attempts on them.
+    """The free CPUs, memory and GPUs of pods and nodes, and the attempts on them.
 
     `open` has the pods that are up, and `coming` has the pods that are starting, by resource. `nodes` has
-    the unclaimed amounts of nodes, by site. `idle` has the deployments without attempts, each with the time
-    at which its keep time ends, by resource. `resumable` has the running attempts that may be preempted, the
-    longest-running first, by resource; a gang is represented by its rank 0. `yielding` has the attempts that
-    were asked to end and have not ended yet, with all ranks. `tallies` has the amounts that live attempts
-    hold, by project. `broken` has the live pods of deployments that are released as soon as they are idle,
-    by resource.
+    the CPUs, memory and GPUs of nodes that no deployment has claimed, by site. `idle` has the deployments
+    without attempts, each with the time at which its keep time ends, by resource. `resumable` has the
+    running attempts that may be preempted, the longest-running first, by resource; a gang is represented by
+    its rank 0. `yielding` has the attempts that were asked to end and have not ended yet, with all ranks.
+    `tallies` has the totals that the live attempts of each project hold, by project. `broken` has the live
+    pods of deployments that are released as soon as they are idle, by resource.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,8 @@ class CapacityIndex:
     # --- attempts
 
     def put_attempt(self, attempt: Attempt) -> None:
-        """Insert an attempt into the index, or replace it. If the attempt has finished, it is removed."""
+        """Insert an attempt into the index, or replace it. If the attempt has finished, it is removed from
+        the index."""
         old = self.attempts.get(attempt.id)
         if old is not None and attempt.state in LIVE_ATTEMPTS and _same_place(old, attempt):
             self._forget_resumable(old)
@@ -174,7 +175,7 @@ class CapacityIndex:
 
     def _note_resumable(self, attempt: Attempt) -> None:
         """Add a resumable attempt to `resumable`. The deployment id begins with the name of the resource.
-        The deployment itself may be inserted later than the attempt."""
+        The deployment of the attempt may be inserted later than the attempt."""
         resource = attempt.deployment_id.rpartition("-")[0]
         if attempt.resumable and attempt.interrupted is not None:
             self.yielding.setdefault(resource, {})[attempt.id] = None
@@ -203,7 +204,8 @@ class CapacityIndex:
     # --- deployments
 
     def put_deployment(self, deployment: Deployment) -> None:
-        """Insert a deployment into the index, or replace it. If the deployment has ended, it is removed."""
+        """Insert a deployment into the index, or replace it. If the deployment has ended, it is removed from
+        the index."""
         old = self.deployments.get(deployment.id)
         if old is not None:
             self._forget_idle(old)

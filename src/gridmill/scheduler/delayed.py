@@ -20,8 +20,8 @@ from gridmill.scheduler.snapshot import Snapshot
 
 class DelayedJobs:
     """The delayed jobs of one resource, waiting and running. `patience` is the number of seconds after which
-    a waiting job is delayed. `protected` are the running jobs that hold the share for delayed jobs. `held`
-    is the share of the resource that these jobs hold."""
+    a waiting job is treated as delayed. `protected` are the running jobs that hold the share for delayed
+    jobs. `held` is the share of the resource that the protected jobs hold."""
 
     __slots__ = ("_capacity", "_places", "held", "patience", "protected")
 
@@ -57,7 +57,8 @@ class DelayedJobs:
         )
 
     def has_share_for(self, demand: Demand) -> bool:
-        """Return whether delayed jobs may hold this much more of the resource."""
+        """Return whether delayed jobs may hold the additional share of the resource that this demand
+        needs."""
         more = demand.workers * self._share(demand.memory_bytes, demand.gpus)
         return has_share(self.held, more, 1.0)
 
@@ -69,7 +70,7 @@ class DelayedJobs:
 def first_delayed(lane: Lane, shares: ProjectShares | None) -> Iterator[Ticket]:
     """Return the waiting jobs of a resource, the most delayed job first. Jobs of the highest priority come
     first; among jobs of the same priority, the most delayed job comes first. If jobs of several projects
-    wait, the jobs of the project whose turn is next come first."""
+    wait, the jobs of the project with the lowest use come first."""
     queues = lane.queue.delayed
     firsts = {name: first for name, line in queues.items() if (first := line.first()) is not None}
     if not firsts:

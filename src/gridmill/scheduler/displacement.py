@@ -1,9 +1,9 @@
 """This module preempts across the resources of a site: jobs of lower priority release a node for a job of
 another resource.
 
-A pod keeps its memory and CPUs while it is up. Pods of other resources can therefore hold amounts that an
-urgent job needs, although jobs of lower priority use these amounts or no job uses them. Running jobs that
-can resume are preempted for the urgent job. The deployment of a preempted job accepts no further job, and is
+A pod keeps its memory and CPUs while it is up. Pods of other resources can therefore hold memory and CPUs
+that an urgent job needs, although jobs of lower priority use them or no job uses them. Running jobs that can
+resume are preempted for the urgent job. The deployment of a preempted job accepts no further job, and is
 released as soon as it is idle (gridmill.scheduler.reclaim).
 """
 
@@ -27,7 +27,8 @@ May = Callable[[PreemptibleJob], bool]
 
 def outranks(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
     """Return whether another resource of the site has a job of lower priority that waits, or that runs and
-    can resume. Without displacement, such a job would get the amounts that this job needs."""
+    can resume. Without displacement, a job of lower priority would get the memory and CPUs that this job
+    needs."""
     if lane.name not in draft.least_elsewhere:
         draft.least_elsewhere[lane.name] = min(_priorities_elsewhere(draft, lane), default=inf)
     return -ticket[NEGATIVE_PRIORITY] > draft.least_elsewhere[lane.name]
@@ -51,8 +52,9 @@ def _priorities_elsewhere(draft: DraftPlan, lane: Lane) -> Iterator[float]:
 
 def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[PreemptibleJob]:
     """Preempt the fewest running jobs of other resources, so that the pods of one node can be released for
-    this job. All preempted jobs have a lower priority than the job. The result is empty if there is no such
-    node. The function closes the deployments of these jobs for new jobs and reserves the node."""
+    this job. All preempted jobs have a lower priority than the job. The result is empty if no node can be
+    released in this way. The function closes the deployments of the preempted jobs for new jobs and reserves
+    the node."""
     demand, site = ticket[JOB_CLASS].demand, lane.resource.site
     if demand.workers > 1 or lane.workers_left == 0 or lane.holds(demand):
         return []
@@ -74,8 +76,8 @@ def displace(draft: DraftPlan, lane: Lane, ticket: Ticket, may_be: May) -> list[
 def _way(
     draft: DraftPlan, lane: Lane, ticket: Ticket, node: str, may_be: May
 ) -> tuple[list[Deployment], list[PreemptibleJob]] | None:
-    """Return the deployments of a node that would be released, and the jobs that would be preempted for
-    this. The result is None if the released amounts would not be enough."""
+    """Return the deployments of a node that would be released, and the jobs that would be preempted to
+    release them. The result is None if the released memory, CPUs and GPUs would not be enough."""
     site = lane.resource.site
     whole, need = (
         draft.snapshot.places.capacities.get((site, node)),

@@ -1,5 +1,5 @@
-"""This module has a plan under construction: the decisions so far, and the free amounts that these decisions
-leave.
+"""This module has a plan under construction: the decisions so far, and the memory, CPUs and GPUs that these
+decisions leave free.
 
 If a batch system would end a pod before a job finishes, the job is not placed on that pod.
 """
@@ -21,9 +21,9 @@ from gridmill.scheduler.queue import JOB_CLASS, JOB_RUN_ID, QuotaClaim, Ticket, 
 from gridmill.scheduler.snapshot import Snapshot
 
 RESERVE_AFTER_SECONDS = 30.0
-"""If a job has waited longer than this number of seconds, free amounts are reserved for it. Until then,
-smaller jobs may start before this job: they keep the machines busy and cost the waiting job nothing, because
-running jobs may still release enough."""
+"""If a job has waited longer than this number of seconds, the plan reserves free memory, CPUs and GPUs for
+it. Until a job has waited that long, smaller jobs may start before it: they keep the machines busy and cost
+the waiting job nothing, because running jobs may still release enough."""
 
 
 NONE: Mapping[str, Collection[str]] = MappingProxyType({})
@@ -91,8 +91,8 @@ class DraftPlan:
         return self._left <= 0
 
     def lane(self, name: str) -> Lane | None:
-        """Return the lane of a resource. The result is None if no job can run on the resource, so that its
-        jobs are refused."""
+        """Return the lane of a resource, which is the state of the resource in this plan. The lane is None
+        if no job can run on the resource, so that its jobs are refused."""
         if name not in self._lanes:
             self._lanes[name] = self._make_lane(name)
         return self._lanes[name]
@@ -114,7 +114,7 @@ class DraftPlan:
         return None
 
     def nodes(self, site: str) -> Nodes:
-        """Return the free amounts of the nodes of a site after the decisions so far."""
+        """Return the free memory, CPUs and GPUs of the nodes of a site after the decisions so far."""
         if site not in self._nodes:
             self._nodes[site] = self.snapshot.places.nodes.get(site, Nodes()).copy()
         return self._nodes[site]
@@ -153,8 +153,8 @@ class DraftPlan:
         )
 
     def standing_of(self, claim: QuotaClaim) -> ProjectStanding | None:
-        """Return the standing of the project to which the claim belongs. The result is None if the grid has
-        no projects."""
+        """Return the standing (the use and the limits) of the project to which the claim belongs. The result
+        is None if the grid has no projects."""
         return None if self.shares is None else self.shares[claim.project]
 
     def keep_quota(self, job_run: JobRun) -> None:
@@ -165,7 +165,8 @@ class DraftPlan:
             standing.kept_for = job_run.id
 
     def is_starving(self, job_run_id: str) -> bool:
-        """Return whether the job has waited long enough for amounts to be reserved for it."""
+        """Return whether the job has waited long enough for the plan to reserve memory, CPUs and GPUs for
+        it."""
         job_run = self.snapshot.job_runs[job_run_id]
         since = self.snapshot.runs[job_run.run_id].created if job_run.ready is None else job_run.ready
         return self.now - since > RESERVE_AFTER_SECONDS
@@ -273,8 +274,8 @@ existing pod would live long enough, and a forecast may be wrong."""
 
 
 def find_lasting(draft: DraftPlan, lane: Lane, ticket: Ticket) -> Key | None:
-    """Return a pod that is up, has the amounts free, and lives at least as long as the job is expected to
-    run."""
+    """Return a pod that is up, has enough free for the job, and lives at least as long as the job is
+    expected to run."""
     demand = ticket[JOB_CLASS].demand
     result = lane.find(demand)
     if result is None or not draft.snapshot.places.terms:

@@ -50,7 +50,8 @@ def used_now(project: Project, tally: ProjectTotals, now: float) -> float:
 class ProjectStanding:
     """The present use and the limits of a project. `score` is the use of the project, including the places
     that it holds now, divided by its share; the project with the lowest score is first. `per_place` is the
-    score that one more place adds. `kept_for` is the job for which a part of the quota is reserved."""
+    number by which one more place in use increases the score. `kept_for` is the job for which a part of the
+    quota is reserved."""
 
     __slots__ = ("_cpus", "_gpus", "_memory_bytes", "_places", "bounded", "kept_for", "per_place", "score")
 
@@ -65,11 +66,12 @@ class ProjectStanding:
         self._gpus = _left(project.gpus, tally.gpus)
 
     def lapse(self, seconds: float) -> None:
-        """Advance the time by these seconds while the project holds the same amounts."""
+        """Advance the time of the standing by these seconds, during which the project holds the same
+        amounts."""
         self.score += self._places * seconds * self.per_place / AHEAD_SECONDS
 
     def start(self, claim: QuotaClaim) -> None:
-        """Add the amounts of one more job of this kind to the standing."""
+        """Add the memory, CPUs and GPUs of one more job of this kind to the standing."""
         self._places += claim.places
         self.score += claim.places * self.per_place
         if self.bounded:
@@ -79,13 +81,13 @@ class ProjectStanding:
                 self._gpus -= claim.gpus
 
     def end(self, claim: QuotaClaim) -> None:
-        """Subtract the amounts of one job of this kind from the standing."""
+        """Subtract the memory, CPUs and GPUs of one job of this kind from the standing."""
         self._places -= claim.places
         self.score -= claim.places * self.per_place
         self.give_back(claim.cpus, claim.memory_bytes, claim.gpus)
 
     def give_back(self, cpus: float, memory_bytes: int, gpus: int) -> None:
-        """Subtract the amounts of one attempt of the project, as if this attempt ended."""
+        """Subtract the memory, CPUs and GPUs of one attempt of the project, as if this attempt ended."""
         self._cpus += cpus
         self._memory_bytes += memory_bytes
         self._gpus += gpus
@@ -128,8 +130,8 @@ class ProjectShares(dict[str, ProjectStanding]):
         return standing
 
     def problem(self, group: QuotaClaim) -> RefusalReason | None:
-        """Return the reason why the whole quota is too small for such jobs. The result is None if the quota
-        is large enough."""
+        """Return the reason why the whole quota of the project is too small for jobs with this demand. The
+        result is None if the quota is large enough."""
         name = group.project
         whole = self._wholes.get(name)
         if whole is None:
@@ -153,7 +155,7 @@ class ProjectShares(dict[str, ProjectStanding]):
 
 
 class QuotaLimit(NamedTuple):
-    """A part of a quota that a job exceeds, as text."""
+    """A limit of a quota that a job exceeds, as text."""
 
     used: str
     wanted: str
@@ -171,7 +173,7 @@ class QuotaLimit(NamedTuple):
 
 
 def bounds(project: Project, tally: ProjectTotals, claim: QuotaClaim) -> Iterator[QuotaLimit]:
-    """Return the parts of the quota that a job with this claim would exceed."""
+    """Return the limits of the quota that a job with this claim would exceed."""
     cpus, memory_bytes, gpus = claim.cpus, claim.memory_bytes, claim.gpus
     if project.cpus is not None and tally.cpus + cpus > project.cpus + _ROUNDING:
         yield QuotaLimit(f"{tally.cpus:g}", f"{cpus:g}", f"{project.cpus:g} CPUs")
@@ -212,8 +214,8 @@ class FairQueue(LaneQueue):
         heappush(self._heaps.setdefault(ticket[JOB_CLASS].project, []), ticket)
 
     def in_order(self) -> Iterator[tuple[Ticket, Lane]]:
-        """Return the first job and its lane, repeatedly until the queue is empty. Between two jobs, only the
-        standing of the first job's project may change."""
+        """Return the first job and its lane, repeatedly until the queue is empty. Between two returned jobs,
+        only the standing of the first job's project may change."""
         order, lanes = [self._place(*one) for one in self._heaps.items()], self._lanes
         heapify(order)
         while order:

@@ -213,7 +213,7 @@ def places_ever(snapshot: Snapshot, resource: Resource, demand: Demand) -> int |
 
 def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str:
     """Return a sentence with the reason why it is unknown whether a job can ever start. The result is empty
-    if this is known, or if the job fits now."""
+    if it is known that the job can start, or if the job fits now."""
     site = snapshot.sites[resource.site]
     if not _has_nodes(site):
         return f"whether site {site.name} has room for the job: no node of the site was seen yet"
@@ -229,7 +229,8 @@ def why_unchecked(snapshot: Snapshot, resource: Resource, demand: Demand) -> str
 
 
 def will_do_without(snapshot: Snapshot, resource: Resource, nodes: Collection[str]) -> bool:
-    """Return whether all waiting jobs of a resource fit on nodes other than these, one job after another."""
+    """Return whether all waiting jobs of a resource fit, one job after another, on the nodes that remain
+    without these nodes."""
     queue = snapshot.lines.waiting.get(resource.name)
     if queue is None or resource.site not in snapshot.sites:
         return True
@@ -281,7 +282,7 @@ def _request_text(resource: Resource) -> str:
 
 
 def show(amounts: Amounts) -> str:
-    """Return the amounts as text, such as `2 CPUs, 4 GiB, 0 GPUs`."""
+    """Return amounts of CPUs, memory and GPUs as text, such as `2 CPUs, 4 GiB, 0 GPUs`."""
     return f"{amounts.cpus:g} CPUs, {show_bytes(amounts.memory_bytes)}, {amounts.gpus} GPUs"
 
 
@@ -304,14 +305,15 @@ def sizes_by_ranks(kind: SiteKind, resource: Resource) -> bool:
 
 
 def ranks_on(free: Amounts, demand: Demand) -> int:
-    """Return the number of a gang's ranks that fit into the free amounts."""
+    """Return the number of a gang's ranks that fit into the free memory, CPUs and GPUs."""
     by_cpus = int((free.cpus + 1e-9) // (demand.cpus or 1.0))
     return min(by_cpus, free.memory_bytes // demand.memory_bytes if demand.memory_bytes else by_cpus)
 
 
 def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
-    """Return the largest amounts of a node that one job of the resource gets. If the pods of the site
-    request only the amounts that they need, the CPUs are at most the CPUs that a job of this kind needs."""
+    """Return the largest CPUs, memory and GPUs of a node that one job of the resource gets. If the pods of
+    the site request only the amounts that they need, the CPUs are at most the CPUs that a job of this kind
+    needs."""
     site = snapshot.sites.get(resource.site)
     if site is None or not asks_for_need(site.kind) or resource.cpus or gpus_of(resource):
         return node
@@ -319,8 +321,9 @@ def asked_of(snapshot: Snapshot, resource: Resource, node: Amounts) -> Amounts:
 
 
 def leave_room(memory: int, resource: Resource, largest: Amounts, nodes: int) -> tuple[int, list[str]]:
-    """Return the bytes for a job that can run with less memory, and the reason for this number. The memory
-    is reduced so that all pods of the resource fit on the site's nodes at the same time."""
+    """Return the number of bytes of memory for a job that can run with less memory, and the reason for this
+    number. The memory is reduced so that all pods of the resource fit on the site's nodes at the same
+    time."""
     on_each = -(-(resource.workers or 1) // max(1, nodes))
     share = largest.memory_bytes // on_each // POD_STEP * POD_STEP
     if on_each < 2 or not MIN_SHARE <= share < memory:

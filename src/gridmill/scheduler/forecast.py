@@ -69,8 +69,8 @@ def _comparable(history: MeasurementHistory, subject: str, size: JobSize) -> Seq
 
 
 def _measured_at(measured: Sequence[Measurement], resource: Resource | None) -> Sequence[Measurement]:
-    """Return the measurements of this resource. If there are none, the function returns measurements from
-    other resources of the same site that also have GPUs, or that also have none."""
+    """Return the measurements of this resource. If this resource has no measurements, the function returns
+    measurements from other resources of the same site that also have GPUs, or that also have none."""
     if resource is None:
         return ()
     own = [one for one in measured if one.resource == resource.name]

@@ -175,8 +175,8 @@ def use_of_whole(parts: Sequence[PartReport], gathered: MeasuredUse) -> Measured
 
 def parallel_of_whole(work: str, rows: int, parts: Sequence[PartReport]) -> ParallelTiming:
     """Return the parallel timing of a job whose parts are treated as shards. The number of workers is the
-    number of parts that ran at the same time. `rows` is the amount of work, in the same unit as for other
-    attempts with this `work`."""
+    number of parts that ran at the same time. `rows` is the amount of work of the job, in the same unit as
+    for other attempts with this `work`."""
     uses = [part.use for part in parts]
     seconds = [use.wall_seconds for use in uses]
     mean = fmean(seconds)

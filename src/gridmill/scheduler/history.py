@@ -15,7 +15,7 @@ class MeasurementHistory:
     """The measurements of earlier attempts: the newest `PER_JOB` measurements of each job, and the newest
     `PER_SUBJECT` measurements of each subject.
 
-    The same attempt is counted once, however often it is added.
+    The same attempt is counted once in the history, however often it is added.
     """
 
     def __init__(self) -> None:

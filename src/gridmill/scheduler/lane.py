@@ -16,7 +16,7 @@ _NO_PODS = Pods()
 
 
 def find_pod(pods: Pods, demand: Demand) -> Key | None:
-    """Return the least loaded of these pods that has the amounts of the demand free."""
+    """Return the least loaded of these pods that has enough free memory and GPUs for the demand."""
     if demand.node:
         return pods.find_on(demand.node, demand.memory_bytes, demand.gpus)
     key = pods.find(demand.memory_bytes, demand.gpus)
@@ -27,18 +27,18 @@ class Lane:
     """The state of one resource in a plan.
 
     `closed` means that no further job fits into the pods of the resource. `stuck` means that no further
-    deployment can be started for the resource either. `reserved` means that free amounts are reserved for a
-    job of the resource (for a gang, in `kept`). `reclaimed` means that the plan is releasing deployments for
-    a job. `drained` is the node that is emptied for this job. `interrupting` means that running jobs are
-    being preempted for a job. `beneficiary` is this job, once the running jobs were asked to end. `tries` is
-    the number of jobs for which the plan looked for jobs to preempt. `over_quota` is the number of jobs over
-    their quota for which the plan looked for jobs to preempt. `fair` means that jobs of several projects
-    wait. `alive` is the number of pods that are up, starting or planned. Pods of broken deployments are
-    counted in `alive` while they run a job. `members` has the jobs of each class behind the first job, once
-    the first job was processed. `wanted_amounts` are the amounts that a new pod should have, once they were
-    computed. `kept_for` is the reservation for the job for which free amounts are reserved. `backfills` is
-    the number of jobs that the plan tried to start before that job. `claimant` is the delayed job that has
-    precedence and for which the plan found no place.
+    deployment can be started for the resource either. `reserved` means that free memory, CPUs and GPUs are
+    reserved for a job of the resource (for a gang, in `kept`). `reclaimed` means that the plan is releasing
+    deployments for a job. `drained` is the node that the plan empties for a job. `interrupting` means that
+    running jobs are being preempted for a job. `beneficiary` is the job for which running jobs were asked to
+    end. `tries` is the number of jobs for which the plan looked for jobs to preempt. `over_quota` is the
+    number of jobs over their quota for which the plan looked for jobs to preempt. `fair` means that jobs of
+    several projects wait. `alive` is the number of pods that are up, starting or planned. Pods of broken
+    deployments are counted in `alive` while they run a job. `members` has the jobs of each class behind the
+    first job, once the first job was processed. `wanted_amounts` are the CPUs, memory and GPUs that a new
+    pod should have, once they were computed. `kept_for` is the reservation of memory, CPUs and GPUs for a
+    waiting job. `backfills` is the number of jobs that the plan tried to start before the job with the
+    reservation. `claimant` is the delayed job that has precedence and for which the plan found no place.
     """
 
     __slots__ = (
@@ -125,9 +125,9 @@ class Lane:
 
     def next_class(self, ticket: Ticket | None) -> Ticket | None:
         """Return the first job of the next class in the queue, if `ticket` is the first job of the last
-        class that was returned. If `ticket` is None, the method returns the first job of all classes. In
-        this way, the lane is read lazily. If several projects wait (`fair`), the method returns the next
-        class of the same project."""
+        class that was returned. If `ticket` is None, the method returns the first job of all classes. The
+        jobs of the lane are therefore read only when the plan needs them. If several projects wait (`fair`),
+        the method returns the next class of the same project."""
         if self.fair and ticket is not None:
             project = ticket[JOB_CLASS].project
             if ticket is not self._last_of[project]:
@@ -153,7 +153,7 @@ class Lane:
         return next(members, None)
 
     def find(self, demand: Demand) -> Key | None:
-        """Return a pod that is up and has the amounts of the demand free."""
+        """Return a pod that is up and has enough free memory and GPUs for the demand."""
         if demand.alone or demand.node:
             return find_pod(self.open, demand)
         if self._too_much and self.is_too_much(demand):
@@ -164,8 +164,8 @@ class Lane:
         return result
 
     def is_possible(self, demand: Demand) -> bool:
-        """Return whether such jobs can run on this resource, by a quick check. If the result is False,
-        `problem_of` decides whether they can run."""
+        """Return whether jobs with this demand can run on this resource, by a quick check. If this quick
+        check returns False, `problem_of` decides whether the jobs can run."""
         return (
             demand.memory_bytes <= self._most_memory
             and demand.gpus <= self._gpus
@@ -182,7 +182,7 @@ class Lane:
 
     def is_too_much(self, demand: Demand) -> bool:
         """Return whether this plan already found no place for a demand of the same size or a smaller one.
-        Within one plan, the free amounts only shrink."""
+        Within one plan, the free memory, CPUs and GPUs only shrink."""
         return any(demand.memory_bytes >= memory and demand.gpus >= gpus for memory, gpus in self._too_much)
 
     @property
@@ -212,14 +212,15 @@ class Lane:
         )
 
     def places(self, demand: Demand) -> int:
-        """Return the number of a gang's ranks that fit into the free amounts, the amounts reserved for the
-        gang, and the pods that are starting."""
+        """Return the number of a gang's ranks that fit into the free memory and GPUs, the reserved pods, and
+        the pods that are starting."""
         pods = (self.open, self.coming, *((self.kept,) if self.kept_for_gang else ()))
         return sum(pod.places(demand.memory_bytes, demand.gpus) for pod in pods)
 
     def keep(self, demand: Demand, places: int | None = None) -> None:
-        """Reserve pods for a gang, so that later jobs do not use them. The pods with the largest free
-        amounts are reserved, and only as many as have enough places for the gang when they are empty."""
+        """Reserve pods for a gang, so that later jobs do not use them. The pods with the most free memory,
+        CPUs and GPUs are reserved, and only as many as have enough places for the gang when they are
+        empty."""
         self.kept_for_gang = True
         found = []
         for pod_id, slot in self.open.items():
@@ -256,11 +257,12 @@ class Lane:
                 self.coming.take(key, demand.memory_bytes, demand.gpus)
 
     def freest(self, demand: Demand) -> str | None:
-        """Return the pod with the largest free amounts among the pods that are large enough. This pod is
-        reserved for a job that has waited too long.
+        """Return the pod with the most free memory, CPUs and GPUs among the pods that are large enough,
+        which is reserved for a job that has waited too long.
 
-        While a pod is reserved, the free amounts of the freest pod never shrink. The waiting job therefore
-        starts eventually, even if another pod becomes freer than the pod that was chosen first.
+        While a pod is reserved, the free memory, CPUs and GPUs of the freest pod never shrink. The waiting
+        job therefore starts eventually, even if another pod becomes freer than the pod that was chosen
+        first.
         """
         large = [
             (min(slot.free_gpus, demand.gpus), slot.free_memory, pod_id)

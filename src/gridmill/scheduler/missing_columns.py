@@ -1,9 +1,9 @@
 """This module checks the columns and inputs of a pipeline against the known tables before a run.
 
-It compares the columns that jobs and alterations of sinks name with the columns of the newest version of
-each table. Expressions are SQL, which only the job itself can read, so this module does not check
+The module compares the columns that jobs and alterations of sinks name with the columns of the newest
+version of each table. Expressions are SQL, which only the job itself can read, so this module does not check
 expressions. This module also finds the tables without rows, and the jobs that need rows of such tables. All
-functions are pure.
+functions of this module are pure.
 """
 
 import re
@@ -18,7 +18,7 @@ from gridmill.domain.sink_overrides import SinkChange
 
 Known = Mapping[str, tuple[str, ...]]
 """The columns of each table, by the name that the declaration gives the table. For a dataset, the names of
-its features are sufficient. Unknown tables are missing from the mapping."""
+its features are sufficient. Tables that are unknown are missing from the mapping."""
 _AGGREGATE = re.compile(r"\s*\w+\s*\(\s*(?:distinct\s+)?([A-Za-z_]\w*)\s*\)\s*", re.IGNORECASE)
 """The pattern of a metric that is one aggregate of one column."""
 _CONSTANTS = frozenset({"true", "false", "null"})
@@ -132,8 +132,9 @@ def _of_label(spec: DatasetSpec) -> Iterator[NamedColumn]:
 
 
 def _known_at(table: str, field: str, text: str | None) -> Iterator[NamedColumn]:
-    """Return the column that `known_at` names, if its text is a single word. A single word of SQL that is no
-    column (`now`) makes no sense in this field."""
+    """Return the column that `known_at` names, if the text of `known_at` is a single word. If the text of
+    `known_at` is a single word of SQL that is not a column (such as `now`), it makes no sense in this
+    field."""
     if text is not None and _WORD.fullmatch(text):
         yield from _each(table, {f"{field}.known_at": (text,)})
 

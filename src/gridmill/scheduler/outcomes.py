@@ -28,7 +28,7 @@ memory. After more lost attempts, the job itself may be the cause."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 1.0, 60.0
 FIRST_SHORTAGE_SECONDS, LONGEST_SHORTAGE_SECONDS = 5.0, 300.0
 """The first and the longest waiting time after a machine ran out of memory, in seconds. Other programs on
-the machine have to release memory first."""
+the machine have to release memory before the job is tried again."""
 
 
 def backoff_seconds(
@@ -231,9 +231,9 @@ def _bad_needs(snapshot: Snapshot, job_run: JobRun) -> str:
 def run_state(run: Run, job_runs: Sequence[JobRun]) -> tuple[RunState, str]:
     """Return the state of a run with these jobs, and a sentence about this state.
 
-    The state of the run does not change until every job has ended. Then the run is FAILED if a job failed,
-    otherwise STOPPED if a job was stopped, otherwise SUCCEEDED. Jobs that were skipped only because there
-    are no rows yet do not prevent the state SUCCEEDED.
+    The state of the run does not change until every job has ended. When all jobs of a run have ended, the
+    run is FAILED if a job failed, otherwise STOPPED if a job was stopped, otherwise SUCCEEDED. Jobs that
+    were skipped only because there are no rows yet do not prevent the state SUCCEEDED.
     """
     states = [job_run.state for job_run in job_runs]
     if any(state not in FINISHED_JOBS for state in states):

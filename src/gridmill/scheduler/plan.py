@@ -71,7 +71,7 @@ def _by_node(slot: PodSlot) -> tuple[str, str]:
 def brings_up_gang(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
     """Return whether all ranks of a gang will have a place. The function counts free places and places on
     starting pods, and starts deployments for the remaining ranks. If the remaining ranks do not all fit, the
-    function starts nothing, because half of a gang would only block other jobs."""
+    function starts no deployment, because half of a gang would only block other jobs."""
     mark = draft.mark(lane)
     missing = demand.workers - lane.places(demand)
     while missing > 0 and bring_up(draft, lane, demand, urgent=True, pods=missing):
@@ -96,12 +96,12 @@ def plan(
     snapshot and time, and does not change the snapshot.
 
     Jobs are ordered by priority, share of their project (fair_share), due time (ordering), run, and position
-    in the pipeline. The jobs of a project never exceed its quota. Jobs that fit into a running pod are
-    started. A smaller job may start before a larger job, until the larger job has waited too long. For jobs
-    that fit into no running pod, deployments are started; if there is not enough free, idle deployments are
-    released. If no deployment is idle, running jobs that can resume are preempted for much shorter jobs or
-    for jobs of a higher priority. If the quota of the project is the limit, running jobs of the same project
-    are preempted.
+    in the pipeline. The jobs of a project never exceed its quota. Waiting jobs that fit into a running pod
+    are started. A smaller job may start before a larger job, until the larger job has waited too long. For
+    jobs that fit into no running pod, the plan starts deployments, and if not enough is free for them, it
+    releases idle deployments. If no deployment is idle, running jobs that can resume are preempted for much
+    shorter jobs or for jobs of a higher priority. If the quota of the project is the limit, running jobs of
+    the same project are preempted.
 
     `limit` is the largest number of decisions in the plan. The field `complete` is false for a plan that was
     cut at this limit. `unwilling` has, by resource, the nodes on which its pods did not start: these nodes
@@ -262,7 +262,8 @@ def _is_backfilled(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
 
 
 def _passes(draft: DraftPlan, lane: Lane, ticket: Ticket) -> bool:
-    """Return whether the job must not be placed now because it is held back, started already, or refused."""
+    """Return whether the plan must not place the job now because it is held back, started already, or
+    refused."""
     job_run_id, demand = ticket[JOB_RUN_ID], ticket[JOB_CLASS].demand
     if not draft.can_start(job_run_id):
         return True
@@ -276,16 +277,16 @@ def _not_served(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
 
 
 def _may_backfill(lane: Lane) -> bool:
-    """Return whether some jobs may start before the job for which amounts are reserved."""
+    """Return whether some jobs may start before the job that has a reservation."""
     if lane.kept_for is None or lane.backfills >= MOST_TRIES:
         return False
     return lane.kept.find(lane.smallest.memory_bytes, lane.smallest.gpus) is not None
 
 
 def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
-    """Reserve amounts for a job that has waited too long, or for a job whose amounts would otherwise go to a
-    job of lower priority at another resource of the site. Later jobs use the reserved amounts only if they
-    are expected to end before the waiting job can start."""
+    """Reserve memory, CPUs and GPUs for a job that has waited too long, or for a job that would otherwise
+    lose them to a job of lower priority at another resource of the site. Later jobs use the reserved memory,
+    CPUs and GPUs only if they are expected to end before the waiting job can start."""
     if lane.reserved or ticket[JOB_RUN_ID] == lane.beneficiary:
         return
     if not (draft.is_starving(ticket[JOB_RUN_ID]) or outranks(draft, lane, ticket)):
@@ -310,8 +311,8 @@ def _keep_room_if_starving(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None
 
 
 def _waits_for_nodes(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Return whether the job is a gang that waits for unavailable nodes. Amounts for only some of the ranks
-    of such a gang are useless."""
+    """Return whether the job is a gang that waits for unavailable nodes. If only some of the ranks of such a
+    gang fit, nothing is reserved for them, because it would be useless."""
     return demand.workers > 1 and most_places(draft.snapshot, lane.resource, demand) < demand.workers
 
 
@@ -399,7 +400,7 @@ def _costs_while_idle(draft: DraftPlan, resource: Resource) -> bool:
 
 _SOON_SECONDS = 10.0
 """The seconds within which a job becomes ready after the jobs that it needs have ended. An idle deployment
-waits this long for the job, even if idle deployments cost money."""
+is kept this long for the job, even if idle deployments cost money."""
 
 
 def _expire(draft: DraftPlan) -> None:

@@ -41,8 +41,8 @@ MOST_TRIES = 20
 def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
     """Preempt running jobs for a job that does not fit: the fewest jobs, on one pod or, for a gang, on all
     pods of its resource. If the job exceeds the quota of its project, running jobs of the same project on
-    any resource are preempted. Nothing is preempted while amounts for the lane are already being released or
-    are expected to be released."""
+    any resource are preempted. Nothing is preempted while memory, CPUs and GPUs for the lane are already
+    being released or are expected to be released."""
     if lane.interrupting or (lane.reclaimed and not lane.drained) or not draft.snapshot.places.resumable:
         return
     if lane.tries >= MOST_TRIES or draft.is_full or not draft.can_start(ticket[JOB_RUN_ID]):
@@ -58,15 +58,16 @@ def interrupt_for(draft: DraftPlan, lane: Lane, ticket: Ticket) -> None:
 
 
 def note_over_quota(draft: DraftPlan, line: LaneQueue, lane: Lane, ticket: Ticket) -> None:
-    """Add a job that is over its quota to the queue of jobs for which other jobs are preempted, if the
-    running jobs can resume."""
+    """Add a job that exceeds the quota of its project to the queue of jobs for which other jobs are
+    preempted, if running jobs of the resource can resume."""
     if draft.snapshot.places.resumable and lane.over_quota < MOST_TRIES:
         lane.over_quota += 1
         line.add(ticket)
 
 
 def keep_what_is_made(draft: DraftPlan, lanes: Mapping[str, Lane]) -> None:
-    """Reserve the amounts that preempted jobs release for the job for which they were preempted."""
+    """Reserve what preempted jobs release (memory, CPUs and GPUs) for the job for which they were
+    preempted."""
     places = draft.snapshot.places
     for resource in sorted(places.yielding):
         for attempt in (places.attempts[key] for key in sorted(places.yielding[resource])):
@@ -198,9 +199,9 @@ def _until_within(
     wanting: Wanting,
     running: Sequence[PreemptibleJob],
 ) -> list[PreemptibleJob]:
-    """Return the jobs whose end releases enough for the job, both in the quota of their project and on any
-    pods. The result is empty if these jobs do not release enough, or if the quota is only reserved for
-    another job."""
+    """Return the jobs whose end releases enough for the waiting job, both in the quota of their project and
+    on any pods. The result is empty if the end of these jobs does not release enough, or if the quota is
+    only reserved for another job."""
     demand = group.demand
     if not standing.is_over(group):
         return []
@@ -255,8 +256,8 @@ def _cost(way: Sequence[PreemptibleJob]) -> tuple[int, float, str]:
 def _least(
     slots: Mapping[str, PodSlot], demand: Demand, wanting: Wanting, running: Sequence[PreemptibleJob]
 ) -> list[PreemptibleJob]:
-    """Return the jobs that `to_interrupt` selects, without the jobs whose amounts are not needed in the end.
-    The result is empty if these jobs do not release enough."""
+    """Return the jobs that `to_interrupt` selects, without the jobs that do not have to be preempted in the
+    end. The result is empty if the end of these jobs does not release enough."""
     gains = _gains(slots, demand, running)
     names = to_interrupt(demand.workers, _places(slots, demand, ()), wanting, gains)
     chosen = [one for one in running if one.id in names]

@@ -32,8 +32,8 @@ PART_OF_CPU = 1.0
 
 
 def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods: int | None = None) -> bool:
-    """Plan a deployment that is large enough for `demand`. The function returns False if no node has enough
-    free now.
+    """Plan a deployment that is large enough for `demand`. The function returns False if no node is free
+    enough now.
 
     `urgent` jobs may get another pod on a node whose CPUs this resource already keeps busy. The deployment
     has as many pods as the resource may still have. If the resource has no limit, the deployment has up to
@@ -75,15 +75,15 @@ def bring_up(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool, pods
 
 
 def can_bring_up(draft: DraftPlan, lane: Lane, demand: Demand) -> bool:
-    """Return whether `bring_up` for an urgent job would find enough free amounts."""
+    """Return whether `bring_up` for an urgent job would find a node that is free enough."""
     wish = _wanted_amounts(draft, lane)
     allowed = lane.workers_left != 0 or bool(demand.node)
     return allowed and _find_node(draft, lane, demand, wish, urgent=True) is not None
 
 
 def _wanted_amounts(draft: DraftPlan, lane: Lane) -> Amounts:
-    """Return the amounts that one pod should have if they are free: enough memory for the jobs that are
-    expected to run at the same time."""
+    """Return the CPUs, memory and GPUs that one pod should have if they are free: enough memory for the jobs
+    that are expected to run at the same time."""
     if lane.wanted_amounts is None:
         lane.wanted_amounts = _compute_wanted(draft, lane)
     return lane.wanted_amounts
@@ -117,9 +117,9 @@ def _sizes_by_ranks(draft: DraftPlan, lane: Lane) -> bool:
 
 
 def _needed(draft: DraftPlan, lane: Lane) -> Amounts:
-    """Return the CPUs and memory that the ready jobs need side by side, at most all CPUs of a node. Blocked
-    jobs are not included in these amounts. The function is used for sites where unused amounts make other
-    users wait or cost money."""
+    """Return the CPUs and memory that the ready jobs need side by side, at most all CPUs of a node. The CPUs
+    and memory that blocked jobs need are not included. The function is used for sites where unused amounts
+    make other users wait or cost money."""
     resource = lane.resource
     shapes = draft.snapshot.places.shapes.get(resource.site, ())
     most = max((shape.cpus for shape in shapes), default=1.0)
@@ -229,9 +229,9 @@ def keeps_busy(draft: DraftPlan, lane: Lane, node: str) -> bool:
 
 
 def _amounts_on(draft: DraftPlan, lane: Lane, demand: Demand, wish: Amounts, node: str) -> Amounts:
-    """Return the wanted amounts, reduced to the free amounts of the node. If the number of CPUs is not set,
-    the CPUs of the node are divided among the workers of the resource. On a node with GPUs, the pod gets the
-    same fraction of the CPUs as of the GPUs, so that CPUs are left for the other GPUs."""
+    """Return the wanted CPUs, memory and GPUs, reduced to what is free on the node. If the number of CPUs is
+    not set, the CPUs of the node are divided among the workers of the resource. On a node with GPUs, the pod
+    gets the same fraction of the CPUs as of the GPUs, so that CPUs are left for the other GPUs."""
     resource = lane.resource
     free = draft.nodes(resource.site).free(node)
     if resource.cpus:

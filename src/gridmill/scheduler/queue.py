@@ -1,5 +1,5 @@
-"""This module has the queue of one resource: waiting jobs, grouped into classes that request the same
-amounts."""
+"""This module has the queue of one resource: waiting jobs, grouped into classes that request the same CPUs,
+memory and GPUs."""
 
 from collections.abc import Iterator
 from heapq import merge
@@ -13,7 +13,7 @@ from gridmill.domain.run import JobRun, Run
 from gridmill.scheduler.sorted_tuples import SortedTuples
 
 Rank: TypeAlias = tuple[int, float, int, int, str]
-"""The rank of a job in the queue: (-priority, due time, run order, job order, JobRun id). The job with the
+"""The rank of a job in the queue is (-priority, due time, run order, job order, JobRun id). The job with the
 smallest rank is first; see gridmill.domain.ordering. All values of a rank are in one tuple, because two
 ranks are often equal up to the run."""
 
@@ -25,7 +25,7 @@ a named tuple, because plans compare and read tickets in their inner loops: with
 to 15 % longer."""
 
 DelayedEntry: TypeAlias = tuple[int, float, str, Ticket]
-"""An entry in the order of delayed jobs: (-priority, time since which the job has waited, JobRun id,
+"""An entry in the order of delayed jobs is (-priority, time since which the job has waited, JobRun id,
 ticket). The entry of the most delayed job is first."""
 
 NEGATIVE_PRIORITY: Final = 0
@@ -39,10 +39,10 @@ rank."""
 
 
 class Demand(NamedTuple):
-    """The amounts that the jobs of a class request. Either each of `workers` ranks gets these amounts, or no
-    rank does. If `cpus` is 0, the job gets an equal share of the CPUs of the pod. `alone` requests a pod
-    without other jobs, so that the parts of a job use different machines. `node` is the only node on which
-    the job may run. `project` is the project whose quota the job uses."""
+    """The CPUs, memory and GPUs that the jobs of a class request. Either each of the `workers` ranks gets
+    these CPUs, memory and GPUs, or no rank does. If `cpus` is 0, the job gets an equal share of the CPUs of
+    the pod. `alone` requests a pod without other jobs, so that the parts of a job use different machines.
+    `node` is the only node on which the job may run. `project` is the project whose quota the job uses."""
 
     memory_bytes: int
     gpus: int
@@ -99,9 +99,9 @@ def turn_rank_of(job_run: JobRun, run: Run) -> Rank:
 
 
 class QuotaClaim:
-    """The amounts that a job takes from the quota of its project, with all ranks of a gang. A job that
-    requests no CPUs is counted as one CPU. A job holds one place for each GPU, or one place if it has no
-    GPUs. The claim is computed once for a class, because plans need it for every job."""
+    """The CPUs, memory and GPUs that a job takes from the quota of its project, with all ranks of a gang. A
+    job that requests no CPUs is counted as one CPU. A job holds one place for each GPU, or one place if it
+    has no GPUs. The claim is computed once for a class, because plans need it for every job."""
 
     __slots__ = ("cpus", "gpus", "memory_bytes", "places", "project")
 
@@ -115,7 +115,7 @@ class QuotaClaim:
 
 
 class JobClass(QuotaClaim):
-    """The jobs of a resource that request the same amounts, in order."""
+    """The jobs of a resource that request the same CPUs, memory and GPUs, in order."""
 
     __slots__ = ("demand", "members", "resource")
 

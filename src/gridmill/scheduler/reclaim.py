@@ -1,5 +1,5 @@
-"""This module frees amounts for a job: it releases idle deployments and, if the job has waited too long,
-drains busy deployments."""
+"""This module frees memory, CPUs and GPUs for a job: it releases idle deployments and, if the job has waited
+too long, drains busy deployments."""
 
 from collections.abc import Collection, Iterator
 
@@ -17,8 +17,8 @@ from gridmill.scheduler.queue import Demand
 
 
 def reclaim(draft: DraftPlan, lane: Lane, demand: Demand, *, urgent: bool) -> bool:
-    """Release idle deployments if this frees enough for `demand`. The function returns False if this would
-    not free enough.
+    """Release idle deployments if this frees enough for `demand`. The function returns False if the release
+    of idle deployments would not free enough.
 
     If enough is already being released, the function only reserves the node for the job. `urgent` jobs may
     also release idle deployments that jobs of other resources will need.
@@ -81,8 +81,8 @@ def drain(draft: DraftPlan, lane: Lane, demand: Demand) -> None:
 
 
 def needed_of(draft: DraftPlan, lane: Lane, demand: Demand) -> Amounts:
-    """Return the smallest amounts of a pod for that job. For a gang, the function returns the amounts for
-    the ranks in one pod."""
+    """Return the smallest CPUs, memory and GPUs of a pod for that job. For a gang, the function returns the
+    CPUs, memory and GPUs for the ranks in one pod."""
     resource = lane.resource
     nodes = max(1, len(draft.snapshot.sites[resource.site].nodes))
     return Amounts(
@@ -149,8 +149,8 @@ def _idle_by_node(draft: DraftPlan, site: str, *, urgent: bool) -> dict[str, lis
 def _enough(
     draft: DraftPlan, site: str, node: str, need: Amounts, deployments: list[Deployment]
 ) -> list[Deployment] | None:
-    """Return the first of these deployments, as many as are needed for the amounts. The result is None if
-    all these deployments together are not enough."""
+    """Return the first of these deployments, as many as must be released to free enough. The result is None
+    if all these deployments together are not enough."""
     whole = draft.snapshot.places.capacities.get((site, node))
     if whole is None or (site, node) in draft.reserved or not need.fits_in(whole):
         return None
@@ -172,9 +172,9 @@ def _claims(deployment: Deployment, node: str) -> Iterator[Amounts]:
 def _node_to_drain(
     draft: DraftPlan, site: str, need: Amounts, only: str, but: Collection[str] = ()
 ) -> str | None:
-    """Return the node to drain: among the nodes that are large enough, the node with the largest free
-    amounts. While the node is drained, its free amounts never shrink. If `only` is set, the function
-    considers only that node. Nodes in `but` are left out."""
+    """Return the node to drain: among the nodes that are large enough, the node with the most free memory,
+    CPUs and GPUs. While the node is drained, its free memory, CPUs and GPUs never shrink. If `only` is set,
+    the function considers only that node. The nodes in `but` are left out of the search."""
     capacities = draft.snapshot.places.capacities
     large = [
         (free.gpus if need.gpus else 0, free.memory_bytes, name)

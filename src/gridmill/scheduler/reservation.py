@@ -1,5 +1,5 @@
-"""This module has reservations for jobs that are too large for the free amounts: the time when they can
-start, and the jobs that may start before them.
+"""This module has reservations for jobs that do not fit now: the time when they can start, and the jobs that
+may start before them.
 
 The method is EASY backfilling (by Lifka in 1995, and by Mu'alem and Feitelson in 2001). The first job that
 does not fit has a reservation for the time at which enough is expected to be free. Jobs behind this job may
@@ -27,8 +27,8 @@ LIKELY = 0.5
 
 
 class Reservation(NamedTuple):
-    """A reservation of amounts for a job that does not fit now. `at` is the time at which enough is expected
-    to be free for the job. `spare` is the amount that is expected to be left over at this time."""
+    """A reservation for a job that does not fit now. `at` is the time at which enough is expected to be free
+    for the job. `spare` is the amount that is expected to be left over when the reserved job starts."""
 
     at: float
     spare: int

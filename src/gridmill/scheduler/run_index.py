@@ -81,7 +81,7 @@ class ExclusiveTurns:
         return None if first == job_run_id else first
 
     def behind(self, name: str) -> tuple[str, ...]:
-        """Return the waiting jobs in order."""
+        """Return the waiting jobs for this artifact, in the order of their ranks."""
         return tuple(rank[JOB_RUN_ID] for rank in self._waiting.get(name, ()))
 
 
@@ -109,9 +109,10 @@ class JobsByResource:
     """The jobs of active runs by resource. `waiting` jobs are ready, and `blocked` jobs still wait for jobs
     that they need.
 
-    Several ready jobs may make the same artifact (the same job of several runs; see `turn_of`). Among these
-    jobs, the queue contains only the job that is next, and no job while one of them runs. The reasons are
-    that versions have one order, and that two jobs must not write into the same table at the same time.
+    Several ready jobs may make the same artifact (the same job of several runs; see `turn_of`). Among the
+    jobs that make the same artifact, the queue contains only the job that is next, and no job while one of
+    them runs. Only one job may make an artifact at a time because versions have one order, and because two
+    jobs must not write into the same table at the same time.
 
     `held` and `held_until` have the waiting jobs that have a `not_before`. A job whose run is not known yet
     is in no queue until the run is inserted.
@@ -216,11 +217,11 @@ class JobsByResource:
                 self._place_again(other, following)
 
     def turn_of(self, job_run: JobRun) -> str:
-        """Return a key that is equal for all jobs that must not run at the same time as this job. For a
-        load, these are the jobs that load the same sink; for a job on every node, they are the jobs on the
-        same nodes. For all other jobs, they are the jobs with the same name if their runs have no
-        parameters, and the jobs with the same name and the same inputs if their runs have parameters. Jobs
-        that differ in a parameter do not wait for each other."""
+        """Return a key that is equal for all jobs that must not run at the same time as this job. These are,
+        for a load, the jobs that load the same sink; for a job on every node, the jobs on the same nodes;
+        for other jobs of runs without parameters, the jobs with the same name; and for other jobs of runs
+        with parameters, the jobs with the same name and the same inputs. Jobs that differ in a parameter do
+        not wait for each other."""
         return _turn(job_run, self.runs.get(job_run.run_id))
 
     def _take_turn(self, job_run: JobRun, run: Run | None, turn: str) -> None:

@@ -18,21 +18,22 @@ Model of Massively Parallel Transaction Systems, CMG 1993, and Guerrilla Capacit
 If a part of the work runs under a lock, or on a server that serves one worker at a time, workers lose time
 only when they need this part at the same time. Then W(n)/a is the cycle time of the machine repairman's
 model: each worker computes alone for the fraction 1 - D of its time, and needs the shared part for the
-fraction D. Two cases bound the possible cycle times. In the first case the times are exponential, and the
-cycle time follows from exact mean value analysis (Reiser and Lavenberg, Mean-Value Analysis of Closed
-Multichain Queuing Networks, JACM 27, 1980). In the second case the times are constant, and W(n)/a = max(1, n
-D). In both cases the speed-up approaches 1/D, as in Amdahl's law with the serial fraction D. Below this
-limit, Amdahl's law predicts a lower speed-up than both cases. If Amdahl's law is fitted to measurements
-below the limit, it predicts a higher speed-up than both cases for more workers. Measurements with a third
-number of workers distinguish both cases from Amdahl's law.
+fraction D. Two cases bound the possible cycle times of the machine repairman's model. In the first case, the
+times of the pieces of work are exponential, and the cycle time follows from exact mean value analysis
+(Reiser and Lavenberg, Mean-Value Analysis of Closed Multichain Queuing Networks, JACM 27, 1980). In the
+second case, the times of the pieces of work are constant, and W(n)/a = max(1, n D). In both cases the
+speed-up approaches 1/D, as in Amdahl's law with the serial fraction D. Below this limit, Amdahl's law
+predicts a lower speed-up than both cases. If Amdahl's law is fitted to measurements below the limit, it
+predicts a higher speed-up than both cases for more workers. Measurements with a third number of workers
+distinguish both cases from Amdahl's law.
 
 The parameters are fitted by weighted linear least squares on relative errors with a, q, d >= 0 and q <= a.
 (If q = a, all work is done by one worker at a time, and the job is as fast as with one worker, not slower.)
 If three numbers of workers were measured, d is fitted only if an F-test shows that d explains more than
 noise. If two numbers of workers were measured, d is fitted only if more workers were slower than any law
 without d allows; then all work is assumed to be done by one worker at a time. With three numbers of workers,
-a queue, or coherence alone, replaces Amdahl's law if it explains the measurements better. Each of these
-three laws has two parameters. The fraction D of a queue is found on a grid.
+a queue, or coherence alone, replaces Amdahl's law if it explains the measurements better. Amdahl's law, a
+queue, and coherence alone have two parameters each. The fraction D of a queue is found on a grid.
 
 `TimeCurve` returns the expected time for a number of workers with its confidence interval.
 """
@@ -107,7 +108,7 @@ class WorkLaw:
 
     @property
     def kind(self) -> ScalingLawKind:
-        """The name of the scaling law."""
+        """The kind of the scaling law."""
         if self.cycle is not None:
             return ScalingLawKind.QUEUE
         return ScalingLawKind.USL if self.coherent else ScalingLawKind.AMDAHL
@@ -421,10 +422,10 @@ class TimeCurve:
     is T(n) = serial + opening(n) + the longer of two times. The first time is W(n)/n, in whole rounds of
     shards; the second time is the CPU time divided by the number of available CPUs.
 
-    The second time is a bound from operational analysis (P. J. Denning, J. P. Buzen, The Operational
-    Analysis of Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster
-    than the CPUs. `cpu_share` is the number of CPU seconds per worker-second at the shards. `wanted` is the
-    declared number of shards. With `even`, each worker has one shard, and all shards have the same size.
+    The second time is a bound from operational analysis (Denning and Buzen, The Operational Analysis of
+    Queueing Network Models, ACM Computing Surveys 1978): no number of workers computes faster than the CPUs.
+    `cpu_share` is the number of CPU seconds per worker-second at the shards. `wanted` is the declared number
+    of shards. With `even`, each worker has one shard, and all shards have the same size.
     """
 
     law: WorkLaw
@@ -460,8 +461,8 @@ class TimeCurve:
         return self.law.alone * self.cpu_share / self.cpus if self.cpus else 0.0
 
     def most_busy(self) -> float:
-        """The number of workers that keep all CPUs busy. A larger number of workers does not compute
-        faster."""
+        """The number of workers that keep all CPUs busy. If there are more workers than that, they do not
+        compute faster."""
         return self.cpus / self.cpu_share if self.cpu_share and self.cpus else float("inf")
 
     def speedup(self, workers: int) -> float:

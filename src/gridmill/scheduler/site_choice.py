@@ -99,7 +99,7 @@ def _place(resource: Resource) -> str:
 
 
 FADING = 0.5
-"""The weight of earlier transfers when a new transfer is known."""
+"""The weight that earlier transfers keep when a new transfer is known."""
 MOST_BYTES = float(64 << 20)
 """The largest weight of one transfer in bytes. Without this limit, one large transfer would dominate the
 average rate forever."""
@@ -182,8 +182,9 @@ def transfer_estimate(
     staging: Staging | None = None,
 ) -> TransferEstimate | None:
     """Return the estimate of a job's transfers. The result is None if nothing is transferred. `sites` has
-    the planned sites of jobs of the same run, by job: their results are already at these sites. `back_bytes`
-    is the expected size of the result of the job. `staging` is the way in which data is transferred."""
+    the planned sites of jobs of the same run, by job; the results of these jobs are already at these sites.
+    `back_bytes` is the expected size of the result of the job. `staging` is the way in which data is
+    transferred."""
     if site.kind not in ELSEWHERE:
         return None
     way = site.route or Route()

@@ -34,8 +34,8 @@ SEVERAL_COMMANDS = 3
 """After this many different texts of a command, the text shows nothing about the memory of the command."""
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d(:\d\d){0,2}([.]\d+)?(Z|[+-]\d\d:?\d\d)?)?")
 STEP = 16 * MIB
-"""The sizes of jobs are multiples of this number of bytes. Jobs with similar needs are therefore in one
-class of the planner."""
+"""The sizes of jobs are multiples of this number of bytes. Jobs with similar needs therefore have equal
+sizes and are in one class of the planner."""
 MODEL_MARGIN = 1.5
 """The margin factor of an estimate that is not supported by measurements."""
 MARGINS = {1: 1.5, 2: 1.4}
@@ -45,17 +45,17 @@ MARGIN = 1.3
 """The margin factor of a job that was measured more often. Fewer than 1 % of runs exceed the largest of
 three measurements by more than 30 %."""
 SPILLING_MARGIN = 1.5
-"""The margin factor of a job that spills, however often it was measured. The engine of such a job gets a
-share of the memory, and fails when this share is full. A measured job used 605 MiB of 928 MiB, but with 896
-MiB it failed at 590 MiB."""
+"""The margin factor of a job that spills, however often it was measured. The engine of a job that spills
+gets a share of the memory, and fails when this share is full. A measured job used 605 MiB of 928 MiB, but
+with 896 MiB it failed at 590 MiB."""
 NEAR = 1.5
 """Sizes of data that differ by at most this factor are treated as equal."""
 SPILLED = 0.5
-"""The memory of a job that spills grows with this power of its number of rows. In measurements, a quarter
-more rows needed 0 to 12 % more memory."""
+"""The memory of a job that spills grows with this power of its number of rows. In measurements of jobs that
+spill, a quarter more rows needed 0 to 12 % more memory."""
 ENOUGH = 1.25
-"""If a job had more than this factor times the memory that other jobs needed, it used more only because it
-had more."""
+"""If an attempt had more than this factor times the memory that other attempts needed, it used more only
+because it had more."""
 GROWTH, LATER_GROWTH = 2, 4
 """The growth factors of the memory of a job that ran out of memory: after the first kill, and after later
 kills of a job whose size was an estimate."""
@@ -171,7 +171,7 @@ def _advice_input(
 
 def _whole(job: Job, size: JobSize, resource: Resource) -> JobSize:
     """Return the size of the data of the job. Declared values take precedence over measured values. The size
-    of the resource replaces values that are unknown."""
+    that is set for the resource replaces values that are unknown."""
     if job.rows is not None:
         size = replace(size, rows=job.rows)
     return size if resource.size is None else size.or_else(resource.size)
@@ -297,7 +297,7 @@ def _frugal(
     job: Job, size: JobSize, measured: tuple[Measurement, ...], parts: int
 ) -> tuple[Measurement, ...]:
     """Return the measurements without the attempts that had far more memory than other attempts needed. The
-    function does this for kinds of jobs that use more memory if they have more."""
+    function leaves such attempts out for kinds of jobs that use more memory if they have more."""
     if not footprint_of(job).spills:
         return measured
     had = [
@@ -441,9 +441,9 @@ def size_resource(
 ) -> Sizing:
     """Return the amounts that one worker of a resource gets if it runs one job of the resource's size.
 
-    Amounts that are set explicitly come first. `largest` are the largest amounts of one pod at the site,
-    which limit the estimates. If the deployments of the site request only the amounts that jobs need, the
-    worker gets fewer CPUs than the node (`node_cpus`).
+    CPUs, memory and GPUs that a user has set for the resource take precedence. `largest` has the CPUs,
+    memory and GPUs of the largest pod at the site, which limit the estimates. If the deployments of the site
+    request only the amounts that jobs need, the worker gets fewer CPUs than the node (`node_cpus`).
     """
     memory, why = _resource_memory(resource, history, largest)
     gpus = gpus_of(resource)

@@ -112,7 +112,7 @@ class Snapshot:
             self.chunks.pop(key, None)
 
     def find(self, kind: type[Any], key: str) -> object | None:
-        """Return the record of that class and key. The result is None if the record is not live."""
+        """Return the record of that class with that key. The result is None if the record is not live."""
         return self._tables.get(kind, {}).get(key)
 
     def job_runs_of(self, run_id: str) -> tuple[JobRun, ...]:
@@ -140,12 +140,12 @@ class Snapshot:
         return resource
 
     def largest_pod(self, site: str) -> Amounts:
-        """Return the largest amounts that one pod can get on an empty site. The amounts are zero for an
-        unknown site."""
+        """Return the CPUs, memory and GPUs of the largest pod that is possible on an empty site. The amounts
+        are zero for an unknown site."""
         return self.places.largest.get(site, _NOTHING)
 
     def largest(self, site: str) -> Amounts:
-        """Return the amounts of the node with the most memory at a site. The amounts are zero if no node is
-        known."""
+        """Return the CPUs, memory and GPUs of the node with the most memory at a site. The amounts are zero
+        if no node is known."""
         shapes = self.places.shapes.get(site)
         return shapes[0] if shapes else Amounts()

@@ -66,8 +66,8 @@ class SortedTuples(Generic[T]):
             self._split(at)
 
     def update(self, items: Sequence[T]) -> None:
-        """Add items that are not in the collection. If the number of new items is large in comparison, the
-        whole collection is sorted again, because this is cheaper."""
+        """Add items that are not in the collection. If many items are added in comparison with the
+        collection, the whole collection is sorted again, because this is cheaper."""
         if len(items) * 8 < self._count:
             for item in items:
                 self.add(item)

@@ -45,9 +45,9 @@ class OccupiedPlace(NamedTuple):
 
 class WaitSimulation:
     """A simulation of the queue of one resource. `places` is the number of jobs that run at the same time.
-    `here` has the attempts that run on the resource now, with their expected ends. `elsewhere` has attempts
-    on other resources that are counted for the projects. `standings` has the standings of the projects now;
-    the simulation changes them.
+    `here` has the attempts that run on the resource now, with their expected ends. `elsewhere` has the
+    attempts on other resources, which also count as use of their projects. `standings` has the standings of
+    the projects now; the simulation changes them.
 
     If several projects wait, the project with the lowest use is first, as in a plan
     (gridmill.scheduler.fair_share). If a project has reached its quota, jobs of other projects start before
@@ -110,8 +110,8 @@ class WaitSimulation:
         return self._standings[head[JOB_CLASS].demand.project]
 
     def _go_on(self, until: float) -> None:
-        """Advance the simulation to that time. All jobs that end by then release the amounts that they
-        hold."""
+        """Advance the simulation to that time. All jobs that end by that time release the CPUs, memory and
+        GPUs that they hold."""
         while self._ends and self._ends[0][0] <= until:
             ended, _, claim = heappop(self._ends)
             self._lapse(ended)
@@ -325,7 +325,7 @@ def _lines(queue: JobQueue) -> Mapping[str, Iterator[Ticket]]:
 
 
 def _claim(attempt: Attempt, job_run: JobRun) -> QuotaClaim:
-    """Return the amounts of the attempt that are counted against a quota."""
+    """Return the CPUs, memory and GPUs of the attempt that are counted against a quota."""
     given, cpus = attempt.given, attempt.asked_cpus
     kind, project = job_run.job.kind, attempt.project
     return QuotaClaim(Demand(given.memory_bytes, given.gpus, cpus, 0, kind, project=project))
