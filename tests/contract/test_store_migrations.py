@@ -27,7 +27,7 @@ from gridmill.errors import StorageError
 from gridmill.ports.store import key_of
 from gridmill.stores import migrate, sql
 from gridmill.stores.rows import CLASSES
-from gridmill.stores.sql import STAMP, VERSIONS
+from gridmill.stores.schema import STAMP, VERSIONS
 from gridmill.testing.store_samples import a_run, one_of_each
 from gridmill.testing.store_suite import put_new
 

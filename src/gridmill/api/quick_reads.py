@@ -21,8 +21,7 @@ from gridmill.codec import encode
 from gridmill.domain.frozen import dataclass
 from gridmill.errors import TABLE, GridmillError
 from gridmill.http.errors import failure
-from gridmill.ports.grid import Grid
-from gridmill.ports.ready_answers import ReadyAnswers
+from gridmill.ports.grid import Grid, ReadyAnswers
 from gridmill.ports.usecase import ArgumentLimits, Hint, ResponseForm, UseCase
 from gridmill.ports.usecases import USE_CASES
 

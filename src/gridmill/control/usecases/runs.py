@@ -385,7 +385,7 @@ class RunUseCases(AlterationUseCases):
             self._ledger.tails.follow(run_id, lambda: self._ledger.store.last_event(run_id))
 
     def ready(self, name: str, arguments: Mapping[str, Any]) -> bytes | None:
-        """See ports.ready_answers."""
+        """See ports.grid.ReadyAnswers."""
         run_id = arguments.get("run_id", "")
         if name == "run":
             return self._run_views.ready(run_id, arguments.get("since", ""))
@@ -396,7 +396,7 @@ class RunUseCases(AlterationUseCases):
         return self._ledger.tails.after(run_id, after, limit)
 
     def encoded(self, name: str, arguments: Mapping[str, Any]) -> bytes:
-        """See ports.ready_answers."""
+        """See ports.grid.ReadyAnswers."""
         if name == "run":
             return self._run_views.encoded(arguments["run_id"], arguments.get("since", ""))
         if name == "events" and arguments.get("job") is None:
@@ -414,7 +414,7 @@ class RunUseCases(AlterationUseCases):
         return body
 
     def watch(self, watcher: Callable[[], None]) -> None:
-        """See ports.ready_answers."""
+        """See ports.grid.ReadyAnswers."""
         self._node.watchers.append(watcher)
 
     def _events(self, run_id: str, job: str | None, after: int, limit: int) -> tuple[Event, ...]:
