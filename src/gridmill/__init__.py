@@ -1,6 +1,6 @@
 """Gridmill pools scattered compute into one grid and runs ML pipelines from raw data to predictions.
 
-The public names load on first use, so importing gridmill costs almost nothing.
+The public names are loaded when they are first used, so importing gridmill costs almost nothing.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The program `gridmill`: prints a stored help text, or else runs the command line."""
+"""The program `gridmill`: it prints a stored help text, or runs the command line."""
 
 import contextlib
 import os
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def program() -> None:
-    """The entry point `gridmill`: run main, then end the process without the interpreter's cleanup, which
-    would take longer than many commands. All clients are closed by then."""
+    """The entry point of `gridmill`: it runs `main` and then ends the process without the cleanup of the
+    interpreter, which would take longer than many commands. All clients are already closed at this point."""
     code: object = 0
     try:
         text = stored_help(sys.argv[1:], os.environ)
@@ -33,9 +33,9 @@ def program() -> None:
 
 
 def main(arguments: Sequence[str] | None = None, *, context: "Client | None" = None) -> None:
-    """Run the command and exit with 0 or the exit code of the error table (130 if interrupted).
+    """Runs the command and exits with 0 or with the exit code of the error table (130 if interrupted).
 
-    `context` is a client that every command uses instead of finding a control node.
+    If `context` is given, every command uses this client and does not search for a control node.
     """
     from gridmill.bootstrap.host import ProgramHost
     from gridmill.cli.invocation import Invocation

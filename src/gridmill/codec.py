@@ -1,6 +1,8 @@
-"""Encodes records as bytes and back, for the store, the links and the API (only this file uses msgspec).
+"""Encodes records as bytes and decodes them, for the record store, the links and the API. Only this module
+uses msgspec.
 
-Dataclasses of `gridmill.domain` are encoded as JSON objects with their field names, enums as their values.
+Dataclasses of `gridmill.domain` are encoded as JSON objects with their field names, and enums are encoded as
+their values.
 """
 
 import hashlib
@@ -25,12 +27,13 @@ def _decoder(kind: Hashable) -> msgspec.json.Decoder[Any]:
 
 
 def encode(noun: object) -> bytes:
-    """Encode a record as one line of JSON."""
+    """Encodes a record as one line of JSON."""
     return _ENCODER.encode(noun)
 
 
 def decode(data: bytes | str, kind: type[T]) -> T:
-    """Decode a record of `kind` from JSON. Raises InputError with the place (`$.jobs[2].name`)."""
+    """Decodes a record of the class `kind` from JSON. Raises InputError, which contains the place of the
+    error (such as `$.jobs[2].name`)."""
     try:
         noun: T = _decoder(cast(Hashable, kind)).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -39,12 +42,12 @@ def decode(data: bytes | str, kind: type[T]) -> T:
 
 
 def to_builtins(noun: object) -> Any:  # noqa: ANN401  JSON has no better type
-    """Convert a record to dicts, lists, strings and numbers in the form of JSON."""
+    """Converts a record to dictionaries, lists, strings and numbers, as in JSON."""
     return msgspec.to_builtins(noun)
 
 
 def from_builtins(value: object, kind: type[T]) -> T:
-    """Convert dicts and lists to a record of `kind`. Raises InputError."""
+    """Converts dictionaries and lists to a record of the class `kind`. Raises InputError."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -52,17 +55,18 @@ def from_builtins(value: object, kind: type[T]) -> T:
 
 
 def fingerprint(*parts: object) -> str:
-    """The SHA-256 (hex) of the canonical JSON of `parts`: equal values have equal fingerprints."""
+    """Returns the SHA-256 hash (hex) of the canonical JSON of `parts`. Equal values have equal
+    fingerprints."""
     return hashlib.sha256(_CANONICAL.encode(parts)).hexdigest()
 
 
 def encode_message(message: Message) -> bytes:
-    """A protocol message as one JSON line without its newline: `["kind",{...}]`."""
+    """Returns a protocol message as one line of JSON without its newline: `["kind",{...}]`."""
     return _ENCODER.encode((type(message).__name__.lower(), message))
 
 
 def decode_message(line: bytes) -> Message:
-    """The message in a line. Raises InputError."""
+    """Returns the message in a line. Raises InputError."""
     try:
         kind, body = msgspec.json.decode(line, type=tuple[str, msgspec.Raw])
         message: Message = _decoder(cast(Hashable, MESSAGES[kind])).decode(body)
@@ -72,13 +76,13 @@ def decode_message(line: bytes) -> Message:
 
 
 def encode_passed(channel: int, message: Message | None) -> bytes:
-    """A relayed message to or from a farm's pod, as one JSON line without its newline: `[channel,
-    ["kind",{...}]]`; null for a connection that closed."""
+    """Returns a relayed message to or from a pod of a farm, as one line of JSON without its newline:
+    `[channel, ["kind",{...}]]`. The message is null for a connection that was closed."""
     return b"[%d,%s]" % (channel, b"null" if message is None else encode_message(message))
 
 
 def decode_passed(line: bytes) -> tuple[int, Message | None]:
-    """Decode the channel and the message of a line. Raises InputError."""
+    """Returns the channel and the message in a line. Raises InputError."""
     try:
         channel, body = msgspec.json.decode(line, type=tuple[int, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,4 +1,5 @@
-"""Measures the free space of file systems, and the space that folders use, at bounded cost."""
+"""Measures the free space of file systems and the space that folders use. Each measuring step has a limited
+cost."""
 
 import errno
 import os
@@ -19,9 +20,9 @@ _BLOCK_BYTES = 512  # the unit of st_blocks
 
 
 def space_of(place: str, path: Path | str, reserve_bytes: int | None = None) -> DiskSpace:
-    """The space of the file system on which `path` is or will be. `reserve_bytes`: None reserves 5 % of
-    its size, at most 1 GiB; 0 reserves nothing. 1 % of the inodes, at most 10,000, are reserved. Raises
-    OSError."""
+    """Returns the space of the file system on which `path` is or will be. If `reserve_bytes` is None, 5 % of
+    the size of the file system are reserved, but at most 1 GiB. If it is 0, nothing is reserved. Of the
+    inodes, 1 % are reserved, but at most 10,000. Raises OSError."""
     existing = Path(path)
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -42,8 +43,8 @@ def space_of(place: str, path: Path | str, reserve_bytes: int | None = None) -> 
 
 
 def file_system(path: Path | str) -> int:
-    """The device number of the file system on which `path` is or will be. Two paths with the same number
-    share their space. Raises OSError."""
+    """Returns the device number of the file system on which `path` is or will be. Two paths with the same
+    device number share their free space. Raises OSError."""
     existing = Path(path)
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -52,7 +53,7 @@ def file_system(path: Path | str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderUse:
-    """The space that the files in folders use on the disk (allocated blocks), and the number of their
+    """The space that the files in folders use on the disk (in allocated blocks), and the number of their
     inodes."""
 
     size_bytes: int = 0
@@ -60,13 +61,13 @@ class FolderUse:
 
 
 class FolderMeter:
-    """Measures folders again and again, a few entries at each step, so that no step takes long.
+    """Measures folders repeatedly. Each step reads only a few directory entries, so that no step takes long.
 
-    A pass starts `pause_seconds` after the previous one, but waits at least `_SHARE` times as long as that
-    pass took: measuring uses at most 5 % of a CPU. Links are not followed, a file with several names counts
-    once, and a file that is deleted meanwhile does not count. A missing folder is empty. In
-    `shared` folders, only files that changed after `since` (Unix time) count. A file that is moved there
-    during a pass counts once.
+    A pass starts `pause_seconds` after the previous pass, but waits at least `_SHARE` times as long as that
+    pass took. Therefore measuring uses at most 5 % of a CPU. Links are not followed. A file with several
+    names counts once, and a file that is deleted during the pass does not count. A folder that does not
+    exist counts as empty. In `shared` folders, only files that changed after `since` (Unix time) count. A
+    file that is moved there during a pass counts once.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class FolderMeter:
         self._linked = set[tuple[int, int]]()
         self._next_pass = 0.0
         self.use: FolderUse | None = None
-        """The result of the last complete pass; None before the first."""
+        """The result of the last complete pass, or None before the end of the first pass."""
 
     def step(self, now: float, entries: int = 1000) -> bool:
-        """Measure the given number of further entries if a pass is due (`now`: monotonic time). Returns True
-        if a pass has ended."""
+        """Measures up to `entries` further directory entries if it is time for a pass (`now` is the
+        monotonic time). Returns True if a pass has ended."""
         if self._walk is None:
             if now < self._next_pass:
                 return False
@@ -107,14 +108,15 @@ class FolderMeter:
         return ended
 
     def least(self) -> FolderUse:
-        """The known usage: that of the last complete pass, or of the current pass if that is larger."""
+        """Returns the largest use that is known to be real: the result of the last complete pass, or of the
+        current pass if it is larger."""
         known = self.use or FolderUse()
         return FolderUse(
             size_bytes=max(known.size_bytes, self._size_bytes), files=max(known.files, self._files)
         )
 
     def _take(self, walk: Iterator[os.stat_result | None], entries: int) -> bool:
-        """Measure one entry; returns False at the end of a pass."""
+        """Measures one directory entry, and returns False at the end of a pass."""
         for _ in range(entries):
             try:
                 status = next(walk)
@@ -136,7 +138,8 @@ _SHARE = 20
 
 
 def measure(folders: Sequence[Path | str], entries: int = 1_000_000) -> FolderUse:
-    """The usage of folders, in one pass that ends after the given number of entries."""
+    """Returns the space that the folders use, measured in one pass that ends after this number of
+    entries."""
     meter = FolderMeter(folders)
     meter.step(0.0, entries)
     return meter.least()
@@ -147,7 +150,8 @@ def _is_folder(status: os.stat_result) -> bool:
 
 
 def _entries(folders: Sequence[str]) -> Iterator[os.stat_result]:
-    """The status of all files and folders below the folders, and of a folder that is a file itself."""
+    """Yields the status of all files and folders below the given folders. If a given path is a file, its
+    status is yielded too."""
     for path in folders:
         try:
             status = os.lstat(path)
@@ -160,7 +164,8 @@ def _entries(folders: Sequence[str]) -> Iterator[os.stat_result]:
 
 
 def _below(folder: str, device: int) -> Iterator[os.stat_result]:
-    """True if the entry is on the given file system; mounted file systems do not count."""
+    """Yields the status of the entries below a folder that are on the given file system. Other mounted file
+    systems are left out."""
     waiting = [folder]
     while waiting:
         try:

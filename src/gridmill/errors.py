@@ -51,7 +51,7 @@ class GridmillError(Exception):
 
 
 def explained(error: GridmillError) -> str:
-    """What happened and what to do next, as sentences on one line."""
+    """Returns the error and its hint as sentences on one line."""
     text = str(error).removesuffix(".")
     end = "" if text.endswith(("?", "!")) else "."
     return f"{text}{end} {error.hint}" if error.hint else str(error)
@@ -228,7 +228,7 @@ class InternalError(GridmillError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRow:
-    """One line of the error table."""
+    """One row of the error table."""
 
     error: type[GridmillError]
     http_status: int
@@ -266,7 +266,7 @@ TABLE: dict[str, ErrorRow] = {
 
 
 def to_body(error: GridmillError) -> dict[str, object]:
-    """The error as the API sends it and `--json` prints it."""
+    """Returns the error in the form in which the API sends it and `--json` prints it."""
     return {
         "code": error.code,
         "message": error.message,
@@ -277,7 +277,7 @@ def to_body(error: GridmillError) -> dict[str, object]:
 
 
 def from_body(body: dict[str, object]) -> GridmillError:
-    """The error that `to_body` wrote; an unknown code becomes a plain GridmillError."""
+    """Returns the error that `to_body` has written. An unknown code becomes a plain GridmillError."""
     row = TABLE.get(str(body.get("code")), TABLE["error"])
     return row.error(
         str(body.get("message", "")), hint=str(body.get("hint", "")), place=str(body.get("place", ""))

@@ -1,8 +1,9 @@
-"""Plug-in tables: name -> "module:factory". Entry points of the same form extend them.
+"""The tables of plug-ins. Each table maps a name to "module:factory". Entry points of installed packages in
+the same form extend these tables.
 
-A package adds its own stores, sites and links with the entry-point groups `gridmill.stores`, `gridmill.sites`
-and `gridmill.transport`. The built-in ones have no privileges. (The kinds of jobs are in the domain:
-`domain/job.py`.)
+A package adds its own record stores, sites and links with the entry-point groups `gridmill.stores`,
+`gridmill.sites` and `gridmill.transport`. The built-in plug-ins have no privileges. (The kinds of jobs are
+defined in `domain/job.py`.)
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,8 @@ JOBS: Mapping[str, str] = {
     "training": "gridmill.jobs.training.run:run",
     "prediction": "gridmill.jobs.prediction.run:run",
 }
-"""Built-in kinds: a function JobContext -> JobResult. (The pod itself executes `command`.)"""
+"""The functions that run the built-in kinds of jobs. Each takes a JobContext and returns a JobResult. (There
+is no function for `command`, because the pod itself executes these jobs.)"""
 
 PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "sink": ("pyarrow", "deltalake", "duckdb"),
@@ -26,7 +28,8 @@ PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "prediction": ("numpy", "pyarrow.parquet", "safetensors", "onnxruntime"),
     "command": (),
 }
-"""The modules that the zygote of a pod of a type imports at its start; each was tested to be safe to fork."""
+"""The modules that the zygote imports when it starts, for each type of pod. Each module was tested to be
+safe to fork."""
 
 MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "lstm": ("torch",),
@@ -34,8 +37,9 @@ MODEL_PREIMPORTS: Mapping[str, tuple[str, ...]] = {
     "gbdt": ("sklearn.ensemble",),
     "linear": ("sklearn.linear_model",),
 }
-"""Further modules that the zygote imports before it forks the first training of such a model. They cost
-seconds and memory that trainings of other models do not need. Each was tested to be safe to fork."""
+"""Further modules that the zygote imports before it forks the first training of a model of this kind. These
+modules need seconds and memory that the trainings of other models do not need. Each of these modules was
+tested to be safe to fork."""
 
 SITES: Mapping[str, str] = {
     "local": "gridmill.sites.local:make",
@@ -44,36 +48,39 @@ SITES: Mapping[str, str] = {
     "cluster": "gridmill.sites.farm.site:make",
     "simulated": "gridmill.testing.second_machine:make",
 }
-"""Functions (Settings, Site, Doors) -> SitePort. The one for `local` takes only the settings."""
+"""The functions that open a site. Each takes Settings, Site and Doors, and returns a SitePort. The function
+for `local` takes only the settings."""
 WISHES: Mapping[str, str] = {
     "slurm": "gridmill.sites.slurm.settings:check_resource",
     "cluster": "gridmill.sites.farm.site:check_resource",
 }
-"""Functions (Resource, Site) that raise InputError, for kinds of sites where a resource has settings too."""
+"""Functions that take a Resource and a Site and raise InputError if the resource has invalid settings. They
+exist only for kinds of sites where resources have settings."""
 CHECKS: Mapping[str, str] = {
     "local": "gridmill.sites.local:check_site",
     "slurm": "gridmill.sites.slurm.commands:check_site",
     "ray": "gridmill.sites.ray.site:check_site",
     "cluster": "gridmill.sites.farm.site:check_site",
 }
-"""Functions of a Site that raise InputError for errors in it that are known before the site is contacted."""
+"""Functions that take a Site and raise InputError for errors that can be found before the site is
+contacted."""
 STORES: Mapping[str, str] = {  # keyed by the scheme of GRIDMILL_STORE
     "memory": "gridmill.stores.memory:make",
     "sqlite": "gridmill.stores.sql:make",
     "postgresql": "gridmill.stores.sql:make",
 }
 FAULTS: Mapping[str, str] = {"store": "gridmill.testing.faults:with_faults"}
-"""Fault injection for tests: functions of the real adapter and a fault's name."""
+"""The functions that inject faults for tests. Each takes the real adapter and the name of a fault."""
 LINKS: Mapping[str, str] = {
     "unix": "gridmill.transport.pod_side:make_unix",
     "tls": "gridmill.transport.tls:make",
     "spool": "gridmill.transport.spool:make",
 }
-"""Pod ends by the scheme of PodOrder.link."""
+"""The functions that make the pod's end of a link, by the URL scheme of PodOrder.link."""
 
 SOURCES: Mapping[str, str] = {"files": "gridmill.storage.root:describe_source"}
-"""Functions that take the declaration of a source and the folder of the pipeline, and list the files that the
-source names now."""
+"""Functions that list the files which a source names now. Each takes the declaration of the source and the
+folder of the pipeline."""
 
 READERS: Mapping[str, str] = {
     "sql": "gridmill.jobs.sink.sql:arrive",
@@ -81,29 +88,29 @@ READERS: Mapping[str, str] = {
     "http": "gridmill.jobs.sink.http:arrive",
     "objects": "gridmill.jobs.sink.object_storage:arrive",
 }
-"""Functions Asked -> Arrivals (jobs/sink/source.py) with which a sink job reads sources that are not local
-files."""
+"""The functions with which a sink job reads sources that are not local files. Each takes an Asked and
+returns Arrivals (jobs/sink/source.py)."""
 
 JOURNALS: Mapping[str, str] = {"folder": "gridmill.pod.journal:read_journal"}
-"""Functions by which a site reads the undelivered events of a pod that has ended."""
+"""The functions with which a site reads the undelivered events of a pod that has ended."""
 
 DECLARATIONS: Mapping[str, str] = {"yaml": "gridmill.declarations:read_again"}
-"""Functions that read the stored text of a pipeline again with other parameter values."""
+"""The functions that read the stored text of a pipeline again with other parameter values."""
 
 REPORTS: Mapping[str, str] = {"html": "gridmill.report.render:render"}
 
 LOOKS: Mapping[str, str] = {"process": "gridmill.storage.inspect_process:ask"}
-"""Functions of a Look that read versions."""
+"""The functions that read versions to answer a Look."""
 
 ARCHIVES: Mapping[str, str] = {
     "write": "gridmill.storage.archive:write_archive",
     "read": "gridmill.storage.archive:unpacked",
 }
-"""Functions that write whole projects to one file, and read them from it."""
+"""The functions that write complete projects to one file, and read projects from such a file."""
 
 GRIDS: Mapping[str, str] = {"records": "gridmill.bootstrap.node:read"}
-"""Functions of Settings by which a client reads a home without a control node; the result has `grid` and
-`close`."""
+"""Functions with which a client reads a home that has no control node. Each takes Settings, and its result
+has `grid` and `close`."""
 
 VERSIONS: Mapping[str, str] = {
     "files": "gridmill.jobs.inspect_versions:files_of",
@@ -119,8 +126,8 @@ VERSIONS: Mapping[str, str] = {
     "write jsonl": "gridmill.jobs.write_rows:write_jsonl",
     "write parquet": "gridmill.jobs.write_rows:write_parquet",
 }
-"""Functions by which a program reads and writes a version; each loads the libraries of data or models that it
-needs."""
+"""The functions with which a program reads and writes a version. Each loads the libraries for data or models
+that it needs."""
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "jobs": JOBS,
@@ -143,7 +150,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 
 
 def find(table: str, name: str) -> Callable[..., Any]:
-    """The factory with the given name. Raises NotFoundError with the known names."""
+    """Returns the factory with this name from the table. Raises NotFoundError, which lists the known
+    names."""
     target = TABLES[table].get(name)
     if target is None:
         metadata = import_module("importlib.metadata")  # slow to import, and not needed for built-in names

@@ -1,4 +1,5 @@
-"""Writes files that only this user can read, such as keys and tokens. Removes folders of other users."""
+"""Writes files that only this user can read, such as keys and tokens. This module also deletes folders of
+other users."""
 
 import os
 import shutil
@@ -7,7 +8,7 @@ from pathlib import Path
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, readable only by this user. Raises OSError."""
+    """Writes a file completely or not at all. Only this user can read the file. Raises OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -18,7 +19,8 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder of any depth as far as possible, without following links. Can be repeated."""
+    """Deletes a folder of any depth, as far as possible. Links are not followed. The call can be
+    repeated."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except RecursionError:  # too deep for recursion, or for a path

@@ -1,7 +1,7 @@
-"""The log of a server process on standard error, with a limit on repeated lines.
+"""The log of a server process on standard error, with a limit for repeated lines.
 
-A line of one kind (logger, level and text before its values are filled in) is written a few times a minute;
-further ones are counted, and the count is written when the minute is over.
+Lines with the same logger, level and unformatted text are of one kind. A few lines of each kind are written
+per minute. Further lines are counted, and their number is written at the end of the minute.
 """
 
 import logging
@@ -11,14 +11,15 @@ from collections.abc import Callable
 from typing import TextIO
 
 LINES, SECONDS = 10, 60.0
-"""The largest number of lines of one kind in an interval, and the interval in seconds."""
+"""The largest number of lines of one kind that are written in an interval, and the length of the interval in
+seconds."""
 KINDS = 200
-"""The largest number of kinds that are distinguished; all further kinds count as one."""
+"""The largest number of kinds of lines that are distinguished. All further kinds count as one kind."""
 _OTHERS = "others"
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes log records to a stream, `LINES` of each kind in `SECONDS`."""
+    """Writes log records to a stream, but at most `LINES` records of each kind in `SECONDS` seconds."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream or sys.stderr)
@@ -26,7 +27,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         self._kinds: dict[str, _Kind] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or count it."""
+        """Writes the log record, or counts it."""
         now = self._clock()
         self._report_counts(now)
         name = f"{record.name} {record.levelno} {str(record.msg)[:100]}"
@@ -40,7 +41,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         return None
 
     def _report_counts(self, now: float) -> None:
-        """Write the counts of kinds whose interval is over, and delete these kinds."""
+        """Writes the counts of the kinds of lines whose interval has ended, and forgets these kinds."""
         over = [name for name, kind in self._kinds.items() if now - kind.began >= SECONDS]
         for name in over:
             kind = self._kinds.pop(name)
@@ -54,7 +55,8 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
 
 
 class _Kind:
-    """The lines of one kind since `began`; `last` is the last one that was not written."""
+    """The number of lines of one kind since the time `began`. `last` is the last line that was not
+    written."""
 
     def __init__(self, began: float) -> None:
         self.began, self.written = began, 0
@@ -62,5 +64,5 @@ class _Kind:
 
 
 def log_to_standard_error(level: int = logging.WARNING, format: str = "%(asctime)s %(message)s") -> None:
-    """Send the log of this process to standard error. Call it once, at the start of a process."""
+    """Sends the log of this process to standard error. It must be called once, when the process starts."""
     logging.basicConfig(format=format, level=level, handlers=[BoundedHandler()])

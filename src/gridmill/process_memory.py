@@ -1,8 +1,9 @@
-"""Keeps the memory of this process small: the C library returns free memory to the system early.
+"""Limits the memory of this process by making the C library return free memory to the system early.
 
-The GNU C library gives each thread its own area for small buffers, up to eight areas for each CPU, and keeps
-freed memory in each of them. A process with many threads that each answer a request now and then holds much
-free memory. Other C libraries do not have these options, and nothing happens there.
+The GNU C library gives each thread a separate memory area for small buffers, with up to eight areas for each
+CPU, and keeps freed memory in each of these areas. Therefore a process with many threads, each of which
+answers a request from time to time, keeps much free memory. Other C libraries do not have these options, and
+with them the functions do nothing.
 """
 
 import ctypes
@@ -12,14 +13,14 @@ from contextlib import suppress
 from gridmill.domain.amounts import MIB
 
 LARGE_BYTES = MIB
-"""If a request is at least this large, its memory is returned to the system after the answer."""
+"""If a request has at least this many bytes, its memory is returned to the system after the answer."""
 _AREAS = 2
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # option numbers from malloc.h
 
 
 def share_memory_areas() -> None:
-    """Let all threads share two areas, and give each large buffer memory of its own, which returns to the
-    system when the buffer is freed. Call this before the process starts threads."""
+    """Makes all threads share two memory areas. Each large buffer gets separate memory, which is returned to
+    the system when the buffer is freed. It must be called before the process starts threads."""
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         for option, value in ((_ARENA_MAX, _AREAS), (_MMAP_THRESHOLD, MIB), (_TRIM_THRESHOLD, MIB)):
@@ -27,8 +28,8 @@ def share_memory_areas() -> None:
 
 
 def return_free_memory(*, collect: bool = False) -> None:
-    """Return free memory to the system. With `collect`, find objects in reference cycles first: this holds
-    up all threads for as long as it takes to look at all objects."""
+    """Returns free memory to the system. With `collect`, objects in reference cycles are found and freed
+    first. This stops all threads until all objects were examined."""
     if collect:
         gc.collect()
     with suppress(OSError, AttributeError):

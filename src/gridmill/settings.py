@@ -1,4 +1,5 @@
-"""The only reader of the environment: one frozen dataclass; each setting has its unit and its reason."""
+"""The only module that reads the environment. The settings are one frozen dataclass, and each setting has
+its unit and its reason."""
 
 import os
 import re
@@ -33,20 +34,20 @@ class Settings:
     """GRIDMILL_ORPHAN: Time after which a pod without a control node and without a running job ends.
     Example: `GRIDMILL_ORPHAN=10m`"""
     grace_seconds: float = 5.0
-    """GRIDMILL_GRACE: Time between SIGTERM and SIGKILL when a job is stopped or exceeds its `timeout`.
+    """GRIDMILL_GRACE: The time between SIGTERM and SIGKILL when a job is stopped or exceeds its `timeout`.
     Example: `GRIDMILL_GRACE=30s`"""
     observe_seconds: float = 1.0
-    """GRIDMILL_OBSERVE: Time between two queries of a site about its pods. One query covers all pods.
+    """GRIDMILL_OBSERVE: The time between two queries of a site about its pods. One query covers all pods.
     Example: `GRIDMILL_OBSERVE=5s`"""
     memory_bytes: int | None = None
-    """GRIDMILL_MEMORY: Memory that the local site can use. Default: 80 % of the memory of the machine or of
-    the cgroup. Example: `GRIDMILL_MEMORY=16GiB`"""
+    """GRIDMILL_MEMORY: The memory that the local site can use. Default: 80 % of the memory of the machine or
+    of the cgroup. Example: `GRIDMILL_MEMORY=16GiB`"""
     cpus: float | None = None
-    """GRIDMILL_CPUS: CPU cores that the local site can use. Default: all CPUs that this process can use.
-    Example: `GRIDMILL_CPUS=4`"""
+    """GRIDMILL_CPUS: The number of CPU cores that the local site can use. Default: all CPUs that this
+    process can use. Example: `GRIDMILL_CPUS=4`"""
     gpu_shares: int = 1
-    """GRIDMILL_GPU_SHARES: Number of jobs that can share each GPU of the local site; each GPU counts as this
-    number of GPUs. Default: `1`. Example: `GRIDMILL_GPU_SHARES=2`"""
+    """GRIDMILL_GPU_SHARES: The number of jobs that can share each GPU of the local site. Each GPU counts as
+    this number of GPUs. Default: `1`. Example: `GRIDMILL_GPU_SHARES=2`"""
     bucket_hosts: tuple[str, ...] = ()
     """GRIDMILL_BUCKET_HOSTS: Hosts on a farm's own machine whose buckets the farm may open, separated by
     commas. Default: none. Example: `GRIDMILL_BUCKET_HOSTS=minio,10.0.0.5`"""
@@ -60,15 +61,15 @@ class Settings:
     """GRIDMILL_ZYGOTE: Whether jobs of the built-in kinds are forked from a process that is already running.
     With `0`, each job starts a new process. Default: `1`. Example: `GRIDMILL_ZYGOTE=0`"""
     history_seconds: float = HISTORY_DAYS * DAY_SECONDS
-    """GRIDMILL_HISTORY: Age up to which finished runs, logs and reports are kept. `gridmill clean` deletes
+    """GRIDMILL_HISTORY: Finished runs, logs and reports are kept up to this age. `gridmill clean` deletes
     older runs, logs and reports. Example: `GRIDMILL_HISTORY=30d`"""
     disk_reserve_bytes: int | None = None
     """GRIDMILL_DISK_RESERVE: Space that Gridmill keeps free on the disks of the home and the storage root.
     While less space is free, no attempt starts. `0` reserves nothing. Default: 5 % of the file system, at
     most 1 GiB. Example: `GRIDMILL_DISK_RESERVE=10GiB`"""
     job_disk_bytes: int = 0
-    """GRIDMILL_JOB_DISK: Disk space that the files of one running attempt may use. The field `disk` of a job
-    can only lower this limit. Default: no limit. Example: `GRIDMILL_JOB_DISK=50GiB`"""
+    """GRIDMILL_JOB_DISK: The disk space that the files of one running attempt may use. The field `disk` of a
+    job can only lower this limit. Default: no limit. Example: `GRIDMILL_JOB_DISK=50GiB`"""
     job_files: int = 0
     """GRIDMILL_JOB_FILES: Number of files and folders that one attempt may create. The field `disk_files` of
     a job can only lower this limit. Default: no limit. Example: `GRIDMILL_JOB_FILES=100000`"""
@@ -77,8 +78,8 @@ class Settings:
     beginning and the end, each with half of this size. Default: 256 MiB. Example:
     `GRIDMILL_LOG_JOB=64MiB`"""
     log_home_bytes: int = HOME_LOG_BYTES
-    """GRIDMILL_LOG_HOME: Disk space for all logs of a home. The logs of the runs whose last line is oldest
-    are deleted first. Default: 8 GiB. Example: `GRIDMILL_LOG_HOME=2GiB`"""
+    """GRIDMILL_LOG_HOME: The disk space for all logs of a home. The logs of the runs whose last line is
+    oldest are deleted first. Default: 8 GiB. Example: `GRIDMILL_LOG_HOME=2GiB`"""
     token: str = field(default="", repr=False)
     """GRIDMILL_TOKEN: Token of the grid to which `gridmill join` adds this machine as a node. Default: none.
     Example: `GRIDMILL_TOKEN=TOKEN`"""
@@ -88,8 +89,8 @@ class Settings:
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings from `environment` (default: that of the process). Raises InputError for an invalid
-    value."""
+    """Returns the settings from `environment` (default: the environment of the process). Raises InputError
+    if a value is invalid."""
     env = os.environ if environment is None else environment
     home = Path(env.get("GRIDMILL_HOME") or Path.home() / ".gridmill").expanduser().absolute()
     memory, cpus = env.get("GRIDMILL_MEMORY"), env.get("GRIDMILL_CPUS")
@@ -122,8 +123,8 @@ _PRIVATE = frozenset({"GRIDMILL_HOME", "GRIDMILL_TOKEN", "GRIDMILL_FAULT"})
 
 
 def as_variables(settings: Settings) -> dict[str, str]:
-    """The settings of a grid as environment variables: those that other processes of the same home need.
-    Paths are absolute, so that they are valid in any folder."""
+    """Returns the settings of a grid that other processes of the same home need, as environment variables.
+    Paths are absolute, so that they are valid in any working folder."""
     return {
         "GRIDMILL_ROOT": str(settings.root),
         "GRIDMILL_STORE": settings.store,
@@ -149,23 +150,23 @@ def as_variables(settings: Settings) -> dict[str, str]:
 
 
 def _plain(number: float) -> str:
-    """The number without an exponent."""
+    """Returns the number as text without an exponent."""
     return f"{number:.9f}".rstrip("0").rstrip(".")
 
 
 def chosen_variables(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The settings of a grid that the environment sets."""
+    """Returns the names of the grid settings that the environment sets."""
     env = os.environ if environment is None else environment
     return tuple(name for name in env if name.startswith("GRIDMILL_") and env[name] and name not in _PRIVATE)
 
 
 def whole_environment() -> dict[str, str]:
-    """All environment variables of this process, for the jobs that it starts."""
+    """Returns all environment variables of this process, for the jobs that it starts."""
     return dict(os.environ)
 
 
 def is_farm(home: Path) -> bool:
-    """Whether the home is that of a farm (`gridmill up --light`) and of no other grid."""
+    """Returns whether the home belongs to a farm (`gridmill up --light`) and to no other grid."""
     return (home / "farm" / "records.db").exists() and not (home / "store.db").exists()
 
 
@@ -222,10 +223,11 @@ _VARIABLE = re.compile(r"\$\{env:([^}]+)\}")
 def fill_in_environment(
     text: str, place: str, *, in_url: bool = False, environment: Mapping[str, str] | None = None
 ) -> str:
-    """The text, with each `${env:NAME}` replaced by the variable of this process. For secrets, which are
-    stored nowhere.
+    """Returns the text, with each `${env:NAME}` replaced by the value of this environment variable. The
+    function is for secrets, which must not be stored anywhere.
 
-    `in_url`: values inside a URL are quoted. Raises InputError, with `place`, for a variable that is not set.
+    With `in_url`, the values are quoted so that they are valid inside a URL. Raises InputError at `place` if
+    a variable is not set.
     """
     env = os.environ if environment is None else environment
     alone = _VARIABLE.fullmatch(text) is not None

@@ -1,4 +1,4 @@
-"""Turns off telemetry and update checks of the libraries that Gridmill and its jobs use."""
+"""Turns off the telemetry and the update checks of the libraries that Gridmill and its jobs use."""
 
 import os
 
@@ -11,11 +11,11 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
-"""The environment variables. ONNX Runtime sends events to its maker from version 1.29 on, unless its variable
-is set before it is imported (its docs/Privacy.md)."""
+"""The environment variables that turn off telemetry. Since version 1.29, ONNX Runtime sends events to its
+maker, unless its variable is set before it is imported (see its docs/Privacy.md)."""
 
 
 def turn_off_telemetry() -> None:
-    """Set these variables in this process, unless they are already set."""
+    """Sets these variables in this process, unless they are already set."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)

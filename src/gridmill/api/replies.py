@@ -1,8 +1,8 @@
 """The common code of the REST routes: access to the grid, names in paths, JSON responses, and unknown
 fields.
 
-If a request has a field that the call does not have, the request is refused. Otherwise, a misspelt field
-would be ignored without a message.
+If a request has a field that the call does not have, the request is refused. Without this check, a misspelt
+field would be ignored without a message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -99,8 +99,8 @@ def _of_fields(value: Mapping[str, object], known: Mapping[str, Hint]) -> Iterat
 
 
 def _fewest(value: Mapping[str, object], alternatives: Iterable[Hint]) -> list[Unknown]:
-    """Returns the unknown fields for a union type. They are the unknown fields of the alternative that has
-    most of the value's fields."""
+    """Returns the unknown fields for a union type. The result contains the unknown fields of the alternative
+    that has most of the value's fields."""
     objects = [one for one in alternatives if is_dataclass(one) or get_args(one)]
     return min((list(_in_object(value, one)) for one in objects), key=len, default=[])
 
@@ -151,7 +151,7 @@ Name = Annotated[str, Path(min_length=1, max_length=200)]
 
 
 def make_router() -> APIRouter:
-    """Makes a router for routes under /v1. Its routes refuse unknown fields and answer every error with the
+    """Makes a router for routes under /v1. The routes refuse unknown fields and answer every error with the
     same kind of body."""
     return APIRouter(
         prefix="/v1",
@@ -171,8 +171,8 @@ _PAGE_HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
-"""The content security policy of all pages. It allows no scripts and no external resources, so that job
-output in a page has no effect."""
+"""The content security policy of all pages. The policy allows no scripts and no external resources, so that
+job output in a page has no effect."""
 
 
 def page(html: str) -> HTMLResponse:

@@ -27,8 +27,8 @@ from gridmill.ports.usecase import ArgumentLimits, Hint, ResponseForm, UseCase
 from gridmill.ports.usecases import USE_CASES
 
 LONG_POLLS = 256
-"""The largest number of long polls that are served at the same time. Each has its own thread, so that long
-polls never block other calls."""
+"""The largest number of long polls that are served at the same time. Each long poll has its own thread, so
+that long polls never block other calls."""
 SLICE_SECONDS = 1.0
 """The interval in seconds at which a long poll checks whether its client is still connected and whether the
 server is stopping."""

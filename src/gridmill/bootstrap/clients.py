@@ -10,7 +10,7 @@ from gridmill.rpc.connected_clients import Attendance
 
 RETURN_SECONDS = 3.0
 """If another control node started the runs, their clients have this number of seconds to reconnect. After
-that, the runs continue without their clients."""
+this time, the runs continue without their clients."""
 _SWITCH_SECONDS = 0.0005
 """The interval in seconds after which Python switches between threads. The interval is short so that threads
 that import modules do not delay the control node in the same process. Python's default is 0.005."""
@@ -32,7 +32,7 @@ def attend(node: EmbeddedNode, *, stays: bool, warn: Callable[[str], None]) -> A
 
 class _PreloadedReport:
     """Imports and compiles the modules that write reports, while the jobs of the first run are running.
-    Otherwise the user would have to wait for these imports at the end of the run."""
+    Without this preparation, the user would have to wait for these imports at the end of the run."""
 
     def __init__(self) -> None:
         self._begun = False

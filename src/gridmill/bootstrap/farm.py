@@ -61,7 +61,7 @@ def serve_farm(
     retain_seconds: float,
     limits: tuple[int | None, int | None] = (None, None),
 ) -> Iterator[ServedFarm]:
-    """Runs a farm until the end of the `with` block. After that, the pods of the farm continue to run.
+    """Runs a farm until the end of the `with` block. After the block, the pods of the farm continue to run.
     Raises InputError, UnavailableError, HomeInUseError, StorageError."""
     _want_tls()
     from gridmill.farm.main import start  # this import also loads `cryptography`

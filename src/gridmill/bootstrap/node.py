@@ -59,8 +59,9 @@ from gridmill.transport.server import PodLinkServer
 from gridmill.version import __version__
 
 LOCAL_CPU_SHARE = 16.0
-"""Deployments on this machine may claim each CPU this many times. This is possible because idle deployments
-use no CPU, and the operating system divides the CPUs fairly. Memory is never claimed more than once."""
+"""Deployments on this machine may claim each CPU this many times. CPUs can be claimed several times because
+idle deployments use no CPU, and the operating system divides the CPUs fairly. Memory is never claimed more
+than once."""
 
 
 class SystemClock:
@@ -127,8 +128,8 @@ def embed(
     `site` is the prepared local site. The site is closed together with the node, and also if this function
     fails. While another process owns the home, the function waits until that process ends, as long as
     `waits()` is true. With `take_over`, the node may also use a record store that another home left while
-    its pods were running. These pods then count as lost. Raises HomeInUseError, StoreInUseError,
-    StorageError.
+    its pods were running. The pods of the other home then count as lost. Raises HomeInUseError,
+    StoreInUseError, StorageError.
     """
     local: SitePort = site or find("sites", "local")(settings)
     with ExitStack() as undone:
@@ -197,8 +198,9 @@ def _local_site(control: Control) -> Site:
 
 
 def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping[str, int]) -> Site:
-    """Returns the local site with two more settings. One is the mark of the record store, which stays the
-    same if the store moves to another home. The other is the number of shares of each GPU."""
+    """Returns the local site with two more settings. One of these settings is the mark of the record store,
+    which stays the same if the store moves to another home. The other is the number of shares of each
+    GPU."""
     site = control.ledger.find(Site, here.name)
     mark = site.settings.get("store") if site else None
     # used if the record with the mark is damaged

@@ -91,8 +91,8 @@ def serve_node(
 class _Apps:
     """The HTTP application, which is made at the first request.
 
-    It is made late because commands on this machine do not use HTTP, and FastAPI with the routes takes half
-    of the memory of an idle node.
+    The application is made late because commands on this machine do not use HTTP, and FastAPI with the
+    routes takes half of the memory of an idle node.
     """
 
     def __init__(self, grid: Grid, token: str) -> None:

@@ -1,5 +1,5 @@
-"""Provides the meaning, the default and an example of each field of pipeline files. They come from the YAML
-files in `fields/`.
+"""Provides the meaning, the default and an example of each field of pipeline files. This information comes
+from the YAML files in `fields/`.
 
 The reference page and the JSON Schema are made from this information. If a field has a single default in the
 code, this default is used. The YAML files describe a default in words only for other fields.

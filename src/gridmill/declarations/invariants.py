@@ -1,8 +1,8 @@
 """Checks a record beyond the types of its fields, for example that an amount is positive, or that exactly
 one of several fields is set.
 
-If the record has a method `check()`, it is called too. This method raises an InputError whose place ends in
-`.FIELD`.
+If the record has a method `check()`, it is called too. The method `check()` raises an InputError whose place
+ends in `.FIELD`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,7 +54,8 @@ EXACTLY_ONE: Mapping[type, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvariantViolation:
-    """A problem of a record. Its `path` starts at the record and uses the field names of the file."""
+    """A problem of a record. The `path` of the problem starts at the record and uses the field names of the
+    file."""
 
     message: str
     path: FieldPath = ()

@@ -29,7 +29,7 @@ class Problem:
 
 def to_error(file: str, problems: Sequence[Problem]) -> PipelineError:
     """Makes one error for all problems. If there is only one problem, the error has its place and hint.
-    Otherwise the error lists at most MOST problems."""
+    If there are several problems, the error lists at most MOST of them."""
     if len(problems) == 1:
         return PipelineError(problems[0].message, place=problems[0].place(file), hint=problems[0].hint)
     ordered = sorted(problems, key=lambda problem: problem.line)

@@ -1,8 +1,8 @@
-"""The types of single values in YAML: text, numbers, durations, sizes and counts. Each has a parser and a
-JSON Schema.
+"""The types of single values in YAML: text, numbers, durations, sizes and counts. Each type of single value
+has a parser and a JSON Schema.
 
 The parser of a type converts a value from the YAML reader to the value of a field. The JSON Schema describes
-the accepted values. Both come from one table.
+the accepted values. Parsers and schemas come from one table.
 """
 
 import re

@@ -155,8 +155,8 @@ def nouns_in(hint: Hint) -> Iterator[type]:
 
 
 def shorthand(noun: type) -> FieldSchema | None:
-    """Returns the field that the short form of a record sets. It is a field from a table, or the only
-    required field if it can be written as text."""
+    """Returns the field that the short form of a record sets. The short form sets a field from a table, or
+    the only required field if it can be written as text."""
     if noun in _SHORT:
         return parts(noun)[_SHORT[noun]]
     required = [part for part in parts(noun).values() if part.required]
@@ -210,7 +210,7 @@ def _record(noun: type, kind: str | None = None) -> CoreSchema:
     record.
 
     `kind` is the field that contains the name of the record. If `kind` is not given, a record that must have
-    a name first gets an empty name. Later it gets the name from the mapping that contains it.
+    a name first gets an empty name. Later the record gets the name from the mapping that contains it.
     """
     written = dict(parts(noun))
     if is_named(noun):

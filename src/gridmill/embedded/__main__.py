@@ -19,8 +19,8 @@ from gridmill.settings import read_settings
 
 
 def program() -> None:
-    """Runs the control node in this process. Its messages are written to standard error, which is its
-    log."""
+    """Runs the control node in this process. The messages of the control node are written to standard error,
+    which is its log."""
     if os.fork():
         os._exit(0)  # a daemon: the process that started it may live longer, and need not wait for it
     gc.disable()  # imported modules are never garbage; without collections the start is 10 % faster

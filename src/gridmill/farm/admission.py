@@ -48,8 +48,9 @@ def admit(
     lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> tuple[TenantDeployment, ...]:
     """Returns the deployments that can start now, with the placement of their pods. Deployments start in the
-    order of their requests, and no later deployment starts before an earlier one. Otherwise, a large
-    deployment could wait for ever. Only a deployment that is too large for the empty farm is skipped."""
+    order of their requests, and no later deployment starts before an earlier one. If later deployments could
+    overtake, a large deployment could wait for ever. Only a deployment that is too large for the empty farm
+    is skipped."""
     rooms = free(lodgings, nodes, shares)
     whole = free((), nodes, shares)
     admitted: list[TenantDeployment] = []
@@ -93,8 +94,8 @@ def free(
 def gpu_slots(
     lodgings: Sequence[TenantDeployment], nodes: Iterable[Node], tenant: str, shares: int = 1
 ) -> dict[str, tuple[GpuSlot, ...]]:
-    """Returns which pod has which GPU or share of a GPU, by node. It contains what the tenant is allowed to
-    see: GPUs of other tenants are only marked as used."""
+    """Returns which pod has which GPU or share of a GPU, by node. The result contains what the tenant is
+    allowed to see: GPUs of other tenants are only marked as used."""
     taken = {
         (berth.node, index): deployment.id if deployment.tenant == tenant else ""
         for deployment in lodgings
@@ -194,8 +195,8 @@ def forecast(
     lodgings: Sequence[TenantDeployment], nodes: Sequence[Node], now: float, shares: int = 1
 ) -> QueueForecast:
     """Returns the forecast for all waiting deployments. Each deployment is expected to run for the median
-    time of earlier deployments of the same tenant. If too few of these have ended, the median of all tenants
-    is used."""
+    time of earlier deployments of the same tenant. If too few deployments of the tenant have ended, the
+    median of all tenants is used."""
     line = [one for one in queue(lodgings) if _fits(one, nodes, shares)]
     near, further = line[:MOST_WAITING], line[MOST_WAITING:]
     hold_room = [one for one in lodgings if one.state != TenantDeploymentState.WAITING]

@@ -63,8 +63,8 @@ class Authority:
         return _fingerprint(self._certificate)
 
     def context(self) -> ssl.SSLContext:
-        """Returns the settings for TLS 1.3. A client may present a certificate. If it does, this authority
-        must have signed it."""
+        """Returns the settings for TLS 1.3. A client may present a certificate. If a client presents a
+        certificate, this authority must have signed it."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0  # a resumed TLS session would not present the client's certificate again

@@ -39,7 +39,8 @@ class TenantFolders:
 
     @property
     def home(self) -> Path:
-        """Returns the folder with the socket and the folders of pods. This folder belongs to the farm."""
+        """Returns the folder with the socket and the folders of pods. The folder with the socket and the
+        pods belongs to the farm."""
         return self.folder / "home"
 
     @property

@@ -49,8 +49,8 @@ class TenantDeployment:
     """A deployment of a tenant on the farm. `number` counts all deployments of the farm in the order of
     their requests. `since` is the Unix time at which the deployment entered its present state. `message` is
     the reason why the deployment has ended. `started` is the Unix time at which the deployment got capacity,
-    or 0 if it never got any. `stayed_seconds` is the time for which the deployment had capacity. It is set
-    when the capacity is released."""
+    or 0 if it never got any. `stayed_seconds` is the time for which the deployment had capacity.
+    `stayed_seconds` is set when the capacity is released."""
 
     id: str
     tenant: str
@@ -79,8 +79,8 @@ class TenantDeployment:
         return replace(changed, placements=(), stayed_seconds=stayed)
 
     def ended(self, now: float, message: str = "") -> "TenantDeployment":
-        """Returns the record that is kept after the end of the deployment. It has the ids of the pods, and
-        the reason if results were lost. The record contains no secret."""
+        """Returns the record that is kept after the end of the deployment. The record has the ids of the
+        pods, and the reason if results were lost. The record contains no secret."""
         orders = tuple(replace(order, secret="") for order in self.request.orders)
         return replace(
             self.to(TenantDeploymentState.ENDED, now, message), request=replace(self.request, orders=orders)
@@ -151,9 +151,9 @@ def expired(
 
 
 def silent(last_contacts: Mapping[str, float], now: float) -> tuple[str, ...]:
-    """Returns the tenants that have sent nothing for so long that they count as disconnected. From this time
-    on, the pods of these tenants measure their leases themselves, because the relay may not exist when the
-    leases expire. Other threads may add entries to `last_contacts` during the call."""
+    """Returns the tenants that have sent nothing for so long that they count as disconnected. From the
+    disconnection on, the pods of these tenants measure their leases themselves, because the relay may not
+    exist when the leases expire. Other threads may add entries to `last_contacts` during the call."""
     return tuple(tenant for tenant, time in tuple(last_contacts.items()) if time + SILENT_SECONDS <= now)
 
 
@@ -174,8 +174,8 @@ def forgotten(lodgings: Iterable[TenantDeployment], now: float) -> tuple[TenantD
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
     """The record of an attempt on the farm. `uri` and `checkpoints` are the folders below the tenant's
-    storage root to which the attempt writes. They are empty before the attempt starts. `pod_id` is the id of
-    the attempt's pod. `time` is the Unix time of the last request about the attempt."""
+    storage root to which the attempt writes. Both paths are empty before the attempt starts. `pod_id` is the
+    id of the attempt's pod. `time` is the Unix time of the last request about the attempt."""
 
     attempt_id: str
     tenant: str

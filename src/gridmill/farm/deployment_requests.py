@@ -83,8 +83,8 @@ def observe(farm: Farm, tenant: Tenant, pods: Sequence[str]) -> PodReports:
 
 
 def _expected(farm: Farm, everybody: Sequence[TenantDeployment], nodes: Sequence[Node]) -> QueueForecast:
-    """Returns the forecast of waiting times. It is empty if the farm is a cluster, because the queue of the
-    cluster determines the order."""
+    """Returns the forecast of waiting times. The forecast is empty if the farm is a cluster, because the
+    queue of the cluster determines the order."""
     if not farm.shares_nodes:
         return QueueForecast(starts={}, openings=())
     return farm.forecasts.read(

@@ -26,8 +26,8 @@ During this time, the pods end the job that uses too much space."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantLimits:
-    """The largest space that the home and the storage root of one tenant can use. None means half of the
-    file system."""
+    """The largest space that the home and the storage root of one tenant can use. The value None means half
+    of the file system."""
 
     size_bytes: int | None = None
     files: int | None = None

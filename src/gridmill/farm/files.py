@@ -239,8 +239,8 @@ class TenantFiles:
             )
 
     def scan(self, uri: str) -> Manifest:
-        """Returns the manifest of a result. After this call, the chunks of the result can be downloaded.
-        Raises NotFoundError, InputError, and UnavailableError while the result is being read."""
+        """Returns the manifest of a result. After a call of `scan`, the chunks of the result can be
+        downloaded. Raises NotFoundError, InputError, and UnavailableError while the result is being read."""
         check_path(uri)
         result = self._scans.scan(uri)
         names = frozenset(chunk for file in result.files for chunk in file.chunks)

@@ -1,5 +1,5 @@
-"""The address that a farm announced when it last started. This address is the part of its join lines that is
-not secret."""
+"""The address that a farm announced when it last started. The address is the part of the farm's join lines
+that is not secret."""
 
 import os
 from pathlib import Path

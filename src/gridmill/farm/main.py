@@ -332,8 +332,8 @@ class TickLoop:
             self._farm.sandbox_of(tenant).remove(lodging.pods)
 
     def _end_revoked(self, tenant: Tenant) -> None:
-        """Ends the pods of a revoked tenant and deletes its files. After this, another tenant can use the
-        name."""
+        """Ends the pods of a revoked tenant and deletes its files. After the files are deleted, another
+        tenant can use the name."""
         farm = self._farm
         if not tenant.revoked:
             return

@@ -108,15 +108,15 @@ class TenantSandbox:
             remove_tree(self.settings.home / "pods" / pod)
 
     def remove_code(self) -> None:
-        """Deletes the code that the tenant's jobs unpacked. It may be called only while no job of the tenant
-        is running. Later jobs unpack the code again from the transferred bundles."""
+        """Deletes the code that the tenant's jobs unpacked. The code may be deleted only while no job of the
+        tenant is running. Later jobs unpack the code again from the transferred bundles."""
         with acting_as(self.user):
             shutil.rmtree(self.settings.home / "cache" / "bundles", ignore_errors=True)
 
     def remove_caches(self) -> int:
-        """Deletes unpacked code and Python environments. It may be called only while no job of the tenant is
-        running. Later jobs make the code and the environments again. Returns the number of bytes that the
-        deleted files used."""
+        """Deletes unpacked code and Python environments. The caches may be deleted only while no job of the
+        tenant is running. Later jobs make the deleted code and environments again. Returns the number of
+        bytes that the deleted files used."""
         cache = self.settings.home / "cache"
         with acting_as(self.user):
             size_bytes = measure([cache], entries=100_000).size_bytes
@@ -124,8 +124,8 @@ class TenantSandbox:
         return size_bytes
 
     def empty_home(self) -> None:
-        """Deletes the files that jobs wrote to their home folder. It may be called only while no job is
-        running. The farm deletes these files because a tenant above its disk limit cannot run a job that
+        """Deletes the files that jobs wrote to their home folder. The files may be deleted only while no job
+        is running. The farm deletes these files because a tenant above its disk limit cannot run a job that
         deletes them."""
         if self.user is not None and any(self.folders.person.iterdir()):
             _LOG.warning("home_emptied folder=%s", self.folders.person)
@@ -150,8 +150,8 @@ def open_sandbox(
 ) -> TenantSandbox:
     """Opens the sandbox of the tenant with this name, in HOME/farm/tenants. If the farm is a cluster, the
     storage root of the sandbox is below the storage root of the farm, which all nodes can read. `carry`
-    opens the transferred files. Its arguments are the storage root of the sandbox and a folder for chunks.
-    Raises UnavailableError, StorageError, InputError."""
+    opens the transferred files. The arguments of `carry` are the storage root of the sandbox and a folder
+    for chunks. Raises UnavailableError, StorageError, InputError."""
     folder = farm.home / "farm" / "tenants" / name
     root = folder / "root" if place.kind == SiteKind.LOCAL else farm.root / name
     folders = TenantFolders(folder=folder, root=root, user=user)

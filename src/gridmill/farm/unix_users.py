@@ -22,7 +22,7 @@ from gridmill.errors import ConflictError, InputError, UnavailableError
 from gridmill.farm.tenant import Tenant
 
 FIRST_USER = 1_879_100_000
-"""The first user id of tenants. It is in a range that no other program assigns (see UIDS-GIDS of
+"""The first user id of tenants. The user id is in a range that no other program assigns (see UIDS-GIDS of
 systemd)."""
 _FARMS, _USERS = 200_000, 1000
 """Each farm of a machine starts its range of user ids at a random place, because a farm can end every
@@ -171,8 +171,8 @@ def _end(pid: int, user: int) -> None:
 
 
 def _end_all(user: int) -> None:
-    """Signals all processes of the user at the same time. Otherwise, processes that fork faster than they
-    can be listed could escape."""
+    """Signals all processes of the user at the same time. If processes were signalled one by one, processes
+    that fork faster than they can be listed could escape."""
     nobody = FIRST_USER - 1 - secrets.randbelow(_NOBODIES)
     words = [sys.executable, "-I", "-S", "-c", _END_ALL, str(user), str(nobody)]
     try:
@@ -182,8 +182,8 @@ def _end_all(user: int) -> None:
 
 
 def living(user: int) -> list[int]:
-    """Returns the ids of processes whose real user is this user. Their effective user can be another
-    user."""
+    """Returns the ids of processes whose real user is this user. The effective user of these processes can
+    be another user."""
     return [pid for pid in _processes() if _runs_as(pid, user)]
 
 
@@ -208,11 +208,11 @@ _thread = threading.local()
 
 @contextmanager
 def acting_as(user: int | None) -> Iterator[None]:
-    """Opens and makes files in this thread as the given user (setfsuid(2)). None means the user of this
-    process.
+    """Opens and makes files in this thread as the given user (setfsuid(2)). The value None means the user of
+    this process.
 
-    With this user, the farm follows links of a job only to places that the job itself can reach. It must not
-    be used in coroutines. Raises UnavailableError if the user cannot be changed.
+    With this user, the farm follows links of a job only to places that the job itself can reach. The
+    function must not be used in coroutines. Raises UnavailableError if the user cannot be changed.
     """
     if user is None:
         yield

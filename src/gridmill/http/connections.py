@@ -80,8 +80,9 @@ def within_descriptors(limits: Limits) -> Limits:
 class Connection(HttpToolsProtocol):
     """The connection protocol of uvicorn, with time limits for the client.
 
-    Over TLS, the scope of each request contains `gridmill.certificate`. It is the SHA-256 hash (hex) of the
-    client's certificate, or an empty text if the client presented no certificate that the context trusts.
+    Over TLS, the scope of each request contains `gridmill.certificate`. The value is the SHA-256 hash (hex)
+    of the client's certificate, or an empty text if the client presented no certificate that the context
+    trusts.
     """
 
     def __init__(self, acceptor: "Acceptor", address: str, config: Config, state: ServerState) -> None:
@@ -173,7 +174,8 @@ class Connection(HttpToolsProtocol):
 
 
 class Acceptor:
-    """Accepts connections to a listener within the limits. It runs in the event loop of the server."""
+    """Accepts connections to a listener within the limits. The acceptor runs in the event loop of the
+    server."""
 
     def __init__(self, listener: socket.socket, tls: ssl.SSLContext | None, limits: Limits) -> None:
         self.limits = limits
@@ -187,7 +189,7 @@ class Acceptor:
         self._trim_at = float("inf")
 
     def start(self, server: Server) -> None:
-        """Starts to accept connections. It must be called in the event loop of the server."""
+        """Starts to accept connections. The method must be called in the event loop of the server."""
         self._loop = asyncio.get_running_loop()
         self._make: Callable[[str], Connection] = lambda address: Connection(
             self, address, server.config, server.server_state

@@ -74,7 +74,7 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A running server. Its `address` is `unix:PATH` or `http://HOST:PORT`."""
+    """A running server. The `address` of the server is `unix:PATH` or `http://HOST:PORT`."""
 
     address: str
     _server: _Server

@@ -282,8 +282,8 @@ class Attempt:
         return collected.notes
 
     def may_be_cut(self, now: float) -> bool:
-        """Returns whether another program may have ended the attempt. In this case the pod waits a short
-        time, because a signal may ask the pod to end too."""
+        """Returns whether another program may have ended the attempt. The pod then waits a short time,
+        because a signal may ask the pod to end too."""
         terminated = self.exit is not None and was_terminated(self.exit.status)
         return terminated and not self.cut and self.kill_at is None and now < self.ended + NEWS_SECONDS
 

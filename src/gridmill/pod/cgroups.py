@@ -1,5 +1,5 @@
-"""Control groups (cgroups): one folder per pod, and one folder below it per attempt. They limit, measure and
-kill processes.
+"""Control groups (cgroups): one folder per pod, and one folder below it per attempt. Cgroups limit, measure
+and kill processes.
 
 Version 2 is used if it is delegated to this user, and version 1 is used if this user may write to its
 folders. For each purpose, the cgroup hierarchy is selected once. Memory limits use the memory controller of
@@ -83,9 +83,9 @@ def own_hierarchies() -> Hierarchies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUse:
-    """The memory of a cgroup in bytes. One field is the memory that its processes need (anonymous memory,
-    shared memory and swap). Another field is the page cache of files, which the kernel frees when memory is
-    short."""
+    """The memory of a cgroup in bytes. One field is the memory that the processes of the cgroup need
+    (anonymous memory, shared memory and swap). Another field is the page cache of files, which the kernel
+    frees when memory is short."""
 
     used_bytes: int
     cached_bytes: int

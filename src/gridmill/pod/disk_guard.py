@@ -71,8 +71,8 @@ class AttemptDisk:
 
     @property
     def meter(self) -> FolderMeter:
-        """Returns the meter of the attempt's files. It is made only when it is needed, because most attempts
-        are never measured."""
+        """Returns the meter of the attempt's files. The meter is made only when it is needed, because most
+        attempts are never measured."""
         if self._meter is None:
             order = self.order
             written = [below(order.root, uri) for uri in (order.output_uri, order.checkpoint_uri) if uri]

@@ -94,8 +94,8 @@ def _make_no_files(order: AttemptOrder, work: Path, empties: EmptyFolders) -> No
 def existing_output(order: AttemptOrder) -> Path | None:
     """Returns the path of the output folder of an attempt that has not started, if this path already exists.
 
-    Such a folder belongs to another attempt that had the same id in a record store which was lost. The ranks
-    of a gang share their output folder.
+    An existing output folder belongs to another attempt that had the same id in a record store which was
+    lost. The ranks of a gang share their output folder.
     """
     with contextlib.suppress(GridmillError):  # the attempt's process reports the error
         folder = below(order.root, order.output_uri)
@@ -211,6 +211,6 @@ def has_ended(path: Path) -> bool:
 
 
 def mark_ended(path: Path, why: str = "") -> None:
-    """Writes the mark file `ended`. It means that nothing of the pod is left and that the pod never starts
-    again. `why` is the reason of the end if the pod did not end by itself."""
+    """Writes the mark file `ended`. The mark file `ended` means that nothing of the pod is left and that the
+    pod never starts again. `why` is the reason of the end if the pod did not end by itself."""
     (path / "ended").write_text(why)

@@ -23,9 +23,9 @@ from _socket import MSG_CMSG_CLOEXEC, SCM_RIGHTS, SOL_SOCKET, SocketType
 from contextlib import suppress
 
 HEADER = struct.Struct("<16q")
-"""The header of a command. It has pointers to the path of the file for the error number, to the folder, to
-the arguments and to the environment (the last two end with a null pointer). It also has the offset and the
-number of CPUs, the number of programs to try, and pointers to these programs."""
+"""The header of a command. The header has pointers to the path of the file for the error number, to the
+folder, to the arguments and to the environment (the last two end with a null pointer). The header also has
+the offset and the number of CPUs, the number of programs to try, and pointers to these programs."""
 PROGRAMS = 9
 """The largest number of programs that are tried for a command."""
 HELLO = struct.Struct("<2q")
@@ -111,8 +111,8 @@ class Forker:
 
 
 def _libc() -> ctypes.PyDLL:
-    """Returns the C library. Its calls do not release the interpreter's lock, so that a new process has the
-    lock."""
+    """Returns the C library. Calls of this C library do not release the interpreter's lock, so that a new
+    process has the lock."""
     libc = ctypes.PyDLL(None, use_errno=True)
     libc.syscall.argtypes, libc.syscall.restype = [ctypes.c_long] * 6, ctypes.c_long
     libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]

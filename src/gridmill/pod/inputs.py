@@ -51,8 +51,8 @@ def _folder(order: AttemptOrder, work: Path, name: str, version: Artifact | None
 
 
 def _own_place(order: AttemptOrder, work: Path) -> Path:
-    """Returns the folder for inputs. It is on the same disk as the versions, so that hard links are
-    possible."""
+    """Returns the folder for inputs. The folder for inputs is on the same disk as the versions, so that hard
+    links are possible."""
     with suppress(OSError):
         if os.stat(work).st_dev != os.stat(order.root).st_dev:
             return below(order.root, handed_uri(order.attempt_id))
@@ -94,8 +94,8 @@ def _hand(root: str, version: Artifact, folder: Path) -> None:
 
 
 def _hand_table(root: str, version: Artifact, folder: Path) -> None:
-    """Links the data files of the version if they contain exactly its rows. Otherwise the rows of the
-    version are written to a new folder."""
+    """Links the data files of the version if they contain exactly its rows. If the data files contain other
+    rows too, the rows of the version are written to a new folder."""
     files = _data_files(root, version) if version.output.details.get("plain") else None
     if files is None:
         _write_rows(root, version, folder)

@@ -1,9 +1,10 @@
 """The journal stores the numbered events of a pod on disk until the control node has committed them.
 
-Events are JSON lines in files (segments). The name of a segment is the number of its first event. Each
-number is used once. The numbers start at 1 and have no gaps. Writes are not synchronized to the disk. They
-survive the end of the process. If the machine fails, its jobs are lost with it anyway. If the disk is full,
-events stay in memory, and `full` stops the reading of the jobs' output until writing works again.
+Events are JSON lines in files (segments). The name of a segment is the number of its first event. Each event
+number is used once. The numbers start at 1 and have no gaps. Writes are not synchronized to the disk.
+Written events survive the end of the process. If the machine fails, its jobs are lost with it anyway. If the
+disk is full, events stay in memory, and `full` stops the reading of the jobs' output until writing works
+again.
 """
 
 import os

@@ -246,7 +246,7 @@ VARIABLES = (
 _SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _SPINS = {"GOMP_SPINCOUNT": "30000"}
 """Sets how often a thread of libgomp (PyTorch, scikit-learn, XGBoost) checks for more work before it sleeps.
-This value takes about 0.1 ms. The default value of 300,000 takes a millisecond.
+With this value, a thread checks for about 0.1 ms. The default value of 300,000 takes a millisecond.
 
 If other processes use the CPUs too, spinning takes CPU time from the thread that works: a small LSTM took 24
 s instead of 2 s. On free CPUs, both values of GOMP_SPINCOUNT lead to the same run time (see the manual of

@@ -22,7 +22,7 @@ class LimitEvents:
         self._event = -1
 
     def watch(self) -> None:
-        """Starts to count. This call takes 40 microseconds, so it is not made for groups of jobs that end at
+        """Starts to count. Watching takes 40 microseconds, so it is not done for groups of jobs that end at
         once."""
         if self._event < 0 and self.folder is not None:
             self._event = _subscribe(f"{self.folder}")

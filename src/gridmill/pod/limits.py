@@ -2,11 +2,11 @@
 samples the use.
 
 The guard adds up the memory of the attempt's processes (see `memory_use`) and reports when the sum exceeds
-the limit. If any process of an attempt was killed because of memory, the whole attempt is ended. Otherwise a
-pipe or a pool of processes that lost one process could end successfully, or hang. Memory peaks are sampled
-every 50 ms. Sampling becomes slower after a while if there is no cgroup, because then every process must be
-read. `ru_maxrss` is not used, because a forked child inherits its value. If a cgroup measures the memory,
-its own peak also covers the time between two samples.
+the limit. If any process of an attempt was killed because of memory, the whole attempt is ended. Without
+this rule, a pipe or a pool of processes that lost one process could end successfully, or hang. Memory peaks
+are sampled every 50 ms. Sampling becomes slower after a while if there is no cgroup, because then every
+process must be read. `ru_maxrss` is not used, because a forked child inherits its value. If a cgroup
+measures the memory, its own peak also covers the time between two samples.
 """
 
 import os
@@ -164,8 +164,8 @@ class AttemptMeter:
         return fallback if counted is None else counted
 
     def system_seconds(self, fallback: float) -> float:
-        """Returns the CPU seconds that the kernel worked for the attempt. They come from the cgroup, or else
-        from wait()."""
+        """Returns the CPU seconds that the kernel worked for the attempt. The seconds come from the cgroup,
+        or else from wait()."""
         counted = self._group.system_seconds() if self._group else None
         return fallback if counted is None else counted
 

@@ -80,9 +80,9 @@ class MemoryUse:
         return sum(part.private for part in parts.values()) + mapped + kept
 
     def left_behind(self) -> dict[_File, str]:
-        """Returns the device and inode of files in /dev/shm that the attempt made and that still exist.
-        These files were used by its processes and did not exist before it started. The values of the result
-        are the paths of the files."""
+        """Returns the device and inode of files in /dev/shm that the attempt made and that still exist. The
+        processes of the attempt used these files, and the files did not exist before the attempt started.
+        The values of the result are the paths of the files."""
         return {
             key: file.path
             for key, file in self._files.items()

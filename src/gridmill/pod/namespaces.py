@@ -17,7 +17,7 @@ _NEW_MOUNTS, _NEW_PROCESSES, _NEW_IPC = 0x00020000, 0x20000000, 0x08000000
 _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE, _BIND = 2, 4, 8, 16384, 1 << 18, 4096
 _ATTR_RDONLY, _ATTR_NOSUID = 1, 2
 _SYS_MOUNT_SETATTR = 442
-"""This system call has the same number on every type of machine."""
+"""The system call mount_setattr has the same number on every type of machine."""
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _SIGKILL = 1, 38, 9
 _CGROUPS = "/sys/fs/cgroup"

@@ -4,8 +4,8 @@ and folders.
 A link is replaced with its target if the target belongs to the attempt (to its output, its work folder or
 its checkpoints) or to a version that the attempt reads. Links to other targets are refused, because these
 targets may change or disappear after the attempt. Sockets, pipes and devices are useless after their process
-has ended. They are removed, and the log reports it. A small output is collected at once. A large output is
-collected by a separate process while the pod's loop continues.
+has ended. Sockets, pipes and devices are removed, and the log reports it. A small output is collected at
+once. A large output is collected by a separate process while the pod's loop continues.
 """
 
 import os
@@ -306,7 +306,7 @@ class _OutputScan:
 
     def _copy_file(self, source: Path, target: Path) -> None:
         """Makes a hard link if the file belongs only to the attempt, because a hard link takes no space.
-        Otherwise the file is copied."""
+        If the file does not belong only to the attempt, it is copied."""
         mine = _is_in(source, self._own) and source.stat().st_nlink == 1
         if mine or source.is_relative_to(self._output):
             try:

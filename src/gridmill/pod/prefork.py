@@ -111,7 +111,8 @@ class PreforkPool:
 
 
 def _wait(link: socket.socket, joins: tuple[str, ...], parent: int, become: Become) -> None:
-    """The main function of the waiting process. It first does all steps that do not depend on the job."""
+    """The main function of the waiting process. The waiting process first does all steps that do not depend
+    on the job."""
     os.setsid()
     _close_others(link.fileno())
     settle(joins, parent)

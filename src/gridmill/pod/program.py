@@ -2,9 +2,9 @@
 program.
 
 Built-in jobs that run the code of a project are custom trainings, and predictions with models that need
-their own code. The code of the built-in job itself is part of Gridmill. Such a job gets a private copy of
-the project's code, and a Python environment for each requirements file. The variable GRIDMILL_PYTHONS
-contains the interpreters of these environments.
+their own code. The code of the built-in job itself is part of Gridmill. A job that runs the code of a
+project gets a private copy of the code, and a Python environment for each requirements file. The variable
+GRIDMILL_PYTHONS contains the interpreters of these environments.
 """
 
 import json
@@ -41,7 +41,8 @@ INHERITED = (
 variables of Slurm. The list protects credentials: other variables are not passed on."""
 
 GPU_SHARE = "GRIDMILL_GPU_SHARE"
-"""The variable with the job's share of its GPU. It is set if the job does not have the whole GPU."""
+"""The variable with the job's share of its GPU. The variable is set if the job does not have the whole
+GPU."""
 _OF_SHARE = 0.9
 """JAX allocates this fraction of the job's GPU share when it starts. The contexts and kernels of all jobs on
 the GPU need the remaining memory."""
@@ -105,7 +106,7 @@ def _share(share: float) -> dict[str, str]:
 
 
 def _gpus(order: AttemptOrder) -> tuple[int, ...]:
-    """Returns the GPU numbers of the job. A rank of a gang gets the GPUs of all ranks on its host. It
+    """Returns the GPU numbers of the job. A rank of a gang gets the GPUs of all ranks on its host. A rank
     selects its own GPU by its local rank, as with torchrun."""
     if order.gang is None:
         return order.gpu_indices

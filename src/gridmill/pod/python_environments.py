@@ -1,5 +1,5 @@
-"""The code bundles and the Python environments of jobs. They are unpacked or built once for each content,
-under a lock.
+"""The code bundles and the Python environments of jobs. Bundles and environments are unpacked or built once
+for each content, under a lock.
 
 An attempt that may write to its code gets a private copy of the code. A Python environment is built once for
 each combination of requirements file content and Python version.

@@ -1,7 +1,7 @@
 """Processes that wait to become simple commands. A small process (`forker.py`) forks them in advance.
 
-Such a process is a child of the pod in its own cgroup, like the processes of `prefork`, but it costs only a
-third as much. A waiting process can only execute a program, so the pod makes everything on disk that a
+A waiting process is a child of the pod in its own cgroup, like the processes of `prefork`, but it costs only
+a third as much. A waiting process can only execute a program, so the pod makes everything on disk that a
 simple command needs. One waiting process is kept. After many commands started at the same time, as many
 processes are kept as these commands needed.
 """
@@ -39,8 +39,9 @@ _PATIENCE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The command that a waiting process executes. It executes the first of `paths` that can be executed. If
-    none of the paths can be executed, the process writes the error number to the file `trouble`."""
+    """The command that a waiting process executes. The waiting process executes the first of `paths` that
+    can be executed. If none of the paths can be executed, the process writes the error number to the file
+    `trouble`."""
 
     argv: tuple[str, ...]
     paths: tuple[str, ...]
@@ -156,8 +157,8 @@ class SmallSpares:
             self._link = None
 
     def expect(self, commands: int) -> None:
-        """Makes processes for this number of simple commands in parallel. It is called before these commands
-        start."""
+        """Makes processes for this number of simple commands in parallel. The method must be called before
+        these commands start."""
         if commands > len(self._coming):
             self._aim = max(self._aim, min(commands, _MOST))
             self._fill(min(commands, _MOST))

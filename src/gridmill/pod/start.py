@@ -68,7 +68,8 @@ class ProcessStarter:
         self._small_code: dict[str, bool] = {}
 
     def expect(self, orders: Sequence[AttemptOrder]) -> None:
-        """Prepares the processes for these attempts in parallel. It is called before the attempts start."""
+        """Prepares the processes for these attempts in parallel. The method must be called before the
+        attempts start."""
         if self._small is not None and orders:
             self._small.expect(sum(map(self.is_simple, orders)))
 
@@ -199,8 +200,8 @@ class ProcessStarter:
     def environment(
         self, order: AttemptOrder, work: Path, client: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Returns the environment variables for the attempt's process. They extend the environment of the
-        client that started the run. If there is none, they extend the environment of the pod."""
+        """Returns the environment variables for the attempt's process. The variables extend the environment
+        of the client that started the run. If there is none, they extend the environment of the pod."""
         base = self._base if client is None else _of_client(client, self._base)
         if order.job.kind == JobKind.COMMAND:
             return command_environment(order, base=base, work=work, pod_folder=self._folder.path)

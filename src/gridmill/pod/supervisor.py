@@ -242,8 +242,8 @@ class Supervisor:
             self._journal_end(attempt_id, "", outcome)
 
     def _stop_collecting(self, attempt: Attempt, reason: str) -> None:
-        """Stops storing the output of an attempt. It is called for an attempt whose program succeeded, if
-        storing its output takes long."""
+        """Stops storing the output of an attempt. The method is called for an attempt whose program
+        succeeded, if storing its output takes long."""
         if attempt.collection is not None and attempt.collection.collected() is None:
             attempt.stop_reason = attempt.stop_reason or reason
             attempt.collection.cancel()
@@ -254,9 +254,9 @@ class Supervisor:
             self.stop(attempt_id, reason, grace_seconds)
 
     def cut_short(self, reason: str, grace_seconds: float) -> None:
-        """Ends all attempts. It is called when a signal asks the pod to end. The jobs may have received the
-        signal before the pod, so the ends of the jobs are not reported. The site can determine the real
-        reason better."""
+        """Ends all attempts. The method is called when a signal asks the pod to end. The jobs may have
+        received the signal before the pod, so the ends of the jobs are not reported. The site can determine
+        the real reason better."""
         for attempt in self._live.values():
             ended = attempt.exit is not None and not was_terminated(attempt.exit.status)
             attempt.cut = attempt.stop_reason is None and not ended
@@ -404,8 +404,8 @@ class Supervisor:
         )
 
     def tidy(self) -> None:
-        """Removes the files of ended attempts. This is done after the ends of the attempts were sent,
-        because no job waits for it."""
+        """Removes the files of ended attempts. The files are removed after the ends of the attempts were
+        sent, because no job waits for it."""
         while self._uncleaned:
             attempt = self._uncleaned.pop()
             if attempt.group is not None:
@@ -468,8 +468,8 @@ class Supervisor:
         return min((attempt.due() for attempt in self._live.values()), default=float("inf"))
 
     def tick(self, now: float) -> None:
-        """Sends log texts, takes measurements, and continues the ends of attempts. It also ends attempts
-        that ran too long or used too much memory."""
+        """Sends log texts, takes measurements, and continues the ends of attempts. The method also ends
+        attempts that ran too long or used too much memory."""
         self._hold_back(self._journal.full)
         if now >= self._disk_guard.due and self._live:
             self._watch_disk(now)

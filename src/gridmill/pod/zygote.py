@@ -3,8 +3,8 @@
 A pod starts its zygote as `python -m gridmill.pod.zygote TYPE FD`. Libraries that only some jobs of the type
 need are imported before the first of these jobs is forked. The zygote runs no job, opens no connection and
 uses no GPU. Therefore a forked child is as good as a new process that has done its imports. OpenBLAS gets
-only one thread in the zygote, so that there is no other thread when it forks. Its children increase the
-number.
+only one thread in the zygote, so that there is no other thread when it forks. The children of the zygote
+increase the number of threads.
 """
 
 import contextlib
@@ -117,8 +117,8 @@ class Zygote:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """A signal handler that does nothing. It is needed because the kernel does not write to the wake-up
-    descriptor if a signal has no handler."""
+    """A signal handler that does nothing. The handler is needed because the kernel does not write to the
+    wake-up descriptor if a signal has no handler."""
 
 
 def _be(launch: Launch, pipes: Pipes, parent: int) -> None:

@@ -152,8 +152,8 @@ class Attendance:
             raise UnreachedError("the control node ends", hint="Try again.")
 
     def hold(self) -> Callable[[], None]:
-        """Keeps the control node running without clients until the returned function is called. It is needed
-        because the client that started the control node has not connected yet."""
+        """Keeps the control node running without clients until the returned function is called. The hold is
+        needed because the client that started the control node has not connected yet."""
         with self._changed:
             self._held += 1
 
@@ -190,8 +190,8 @@ class Attendance:
 
     def keep(self, over: Callable[[], bool]) -> None:
         """Stops the runs of ended clients until `over()` is true. If the control node does not stay, the
-        function also returns when no client is connected and these runs have ended. After that, the control
-        node accepts no clients."""
+        function also returns when no client is connected and these runs have ended. After its return, the
+        control node accepts no clients."""
         while not over():
             self._stop_runs()
             with self._changed:

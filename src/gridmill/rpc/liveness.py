@@ -94,8 +94,8 @@ def wait_for_answer(
 
 def listener_of(sock: socket.socket) -> int:
     """Returns the process id of the control node of this user on this machine that listens at the address to
-    which a TCP socket is connected. It returns 0 if there is none, because the other end is another machine,
-    a tunnel, or a process of another user."""
+    which a TCP socket is connected. The result is 0 if there is no such process, because the other end is
+    another machine, a tunnel, or a process of another user."""
     try:
         peer = sock.getpeername() if sock.family in (socket.AF_INET, socket.AF_INET6) else None
         if peer is None or not peer[0].removeprefix("::ffff:").startswith(_LOOPBACK):

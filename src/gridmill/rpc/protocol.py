@@ -1,7 +1,7 @@
 """The protocol of calls over a stream socket: frames, greetings, and the envelope of a call.
 
-A frame contains several byte strings. Their number and their lengths come first. In their greetings, the
-client and the control node send their versions and settings.
+A frame contains several byte strings. The number and the lengths of the byte strings come first. In their
+greetings, the client and the control node send their versions and settings.
 """
 
 import select
@@ -91,11 +91,11 @@ def _receive(sock: socket.socket, size: int, *, may_end: bool) -> bytes | None:
 class Hello:
     """The first frame of every connection.
 
-    The first connection of a client has no `client`. This connection introduces the client and stays open as
-    long as the client lives. Further connections of the client contain the name that the first connection
-    received. `settings` are the settings of the client, as texts by variable, and `chosen` are the variables
-    that its environment sets. `attends` are runs that were started at another control node and that end
-    together with this client.
+    The first connection of a client has no `client`. The first connection introduces the client and stays
+    open as long as the client lives. Further connections of the client contain the name that the first
+    connection received. `settings` are the settings of the client, as texts by variable, and `chosen` are
+    the variables that its environment sets. `attends` are runs that were started at another control node and
+    that end together with this client.
     """
 
     client: str = ""
@@ -110,8 +110,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The answer to a Hello. It contains the client's name for further connections. `stays` is true if the
-    control node is permanent (`gridmill up`). `notices` are texts that are shown to the user."""
+    """The answer to a Hello. The Welcome contains the client's name for further connections. `stays` is true
+    if the control node is permanent (`gridmill up`). `notices` are texts that are shown to the user."""
 
     client: str
     pid: int

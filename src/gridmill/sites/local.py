@@ -9,7 +9,7 @@ from gridmill.sites.processes import Confiner, ProcessSite
 
 def make(settings: Settings, user: int | None = None, confiner: Confiner | None = None) -> SitePort:
     """Makes the local site of the home in `settings`. If `user` is given, the pods run as that Unix user
-    through the confiner. Otherwise they run as the user of this process."""
+    through the confiner. If no user is given, the pods run as the user of this process."""
     return ProcessSite(settings, user=user, confiner=confiner)
 
 

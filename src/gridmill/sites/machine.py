@@ -32,9 +32,10 @@ def look_at_machine(
 ) -> NodeUtilization:
     """Observes the machine for this number of seconds.
 
-    The CPU time is the time that the kernel counts (proc(5)). It includes ended child processes for which
-    their parents waited. The module `process_table` defines which processes belong to the machine's owner,
-    also for the parameter `rays`. With `with_gpus`, the GPU driver is asked, which may take seconds.
+    The CPU time is the time that the kernel counts (proc(5)). The CPU time includes ended child processes
+    for which their parents waited. The module `process_table` defines which processes belong to the
+    machine's owner, also for the parameter `rays`. With `with_gpus`, the GPU driver is asked, which may take
+    seconds.
     """
     first = _look(rays=rays)
     waiting = {pid for pid in first.owners if first.table[pid].runs}

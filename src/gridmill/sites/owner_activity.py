@@ -108,7 +108,7 @@ class Terminals:
     """Observes the access times of the terminals below `devices`. If an access time has changed, somebody
     has typed, unless the clock was set. A program that reads typed text changes the access time of its
     terminal. If no program reads the typed text, only the time of the last write to the device ptmx changes.
-    All terminal windows and logins type through this device.
+    All terminal windows and logins type through the device ptmx.
     """
 
     def __init__(self, devices: Path = Path("/dev")) -> None:

@@ -134,7 +134,7 @@ class ProcessSite:
         return self._settings.home / "pods" / pod_id
 
     def prepare(self) -> None:
-        """Starts a process that imports all modules of a pod. This process becomes the first pod."""
+        """Starts a process that imports all modules of a pod. The started process becomes the first pod."""
         # a confined pod cannot be made of a process of this user
         if self._ahead is None and self._user is None:
             self._ahead = start_ahead(self._environment())

@@ -104,8 +104,8 @@ class UnpackedArchive:
         return self.manifest.project
 
     def check_versions(self) -> None:
-        """Compares the files of the versions with their manifests, and sets the file times in the manifests
-        to those of the unpacked files.
+        """Compares the files of the versions with their manifests, and then updates the file times in the
+        manifests to the times of the unpacked files.
 
         Raises ConflictError if a version was changed, and UnsafePathError.
         """

@@ -2,7 +2,8 @@
 in code bundles.
 
 If only the time of a file has changed and its content is equal, the file counts as unchanged. The list of a
-bundle contains the hashes of its files. It is stored beside the bundle, so that two bundles can be compared.
+bundle contains the hashes of its files. The file list is stored beside the bundle, so that two bundles can
+be compared.
 """
 
 import hashlib

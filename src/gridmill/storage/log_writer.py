@@ -3,7 +3,7 @@ texts that exceed the limits.
 
 A text is acknowledged when it is in the file of the chunk. To seal a chunk, the writer appends a block to
 the newest segment and then deletes the chunk. A crash between these two steps leaves a chunk with the number
-of an existing block. This chunk is deleted when the log is next opened for writing. A rewritten segment
+of an existing block. The left chunk is deleted when the log is next opened for writing. A rewritten segment
 replaces the old segment by a rename.
 """
 

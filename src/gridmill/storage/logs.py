@@ -1,7 +1,7 @@
 """The logs of a home: the files in its folder `logs`, the limits for each job and for all logs, and the
 thread that seals chunks and deletes text.
 
-Writes are not synced to the disk, as in the record store. They survive the end of the process.
+Writes are not synced to the disk, as in the record store. Written text survives the end of the process.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""A storage root in a folder, with the code bundles of one home. It implements the port `Storage` on a file
-system.
+"""A storage root in a folder, with the code bundles of one home. The storage root implements the port
+`Storage` on a file system.
 
 The folders of a pipeline below a storage root belong permanently to the first record store that runs the
 pipeline there.
@@ -144,8 +144,8 @@ def _in_package(written: str) -> str:
 
 
 def _missing(written: str, path: str) -> InputError:
-    """Returns the error for a path that does not exist. Its hint lists names in the deepest existing folder
-    of the path."""
+    """Returns the error for a path that does not exist. The hint of the error lists names in the deepest
+    existing folder of the path."""
     parent = Path(path).parent
     while not parent.is_dir():
         parent = parent.parent

@@ -1,4 +1,4 @@
-"""Verifies and unpacks code bundles. It does not trust their contents."""
+"""Verifies and unpacks code bundles. The contents of a bundle are not trusted."""
 
 import gzip
 import hashlib
@@ -82,8 +82,8 @@ def unpack_bundle(tar: Path, target: Path, *, expected: str | None = None) -> No
 
 
 def line(name: str, mode: str, digest: str) -> str:
-    """Returns the line for one file that the hash of a bundle covers. It has the hash of the file's content,
-    its letter (a key of FILE_MODES, LINK, or FOLDER for an empty folder), and its name."""
+    """Returns the line for one file that the hash of a bundle covers. The line has the hash of the file's
+    content, its letter (a key of FILE_MODES, LINK, or FOLDER for an empty folder), and its name."""
     return f"{digest} {mode} {name}\0"
 
 
@@ -97,8 +97,8 @@ class _Member(tarfile.TarInfo):
     without a limit."""
 
     def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-        """A method that tarfile calls in subclasses. It is called with each header before the data after the
-        header is read."""
+        """A method that tarfile calls in subclasses. The method is called with each header before the data
+        after the header is read."""
         headers = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
         if self.type in (*headers, *tarfile.GNU_TYPES) and not 0 <= self.size <= _HEADER_BYTES:
             raise InputError(f"the code bundle has a header of more than {show_bytes(_HEADER_BYTES)}")

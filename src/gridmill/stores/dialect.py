@@ -115,13 +115,13 @@ class Dialect:
     """Allows a connection to read text that is not UTF-8, because damage to the database can cause such
     text."""
     examine: str
-    """The query that checks the complete database and returns problems of its structure. It is empty if the
-    database has no such query."""
+    """The query that checks the complete database and returns problems of its structure. The query is empty
+    if the database cannot check itself."""
     space: Callable[[Connection], StoreSpace]
     """Returns the space that the database uses on the disk."""
     release: Callable[[Connection], bool]
-    """Returns some free space to the file system. It must be called outside a transaction. The result shows
-    whether there is more space to release."""
+    """Returns some free space to the file system. The function must be called outside a transaction. The
+    result shows whether there is more space to release."""
     unknown: type[StorageError]
     """The class of an error that is not in the table of causes. For a server, the class means that the
     server may become available again."""
@@ -208,7 +208,8 @@ class Connections:
         return writer
 
     def writer(self) -> Connection:
-        """Returns the connection that writes. If it was lost, a new connection is opened."""
+        """Returns the connection that writes. If the writing connection was lost, a new connection is
+        opened."""
         if self._dialect.lost(self._writer):
             self._writer = self._open_writer()
         return self._writer

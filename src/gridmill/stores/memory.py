@@ -1,5 +1,5 @@
-"""A record store in memory, which is lost when its process ends. It is for tests, simulations and dry
-runs."""
+"""A record store in memory, which is lost when its process ends. A MemoryStore is for tests, simulations and
+dry runs."""
 
 import threading
 from bisect import bisect_right

@@ -45,9 +45,9 @@ def _nouns(connection: sqlite3.Connection) -> Iterator[Noun]:
 
 
 def _rows(connection: sqlite3.Connection) -> Iterator[Row]:
-    """Yields all rows. They are read from the table without its indexes, because the indexes can be damaged.
-    If a page cannot be read, ranges of positions are skipped until a page can be read. Each range is twice
-    as long as the previous range."""
+    """Yields all rows. The rows are read from the table without its indexes, because the indexes can be
+    damaged. If a page cannot be read, ranges of positions are skipped until a page can be read. Each range
+    is twice as long as the previous range."""
     after, step = 0, 1
     query = f"SELECT {RECORD} FROM record NOT INDEXED WHERE position > ? ORDER BY position LIMIT ?"
     while step < _LONGEST_GAP:

@@ -165,7 +165,7 @@ class SqlStore:
             self._ownership.take(self._connections.writer(), owner)
 
     def commit(self, changes: Sequence[Change], events: Sequence[Event] = ()) -> tuple[int, ...]:
-        """See Store. It also raises InputError for records that JSON cannot represent."""
+        """See Store. The method also raises InputError for records that JSON cannot represent."""
         batches = [batch for some in rounds(changes) for batch in _batches(some)]
         rows = [event_row(event) for event in events]
         used = counter_rows(numbers_used(changes))
@@ -410,8 +410,9 @@ class SqlStore:
         return self._damage.take_new()
 
     def check(self) -> Sequence[DamagedRecord]:
-        """See Store. Reads the tables in steps, so that other threads can run between the steps. After this,
-        the database checks itself. In this step, SQLite finds an index that does not lead to all rows."""
+        """See Store. Reads the tables in steps, so that other threads can run in between. After the tables
+        were read, the database checks itself. When SQLite checks itself, it finds an index that does not
+        lead to all rows."""
         for query, place, read in (
             (f"SELECT {RECORD} FROM record WHERE position > :after ORDER BY position", 0, self._read),
             (f"SELECT {_EVENT} FROM event WHERE sequence > :after ORDER BY sequence", 0, self._read_events),

@@ -1,7 +1,7 @@
-"""A Grid in memory whose jobs behave as the test declares. It is for tests of user interfaces and SDK
-clients.
+"""A Grid in memory whose jobs behave as the test declares. A FakeGrid is for tests of user interfaces and
+SDK clients.
 
-It records each use case that changes something.
+A FakeGrid records each use case that changes something.
 """
 
 import threading

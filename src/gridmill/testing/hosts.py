@@ -130,7 +130,8 @@ class Host:
         _run(*inside, "link", "set", "eth0", "up")
 
     def power_off(self) -> None:
-        """Powers off the host. All its processes and all its writes are lost. The call can be repeated."""
+        """Powers off the host. When the host is powered off, all its processes and all its writes are lost.
+        The call can be repeated."""
         if self._process is None:
             return
         os.kill(self.init, signal.SIGKILL)
@@ -142,13 +143,14 @@ class Host:
         _run("ip", "link", "set", self._cable, "up" if connected else "down")
 
     def command(self, *words: str) -> list[str]:
-        """Returns the command line that runs a command on the host. Its temporary files are below /tmp."""
+        """Returns the command line that runs a command on the host. The temporary files of the command are
+        below /tmp."""
         inside = ["nsenter", "-t", str(self.init), "-m", "-u", "-i", "-n", "-p", "--wdns=/"]
         return [*inside, "env", "-u", "TMPDIR", *words]
 
     def run(self, *words: str, seconds: float = 300.0, check: bool = True) -> str:
         """Runs a command on the host and returns its output. With `check`, it raises CalledProcessError if
-        the command fails. It raises TimeoutExpired after `seconds`."""
+        the command fails. The method raises TimeoutExpired after `seconds`."""
         done = subprocess.run(
             self.command(*words),
             capture_output=True,
@@ -206,8 +208,8 @@ def network(
     folder: Path, prefix: str, shared: Sequence[str | Path] = (), needed: Sequence[str | Path] = ()
 ) -> Iterator[Network]:
     """Makes a subnet `prefix`.0/24 on this machine for the duration of the `with` block. `folder` is for
-    logs and disks. Its path must not contain commas or colons. `needed` are folders that hosts can read in
-    addition to Python's folders."""
+    logs and disks. The path of `folder` must not contain commas or colons. `needed` are folders that hosts
+    can read in addition to Python's folders."""
     folder.mkdir(parents=True, exist_ok=True)
     tag = f"{os.getpid():x}"[-4:] + os.urandom(1).hex()
     made = Network(

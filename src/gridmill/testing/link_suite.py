@@ -88,7 +88,7 @@ class LinkHarness(ABC):
     # methods for the tests
 
     def start(self) -> LinkServer:
-        """Starts a link server. It can be the next server at the same address."""
+        """Starts a link server. The started server can be the next server at the same address."""
         self.server = self.make_server(self.ready.set)
         return self.server
 
@@ -325,7 +325,7 @@ class LinkSuite:
 
     def test_a_pod_that_does_not_read_keeps_nobody_waiting(self, harness: LinkHarness) -> None:
         """Checks a pod that does not read while 20 MB wait for it. During this time, a second pod is served.
-        After this, the first pod receives all its messages."""
+        After the second pod was served, the first pod receives all its messages."""
         harness.start()
         sleeper, first = harness.greet("p-1.0")
         sleeper.reads = False

@@ -246,7 +246,7 @@ class SimulatedWorld:
         return received
 
     def send(self, channel: int, messages: Sequence[ToPod]) -> None:
-        """Sends messages to a pod. They are delivered at the next step, or lost if the channel has
+        """Sends messages to a pod. The messages are delivered at the next step, or lost if the channel has
         closed."""
         pod = self.pods.get(self._channels.get(channel, ""))
         if pod is not None and pod.channel == channel:

@@ -1,4 +1,4 @@
-"""The conformance suite for record stores. It checks how records and events are stored and deleted.
+"""The conformance suite for record stores. The suite checks how records and events are stored and deleted.
 
 Run each function in CHECKS on a new database. If the database can be opened again after a store was closed,
 run SHARED_CHECKS too. A third-party store needs no more than this in its tests::

@@ -67,8 +67,8 @@ class BucketClient:
 
     def _sent(self, name: str, content: bytes, meter: ByteMeter) -> bool:
         """Puts an object piece by piece with a signed URL, because obstore reports no progress. Returns
-        False if the signed URL is refused. In this case, obstore puts the object or reports the reason of
-        the refusal."""
+        False if the signed URL is refused. If the signed URL is refused, obstore puts the object or reports
+        the reason of the refusal."""
         try:
             send(self.sign("PUT", name), len(content), meter.sending(content))
         except HTTPError as error:
@@ -152,7 +152,8 @@ def open_store(url: str, options: Mapping[str, str], *, puts: bool = False) -> o
 
     `options` are the options of obstore for this kind of store, for example `endpoint`. Options that are
     missing, such as the credentials, are taken from the environment. With `puts`, the returned store has the
-    timeouts for putting objects. Otherwise it has the timeouts for all other requests. Raises InputError.
+    timeouts for putting objects. Without `puts`, the returned store has the timeouts for all other requests.
+    Raises InputError.
     """
     scheme = url.partition("://")[0]
     if scheme == "file":

@@ -37,8 +37,8 @@ class PackSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkPack:
-    """A pack that is ready to be put into the bucket. Its content is put before its index, because the index
-    makes the pack visible. The name of a pack is the hash of its index."""
+    """A pack that is ready to be put into the bucket. The content of a pack is put before its index, because
+    the index makes the pack visible. The name of a pack is the hash of its index."""
 
     name: str
     content: bytes
@@ -82,7 +82,7 @@ class ListableBucket(Bucket, Protocol):
 
 
 class BucketCache:
-    """Stores chunks in a bucket for repeated use. It implements ChunkWriter (see `engine`).
+    """Stores chunks in a bucket for repeated use. The cache implements ChunkWriter (see `engine`).
 
     Chunks are stored below a prefix as `chunks/ab/HASH`. Small chunks are stored together as `packs/NAME`
     with the index `index/NAME`, which is put last. Several threads and processes may use the same cache.

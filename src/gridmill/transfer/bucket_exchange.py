@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 class UniqueNames:
-    """Creates names for the objects that this process is using now. Each name is used once, and all names
-    are in a separate folder. This class is safe to use from several threads."""
+    """Creates names for the objects that this process is using now. Each object name is used once, and all
+    names are in a separate folder. This class is safe to use from several threads."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.folder = uuid4().hex

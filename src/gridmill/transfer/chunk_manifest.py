@@ -74,8 +74,8 @@ class HashCacheFile:
 
 
 class HashCache:
-    """The hashes of the files of one folder. They are stored in a cache file, or only in memory if there is
-    no cache file.
+    """The hashes of the files of one folder. The hashes are stored in a cache file, or only in memory if
+    there is no cache file.
 
     Only one scan may use a HashCache at a time. If entries of the cache are lost or damaged, their files are
     hashed again.
@@ -144,10 +144,10 @@ PATIENCE_SECONDS = 0.25
 class FairScheduler:
     """A lock for threads that do many small operations on the files of one folder.
 
-    If several such threads run, they switch the interpreter with each operation. This costs more than the
-    operations (it takes twice the time for files of 10 kB in memory). Therefore only one of these threads
-    runs at a time in this process. While the running thread waits for files (on a disk or a network), other
-    threads may run. No thread waits for its turn longer than `patience_seconds`.
+    If several such threads run, they switch the interpreter with each operation. Switching costs more than
+    the operations (it takes twice the time for files of 10 kB in memory). Therefore only one of these
+    threads runs at a time in this process. While the running thread waits for files (on a disk or a
+    network), other threads may run. No thread waits for its turn longer than `patience_seconds`.
     """
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:

@@ -1,4 +1,5 @@
-"""A store of chunks in a folder with a quota. It verifies chunks, and never evicts chunks that are in use.
+"""A store of chunks in a folder with a quota. The store verifies chunks, and never evicts chunks that are in
+use.
 
 `SpaceByOwner` shares the quota among owners in the order in which they request space. A transfer that waits
 for space does not block other transfers.
@@ -43,7 +44,7 @@ class ChunkStore:
     """The chunks of one tenant in a folder of this machine. It implements ChunkEndpoint.
 
     The folder contains `chunks/LOT/HASH`, `pins/OWNER` and `drafts/`, and files of several chunks that were
-    expected (see LargeFiles). A lot is a group of chunks that were stored together. It needs one rename
+    expected (see LargeFiles). A lot is a group of chunks that were stored together. A lot needs one rename
     instead of one rename for each chunk. Only one process opens a store at a time, but several threads of
     this process may use it. If the process is killed at any moment, the store contains only complete chunks.
     """
@@ -313,8 +314,8 @@ class ChunkStore:
             raise self.why_not_kept(error, self.folder) from error
 
     def _keep(self, chunks: Sequence[Chunk]) -> None:
-        """Writes each chunk as a separate file. All these files are in one lot. The folder of the lot gets
-        its final name after the files are on the disk."""
+        """Writes each chunk as a separate file. The files of these chunks are all in one lot. The folder of
+        the lot gets its final name after the files are on the disk."""
         with self._lock:
             new = {chunk.hash: chunk for chunk in chunks if chunk.hash not in self._sizes}
             room_bytes = sum(len(chunk.data) for chunk in new.values())
@@ -465,7 +466,7 @@ def _check_size(size_bytes: int) -> None:
 
 
 def _remove(lot: str, chunk: str) -> None:
-    """Deletes the file of the chunk. If it was the last file of its folder, the folder is deleted too."""
+    """Deletes the file of the chunk. If this was the last file of its folder, the folder is deleted too."""
     with suppress(FileNotFoundError):
         os.unlink(f"{lot}/{chunk}")
     with suppress(OSError):
@@ -514,9 +515,9 @@ class SpaceByOwner:
         an earlier reservation for the same folder.
 
         `others` is the content that is used by owners that this object does not have. Returns owners that
-        came later and are still waiting. They must give up their space and request all of it again. Raises
-        CapacityError if the request exceeds the quota. Raises UnavailableError while other owners use the
-        space, or if they came earlier and are waiting.
+        came later and are still waiting. The returned owners must give up their space and request all of it
+        again. Raises CapacityError if the request exceeds the quota. Raises UnavailableError while other
+        owners use the space, or if they came earlier and are waiting.
         """
         trees = {**self._trees.get(owner, {}), tree: wanted}
         mine = {name: size for has in trees.values() for name, size in has.items()}

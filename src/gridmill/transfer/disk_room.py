@@ -1,8 +1,8 @@
 """Shares the free space of one disk among the chunk stores on it, and keeps a reserve of space free.
 
-The space for a folder is reserved before its first byte arrives. Otherwise, transfers that start at the same
-time could use up the space before any of them is complete. If there is no space, unused chunks of all stores
-are evicted, starting with the least recently used.
+The space for a folder is reserved before its first byte arrives. Without a reservation, transfers that start
+at the same time could use up the space before any of them is complete. If there is no space, unused chunks
+of all stores are evicted, starting with the least recently used.
 """
 
 import logging

@@ -26,8 +26,8 @@ _SYNCFS: Callable[[int], int] | None = getattr(_C, "syncfs", None)  # macOS has 
 
 
 def sync(paths: Sequence[str | Path]) -> None:
-    """Syncs the contents of files and the entries of folders to the disk. All of them must be on one file
-    system. Raises OSError."""
+    """Syncs the contents of files and the entries of folders to the disk. All files and folders must be on
+    one file system. Raises OSError."""
     if len(paths) > _EACH and _SYNCFS is not None:
         _with(paths[0], _sync_all)
         return

@@ -1,4 +1,5 @@
-"""The transfer engine. It sends missing chunks in parallel, verifies them, and can resume a transfer.
+"""The transfer engine. The engine sends missing chunks in parallel, verifies them, and can resume a
+transfer.
 
 The number of batches in flight is limited, because these batches are lost when the connection breaks.
 """
@@ -250,8 +251,8 @@ def pull(
     terms: TransferLimits = USUAL,
     stop: threading.Event | None = None,
 ) -> None:
-    """Receives the chunks of a folder at `far` that `near` does not have. After this, TreeCheckout writes
-    the folder. Raises the errors of `transfer_chunks`."""
+    """Receives the chunks of a folder at `far` that `near` does not have. After the chunks have arrived,
+    TreeCheckout writes the folder. Raises the errors of `transfer_chunks`."""
     transfer_chunks(chunk_sizes(manifest), far, near, progress=progress, terms=terms, stop=stop)
 
 
@@ -277,7 +278,8 @@ def transfer_chunks(
 
 
 class _RunningTransfer:
-    """One running transfer. Its threads process the waiting batches. The first error ends all threads."""
+    """One running transfer. The threads of a transfer process the waiting batches. The first error ends all
+    threads."""
 
     def __init__(
         self,

@@ -39,8 +39,8 @@ class FileLayout:
 
 
 def kept_as(entry: FileEntry, chunk_bytes: int) -> str:
-    """Returns the name under which the content of a file is stored. It is the hash of the file's only chunk
-    or of its layout, or an empty text for an empty file."""
+    """Returns the name under which the content of a file is stored. The name is the hash of the file's only
+    chunk or of its layout, or an empty text for an empty file."""
     if len(entry.chunks) > 1:
         return layout_of(entry, chunk_bytes).name
     return entry.chunks[0] if entry.chunks else ""
@@ -282,7 +282,8 @@ class LargeFiles:
             self.take(again)
 
     def _wrote(self, file: _PartialFile, done: Sequence[int], flowed: int | None = None) -> None:
-        """Completes the file when its last chunk was written. After that, no thread writes to the file."""
+        """Completes the file when its last chunk was written. After the last chunk, no thread writes to the
+        file."""
         with self._changed:
             file.writers -= 1
             file.flowing.discard(flowed)

@@ -75,8 +75,8 @@ class TransferProgress:
             self._trouble, self._trouble_since = why, self._clock()
 
     def expect(self, total_bytes: int, there_bytes: int) -> None:
-        """Adds `total_bytes` to the bytes that the transfer needs. Of these, `there_bytes` exist at the
-        destination already."""
+        """Adds `total_bytes` to the bytes that the transfer needs. Of the bytes that the transfer needs,
+        `there_bytes` exist at the destination already."""
         with self._lock:
             self._total += total_bytes
             self._present += there_bytes
@@ -95,8 +95,8 @@ class TransferProgress:
             self._mark()
 
     def arrived(self, size_bytes: int, moved_bytes: int = 0) -> None:
-        """Adds bytes that have arrived and were verified. Of these bytes, `moved_bytes` were already counted
-        as in flight."""
+        """Adds bytes that have arrived and were verified. Of the arrived bytes, `moved_bytes` were already
+        counted as in flight."""
         with self._lock:
             self._trouble = ""
             self._transferred += size_bytes

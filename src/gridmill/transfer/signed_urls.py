@@ -82,8 +82,8 @@ def cut(content: bytes, slices: Iterable[ChunkSlice]) -> Iterator[Chunk]:
 
 
 def read(parcel: BucketObject, allowed: Container[str] = ()) -> Iterator[Chunk]:
-    """Yields the chunks of the object. The caller must check the hashes of the chunks. Its parameters and
-    errors are those of `flows`."""
+    """Yields the chunks of the object. The caller must check the hashes of the chunks. The function has the
+    same parameters and errors as `flows`."""
     return (flow.gathered() for flow in flows(parcel, allowed))
 
 

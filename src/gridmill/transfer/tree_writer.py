@@ -1,7 +1,7 @@
 """Builds a folder from chunks below a root, either completely or not at all. The module also copies the
 files of a version to a folder.
 
-Such a copy is independent: changes to it affect neither the version nor other copies.
+A copy of a version's files is independent: changes to it affect neither the version nor other copies.
 """
 
 import errno
@@ -53,11 +53,11 @@ class TreeCheckout:
     """Builds folders below a root from the chunks of a store. Several threads of one process may use it, but
     only one process at a time.
 
-    Drafts and records are in the folder of the store. They are not below the root, because jobs write there
-    and could redirect them with a link. `drafts` is a separate folder for drafts. It is needed if the root
-    is on another file system than the store. Folders and writable files get the owner `user`. `handing_over`
-    is true if the store serves one folder and is deleted after this folder is built. In this case, writable
-    files need not be copies.
+    Drafts and records are in the folder of the store. Drafts and records are not below the root, because
+    jobs write there and could redirect them with a link. `drafts` is a separate folder for drafts. A
+    separate folder for drafts is needed if the root is on another file system than the store. Folders and
+    writable files get the owner `user`. `handing_over` is true if the store serves one folder and is deleted
+    after this folder is built. With `handing_over`, writable files need not be copies.
     """
 
     def __init__(

@@ -109,11 +109,11 @@ NewLiveness: TypeAlias = Callable[[Monotonic], Liveness]
 
 _LOG = logging.getLogger(__name__)
 SEND_LIMIT_BYTES = 64 * 2**20
-"""If a pod has not read this many bytes, it is disconnected. After that, the pod connects again and gets the
-messages that are still valid."""
+"""If a pod has not read this many bytes, it is disconnected. After the disconnection, the pod connects again
+and gets the messages that are still valid."""
 GREETING_LIMIT_BYTES = 2**20
-"""The size limit in bytes for the first line of a pod. It ensures that an unknown client which sends nothing
-valid uses little memory."""
+"""The size limit in bytes for the first line of a pod. The limit ensures that an unknown client which sends
+nothing valid uses little memory."""
 FAREWELL_SECONDS = 5.0
 """The number of seconds in which a pod can read the remaining messages of a channel that was dropped."""
 
@@ -188,7 +188,7 @@ class Channel:
         return self.flush()
 
     def tick(self) -> bool:
-        """Sends heartbeats and checks time limits. It must be called about once a second."""
+        """Sends heartbeats and checks time limits. The method must be called about once a second."""
         if self._farewell is not None:
             return self._monotonic() < self._farewell
         if self._liveness is None:

@@ -31,8 +31,8 @@ _ACCEPTS_PER_TURN = 64
 _READS_PER_POLL = 64
 
 Accept: TypeAlias = Callable[[socket.socket], Wire]
-"""A function that returns the next connection of a listener. It raises BlockingIOError if no connection
-waits."""
+"""A function that returns the next connection of a listener. The function raises BlockingIOError if no
+connection waits."""
 Watcher: TypeAlias = Callable[[int], None]
 """A function that receives the events of a file descriptor (selectors.EVENT_READ | EVENT_WRITE)."""
 
@@ -54,8 +54,8 @@ class WireSource(Protocol):
 
 
 class EventLoop:
-    """The event loop for all channels of a control node. It is not thread-safe, because `PodLinkServer` runs
-    it in its own thread.
+    """The event loop for all channels of a control node. The event loop is not thread-safe, because
+    `PodLinkServer` runs it in its own thread.
 
     `deliver` gets each message and its size in bytes. If a channel has delivered any message, its end is
     delivered once, as None.

@@ -10,8 +10,8 @@ A file is written under another name and then renamed, so that it appears only w
 reader deletes each file after reading it. An empty file ends the stream. Each connection has its own folder,
 so a file of an earlier connection cannot be mistaken for a file of the present connection. The first file of
 the control node is its answer to the pod that opened the connection. Each start of a control node begins a
-new epoch and deletes the folders of earlier epochs. From this, a pod learns that it must connect again and
-send Hello.
+new epoch and deletes the folders of earlier epochs. A pod notices the end of its epoch, and learns from this
+that it must connect again and send Hello.
 """
 
 import contextlib
@@ -168,8 +168,8 @@ def _dial(folder: Path) -> Generator[Waiting, None, Wire]:
 
 
 class SpoolFolder:
-    """A source of new wires that must be polled. After an event, the folder is polled often. Later, it is
-    polled less often, at least every half second."""
+    """A source of new wires that must be polled. After an event, the folder is polled often. Without events,
+    the folder is polled less often, but at least every half second."""
 
     def __init__(self, folder: Path, monotonic: Monotonic) -> None:
         """Starts a new epoch. Raises StorageError."""
@@ -200,7 +200,7 @@ class SpoolFolder:
                 shutil.rmtree(self._folder / entry, ignore_errors=True)
 
     def poll(self) -> Sequence[Wire]:
-        """Returns the wires of new connections. Each of them gets a first file as an answer."""
+        """Returns the wires of new connections. Each new connection gets a first file as an answer."""
         self._interval = min(self._interval * _SLOWING, _SLOWEST_SECONDS)
         self._due = self._monotonic() + self._interval
         try:

@@ -168,7 +168,8 @@ def fingerprint_of(certfile: Path) -> str:
 
 
 def accept(listener: socket.socket, context: ssl.SSLContext) -> Wire:
-    """Returns the next connection. Its TLS handshake happens during the first reads. Raises OSError."""
+    """Returns the next connection. The TLS handshake of the connection happens during the first reads.
+    Raises OSError."""
     sock, _ = listener.accept()
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -161,8 +161,8 @@ _ASKED_LAST = 50
 class _ConnectionPool:
     """Stores idle connections to a farm, and the SSH tunnel if the farm is reached through SSH.
 
-    Bulk data has its own pool of connections. If it shared one SSH connection with messages, the messages
-    would wait behind all the data.
+    Bulk data has its own pool of connections. If bulk data shared one SSH connection with messages, the
+    messages would wait behind all the data.
     """
 
     tunnel: Tunnel | None

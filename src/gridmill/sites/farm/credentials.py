@@ -1,5 +1,5 @@
-"""The credentials of this home for a farm that it joined. They are in HOME/clusters/NAME, and only the user
-of this home can read them."""
+"""The credentials of this home for a farm that it joined. The credentials are in HOME/clusters/NAME, and
+only the user of this home can read them."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -155,8 +155,8 @@ def farm_input(entry: Input) -> Input:
 
 _ASKED = 10_000
 _PATIENCE_SECONDS = 5.0
-"""The timeout for a question to the farm during planning. It is short because a user waits for the plan.
-If the farm does not answer in time, the plan uses the stored records."""
+"""The timeout for a question to the farm during planning. The timeout is short because a user waits for the
+plan. If the farm does not answer in time, the plan uses the stored records."""
 
 
 class FarmInventory(Protocol):

@@ -282,8 +282,8 @@ class _RelaySession:
 
     def _refused(self, line: bytes, error: InputError) -> None:
         """Handles a line that the farm refused. For example, an older farm may not support a kind of job. In
-        this case the attempt ends with this reason. If the farm's refusal has a place, it concerns the
-        session itself."""
+        this case, the attempt ends with the refusal as its reason. If the farm's refusal has a place, it
+        concerns the session itself."""
         channel, message = decode_passed(line)
         if error.place or not isinstance(message, Start):
             raise error
@@ -464,7 +464,8 @@ class _RelaySession:
         return future
 
     def _unless_over(self, act: Callable[[], T]) -> T:
-        """Runs the task unless the session has ended. If it has ended, the next session repeats the task."""
+        """Runs the task unless the session has ended. If the session has ended, the next session repeats the
+        task."""
         if self._closed_event.is_set():
             raise UnavailableError("the session with the farm is over")
         return act()

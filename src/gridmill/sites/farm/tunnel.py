@@ -29,8 +29,8 @@ folder=$1; shift; exec 3<&0
 wait "$ssh"; code=$?
 kill "$lifeline" 2>/dev/null; rm -rf "$folder"; exit "$code"
 """
-"""A shell wrapper around `ssh`. It ends `ssh` when its standard input closes, which happens when the process
-that started the wrapper ends for any reason."""
+"""A shell wrapper around `ssh`. The wrapper ends `ssh` when its standard input closes, which happens when
+the process that started the wrapper ends for any reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 one per line.
 
 Before a pod starts, its node is recorded, so that the same pod never starts twice. The bridge gives names to
-Ray's nodes and converts their capacity. It also computes the resources that a pod claims, and shortens Ray's
-errors to one line.
+Ray's nodes and converts their capacity. The bridge also computes the resources that a pod claims, and
+shortens Ray's errors to one line.
 """
 
 import logging
@@ -169,7 +169,7 @@ The sum of this time and LEFT_SECONDS is below the site's timeout for an answer.
 after a timeout would lose the record of how long a node has been lost.
 """
 LEFT_SECONDS = 6.0
-"""The number of seconds in which nodes must report on pods without actors. All nodes work in parallel."""
+"""The number of seconds in which nodes must report on pods without actors. All nodes report in parallel."""
 _NOTES_KEPT_SECONDS = 7 * 86400.0
 
 

@@ -12,8 +12,9 @@ from gridmill.errors import InputError
 from gridmill.sites.process_table import ray_processes
 
 _NAME = "\0gridmill-node"
-"""The name of an abstract Unix socket. Such a name exists once per network namespace, and therefore once per
-host for all users. The kernel removes the socket when the process that has it open ends (unix(7))."""
+"""The name of an abstract Unix socket. An abstract socket name exists once per network namespace, and
+therefore once per host for all users. The kernel removes the socket when the process that has it open ends
+(unix(7))."""
 _PID = "pid"
 _END_SECONDS = 3.0
 _POLL_SECONDS = 0.05

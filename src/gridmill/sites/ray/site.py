@@ -174,8 +174,8 @@ class RaySite:
         return self._bridge
 
     def _want_open(self) -> None:
-        """Raises an error if the site is closed. It is called before and after a bridge is started, so that
-        no bridge continues to run after `close`."""
+        """Raises an error if the site is closed. The check is made before and after a bridge is started, so
+        that no bridge continues to run after `close`."""
         if self._closed:
             raise UnavailableError("the site is closed because it was removed or changed")
 

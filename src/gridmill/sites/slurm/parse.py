@@ -137,8 +137,8 @@ def most_alive(jobs: Iterable[SqueueJob], name: str) -> SqueueJob | None:
 
 
 def parse_clock(text: str) -> float:
-    """Converts Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS` into seconds. Any other text
-    gives 0."""
+    """Converts Slurm's `[DAYS-]HOURS:MINUTES:SECONDS` or `MINUTES:SECONDS` into seconds. Any text in another
+    form gives 0 seconds."""
     days, _, clock = text.rpartition("-")
     try:
         parts = [float(part) for part in clock.split(":")]
@@ -235,8 +235,8 @@ def parse_sinfo(text: str, gres: str, partition: str = "") -> SlurmNodes:
     in lines that start with PARTITION.
 
     `gres` is the name of a GPU in Slurm: `gpu`, or `gpu:TYPE`. `partition` contains the names of the used
-    partitions, separated by commas. If it is empty, all partitions are used, because a resource may name any
-    of them.
+    partitions, separated by commas. If `partition` is empty, all partitions are used, because a resource may
+    name any of them.
     """
     named = [line.removeprefix(PARTITION) for line in text.splitlines() if line.startswith(PARTITION)]
     named.sort(key=lambda name: not name.endswith("*"))

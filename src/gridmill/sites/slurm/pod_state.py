@@ -22,8 +22,8 @@ ACCOUNTING_SECONDS = 3.0
 """Slurm's accounting may record the end of a job this number of seconds late."""
 
 FENCE_SECONDS = 15.0
-"""A pod on a failed node may continue without a connection. If it can still read its folder, it ends within
-this number of seconds."""
+"""A pod on a failed node may continue without a connection. If such a pod can still read its folder, it ends
+within this number of seconds."""
 
 _BY_ITSELF = ("COMPLETED", "FAILED")
 """The Slurm states that give no reason for the end of a job."""
@@ -71,8 +71,8 @@ def report_of(seen: PodEvidence) -> PodReport:
 
 
 def is_unexplained(seen: PodEvidence) -> bool:
-    """Returns whether the script of the pod ended by itself without the pod. In this case the log may
-    contain the reason, for example that the node does not have this Python."""
+    """Returns whether the script of the pod ended by itself without the pod. If the script ended without the
+    pod, the log may contain the reason, for example that the node does not have this Python."""
     job = seen.job or seen.account
     return job is not None and job.word in _BY_ITSELF and "ended" not in seen.marks
 

@@ -41,7 +41,7 @@ class BatchJob:
     python: str
     variables: Mapping[str, str]
     node: str = ""
-    """The only node on which the job may run. If it is empty, Slurm selects the node."""
+    """The only node on which the job may run. If `node` is empty, Slurm selects the node."""
 
 
 def batch_script(batch: BatchJob, wishes: SlurmSettings) -> str:

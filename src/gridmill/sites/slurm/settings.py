@@ -93,8 +93,8 @@ OF_RESOURCES = ("partition", "account", "qos", "time_limit", "gres", "extra", "s
 
 
 def resource_settings(site: Site, settings: Mapping[str, str]) -> SlurmSettings:
-    """Returns the settings of the site, with those of the resource in their place where the resource has
-    them. If a setting of the resource is empty, it removes the setting of the site."""
+    """Returns the settings of the site. If the resource has a setting with the same name, the setting of the
+    resource replaces it. If a setting of the resource is empty, it removes the setting of the site."""
     return settings_of(replace(site, settings={**site.settings, **settings}))
 
 

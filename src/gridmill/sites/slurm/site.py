@@ -1,4 +1,4 @@
-"""The Slurm site. Its state is stored only in its folder on the cluster and in Slurm.
+"""The Slurm site. The state of the Slurm site is stored only in its folder on the cluster and in Slurm.
 
 Therefore a control node that restarts, or another control node that replaces it, finds the same state.
 """
@@ -332,8 +332,8 @@ class SlurmSite:
         squeue_jobs: Mapping[str, SqueueJob | None],
         marks: Mapping[str, set[str]],
     ) -> None:
-        """Cancels queued Slurm jobs whose pods can never start. It also asks pods to end if their Slurm job
-        has ended, because a pod on a disconnected node may not have noticed the end."""
+        """Cancels queued Slurm jobs whose pods can never start. The function also asks pods to end if their
+        Slurm job has ended, because a pod on a disconnected node may not have noticed the end."""
         gone = {pod_id for pod_id, sight in sights.items() if sight.status == PodStatus.GONE}
         idle = {
             name: self._job(name)
@@ -421,8 +421,8 @@ class SlurmSite:
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """Makes the Slurm site. Its listener opens at once, because pods that an earlier control node started
-    connect to it.
+    """Makes the Slurm site. The listener of the site opens at once, because pods that an earlier control
+    node started connect to it.
 
     Raises InputError if a setting or the address is invalid, StorageError, and UnavailableError.
     """
