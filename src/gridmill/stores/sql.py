@@ -1,8 +1,7 @@
 """The record store over SQL databases: SQLite in a file, or PostgreSQL by its URL.
 
-Opening the store creates or migrates the tables (records, events, and the used numbers of ids), or refuses
-the database with a reason. Only one control node at a time owns a store, while its writing connection
-exists.
+Opening the store creates or migrates its tables, or refuses the database with a reason. Only one control node
+at a time owns a store, while its writing connection exists.
 """
 
 import gc
