@@ -17,16 +17,17 @@ $ gridmill run pipeline.yaml
 $ echo $?
 ```
 
-The same errors appear everywhere. The command line prints the message, the place and a hint to standard
-error; with `--json` it prints them as one JSON document. The REST API answers with the HTTP status and the
-same document. The Python client raises the class, both in one process and over HTTP.
+The command line, the REST API and the Python client use the same errors. The command line prints the
+message, the place and a hint to standard error; with `--json` it prints them as one JSON document. The REST
+API answers with the HTTP status and the same document. The Python client raises an error of this class, for
+a local control node and over HTTP.
 
 ```json
 {"code": "not-found", "message": "there is no run 'w-9'", "hint": "...", "place": "", "retryable": false}
 ```
 
-`retryable` is `true` if the same call can succeed later. Exit code 0 means success. Exit code 1 also means
-that a run or one of its jobs failed.
+The field `retryable` is `true` if the same call can succeed later. Exit code 0 means success. Exit code 1
+also means that a run or one of its jobs failed.
 
 | class | code | exit code | HTTP status | retryable | meaning |
 |---|---|---|---|---|---|
@@ -34,7 +35,7 @@ that a run or one of its jobs failed.
 HINTS = """
 ## What to do
 
-These hints are printed if the error itself has no more exact hint.
+If an error has no hint of its own, Gridmill prints one of these hints.
 
 | code | hint |
 |---|---|

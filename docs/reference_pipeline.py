@@ -168,8 +168,8 @@ def _item(part: FieldSchema, inside: type) -> str:
 def _section(noun: type, kind: str, path: str) -> str:
     short = shorthand(noun)
     lines = [f"## {title_of(noun)}", "", noun_reference(noun), ""]
-    document = f"In a file, it is a document that begins with `{kind}:`."
-    place = f"Its place in a file is `{path}`." if path else document
+    document = f"These are the fields of a document that begins with `{kind}:`."
+    place = f"These are the fields of the mapping `{path}` in a pipeline file." if path else document
     if short:
         place += f" If you set only `{short.written}`, you can write its value in place of the mapping."
     lines += [place, "", "| field | type | default | meaning |", "|---|---|---|---|"]

@@ -34,11 +34,11 @@ rounded up to a multiple of {step}.
 RULES = """
 - If the number of columns is unknown, {columns} columns are assumed. If the number of rows is unknown, the
   data is estimated as {factor:g} times the bytes of the input.
-- The estimate for a dataset also contains the bytes per cell of each value that windows, lags, features
-  and as-of joins add ({joined} columns for a join that names no columns). This applies to at most {added:,}
-  values or the values of {added_rows:,} rows, because more values are not in memory at the same time. Each
-  label of many rows ahead gets {ahead} bytes. The last column of the table limits the sum, because a dataset
-  with less memory than it could use writes temporary files.
+- The estimate for a dataset also contains the bytes per cell of each value that windows, lags, features and
+  as-of joins add ({joined} columns for a join that names no columns). The estimate counts at most {added:,}
+  of these values or the values of {added_rows:,} rows, because more values are not in memory at the same
+  time. Each label of many rows ahead gets {ahead} bytes. The last column of the table limits the sum,
+  because a dataset with less memory than it could use writes temporary files.
 - The estimate for an `lstm` also contains the size of one batch: `batch_size × sequence × hidden × layers ×
   48` bytes.
 - The estimate for a prediction also contains {worker} for each worker. If `workers` is not set, a prediction

@@ -34,7 +34,8 @@ from typing import ClassVar
 
 
 class GridmillError(Exception):
-    """The base class of all errors: `message` states what failed, `place` where, `hint` what to do next."""
+    """The base class of all errors: `message` states what failed, `place` states where it failed, and `hint`
+    states what to do next."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -72,7 +73,7 @@ class PipelineError(InputError):
 
 
 class DataError(InputError):
-    """Data does not have the declared form; `place` is the file and the row."""
+    """Data does not match its declaration; `place` is the file and the row."""
 
     code = "invalid-data"
 
@@ -173,14 +174,14 @@ class InterruptedRunError(JobError):
 
 
 class UnavailableError(GridmillError):
-    """A part that the operation needs does not answer now."""
+    """A server or process that the operation needs does not answer now."""
 
     code = "unavailable"
     retryable = True
 
 
 class UnreachedError(UnavailableError):
-    """Nothing listens at the address, and no request was sent: another server can be asked."""
+    """No server listens at the address. No request was sent, so the client can try another server."""
 
     code = "unreached"
 
@@ -193,14 +194,14 @@ class HungNodeError(UnavailableError):
 
 
 class AwayError(UnavailableError):
-    """Nothing answers at the address, or the address cannot be reached."""
+    """No server answers at the address, or the address cannot be reached."""
 
     code = "away"
 
 
 class InstallError(UnavailableError):
-    """Packages could not be installed because the package index did not answer or the installer was killed;
-    the requirements may be right."""
+    """Packages could not be installed because the package index did not answer or the installer was killed.
+    The requirements may still be correct."""
 
     code = "install"
 
