@@ -217,7 +217,7 @@ class StoreLostError(StorageError):
     stored."""
 
     code = "store-lost"
-    default_hint = "No record is half-written. Start the server again; Gridmill then continues."
+    default_hint = "No record is incomplete. Start the database server again; Gridmill then continues."
 
 
 class InternalError(GridmillError):

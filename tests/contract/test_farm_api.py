@@ -512,7 +512,7 @@ def test_a_pod_whose_controller_stays_away_ends_when_its_lease_is_over(place: Pa
     folder = place / "h/farm/tenants/home/home/pods/alone-1.0"
     with (folder / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # the pod holds it until it has ended
-    assert "no control node reached it within its lease" in (folder / "log").read_text()
+    assert "no control node reached the pod within its lease" in (folder / "log").read_text()
 
 
 def gone(home: Visitor, pod: str) -> PodReport:

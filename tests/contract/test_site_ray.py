@@ -113,7 +113,7 @@ def test_a_bridge_that_dies_is_started_again(harness: RayHarness) -> None:
 def test_pods_ray_has_no_room_for_wait_and_can_be_given_up(harness: RayHarness) -> None:
     order = harness.order("r-1.0")
     harness.site.bring_up([replace(order, capacity=replace(order.capacity, cpus=1000.0))])
-    harness.wait(lambda: harness.sight("r-1.0") == PodStatus.QUEUED, "it waits for Ray")
+    harness.wait(lambda: harness.sight("r-1.0") == PodStatus.QUEUED, "the pod waits for Ray")
     assert harness.greetings("r-1.0") == 0
     harness.site.tear_down(["r-1.0"])
     assert harness.sight("r-1.0") == PodStatus.GONE

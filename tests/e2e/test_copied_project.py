@@ -22,7 +22,7 @@ def test_a_copied_project_does_not_touch_the_table_of_the_first(place: Place):
         refused = place.gridmill(*verb, copy / file.name)
         assert refused.returncode == 5
         said = " ".join((refused.stdout if verb == ("plan",) else refused.stderr).split())
-        assert f"belongs to the folder {file.parent}; this one is in {copy}" in said
+        assert f"belongs to the folder {file.parent}; this pipeline file is in {copy}" in said
         assert "--adopt" in said
     assert [one["number"] for one in place.json("list", "artifacts")] == [1]
 

@@ -156,7 +156,7 @@ def test_files_that_were_lost_are_made_again_before_anybody_reads_them(place: Pl
     assert "unchanged" not in planned, planned
     done = place.gridmill("run", pipeline)
     assert done.returncode == 0, done.stderr
-    assert "runs again: of lost/make@1 y is missing" in done.stderr + done.stdout
+    assert "runs again: the files of lost/make@1 changed: y is missing" in done.stderr + done.stdout
     assert len(place.json("list", "artifact")) == 4
 
 

@@ -184,7 +184,10 @@ def test_of_a_compressed_file_the_beginning_is_read(server: Server, suffix: str,
 def test_the_beginning_of_other_files_says_nothing(server: Server, tmp_path: Path) -> None:
     server.files["a.parquet"] = bytes(20 * 2**20)
     errors, found = planned(tmp_path, server.url("a.parquet"))
-    assert (errors, why(found)) == ([], "its first file is larger than 2 MiB and cannot be read in part")
+    assert (errors, why(found)) == (
+        [],
+        "the first file of its source is larger than 2 MiB and cannot be read in part",
+    )
     assert server.sent_bytes <= MOST_SENT
 
 

@@ -214,7 +214,7 @@ def test_a_control_node_that_works_for_others_is_ended_with_all_only(place: Plac
     assert "run one.yaml" in refused.stderr or "one.yaml" in refused.stderr
     assert "--all" in refused.stderr
     told = place.gridmill("status").stdout
-    assert "ends with the last of its clients" in told
+    assert "ends when its last client ends" in told
     assert "waits for one-1" in told
     done = place.gridmill("stop", "--all")
     assert done.returncode == 0, done.stderr

@@ -359,7 +359,7 @@ def test_a_job_that_somebody_cancels_is_run_again(lab: Lab) -> None:
     lab.hangs(run_id)
     lab.cluster.run("scancel", *lab.cluster.jobs())
     first, _ = killed_once(lab, run_id)
-    assert first.message.startswith("Slurm ended it, CANCELLED: somebody cancelled it")
+    assert first.message.startswith("Slurm ended the job, CANCELLED: somebody cancelled it")
     assert re.search(r"on n[12]\b", first.message)  # the node that ran it, whichever was free
     assert lab.job(run_id).losses == 1
 
@@ -371,7 +371,7 @@ def test_a_job_that_is_preempted_is_run_again(cluster: SlurmCluster, tmp_path: P
     lab.hangs(run_id)
     cluster.run("sbatch", "-p", "main", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2")
     first, _ = killed_once(lab, run_id)
-    assert first.message.startswith("Slurm ended it, PREEMPTED: it was preempted")
+    assert first.message.startswith("Slurm ended the job, PREEMPTED: it was preempted")
     lab.close()
 
 
@@ -384,7 +384,7 @@ def test_a_job_that_an_administrator_requeues_does_not_start_twice(lab: Lab) -> 
     lab.cluster.run("scontrol", "update", f"jobid={number}", "requeue=1")
     lab.cluster.run("scontrol", "requeue", number)
     first, second = killed_once(lab, run_id)
-    assert first.message.startswith("Slurm ended it, REQUEUED: Slurm put it back into its queue")
+    assert first.message.startswith("Slurm ended the job, REQUEUED: Slurm put it back into its queue")
     assert second.deployment_id != first.deployment_id
     lab.wait(lambda: not lab.cluster.jobs(), "it does not wait in the queue any more")
 
@@ -397,7 +397,7 @@ def test_a_job_at_its_time_limit_is_told(lab: Lab) -> None:
     (number,) = lab.cluster.jobs()
     lab.cluster.run("scontrol", "update", f"jobid={number}", "timelimit=1")
     first, _ = killed_once(lab, run_id, seconds=200)
-    assert first.message.startswith("Slurm ended it, TIMEOUT: its time limit was reached")
+    assert first.message.startswith("Slurm ended the job, TIMEOUT: its time limit was reached")
 
 
 @pytest.mark.long
@@ -487,7 +487,9 @@ def test_a_node_that_loses_power_has_its_job_run_on_another(private: Lab) -> Non
     private.hangs(run_id)
     private.cluster.power_off(private.where())
     first, second = killed_once(private, run_id)
-    assert first.message.startswith("Slurm ended it, NODE_FAIL: one of its nodes failed or stopped answering")
+    assert first.message.startswith(
+        "Slurm ended the job, NODE_FAIL: one of its nodes failed or stopped answering"
+    )
     assert second.pod_id != first.pod_id
 
 

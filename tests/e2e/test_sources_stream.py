@@ -135,7 +135,9 @@ def test_the_time_of_an_entry_is_exact_until_the_year_9999(
     load(case, port)
     assert case.rows()[0]["entry_time"] == datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
     server.xadd("clicks", {"n": 1}, id="253402300800000-0")
-    with pytest.raises(DataError, match="clicks entry 253402300800000-0: has an id whose time is after"):
+    with pytest.raises(
+        DataError, match="clicks entry 253402300800000-0: the id of the entry has a time after"
+    ):
         load(case, port)
 
 

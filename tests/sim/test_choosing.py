@@ -239,7 +239,7 @@ def test_a_defect_at_one_job_is_told_once_and_holds_up_nobody(monkeypatch: pytes
     for _ in range(3):
         one.node.control.choices.next_at = 0.0
         one.node.tick()
-    assert [f"a defect of Gridmill at {run.id}/j" in line for line in told] == [True]
+    assert [f"an internal error of Gridmill at {run.id}/j" in line for line in told] == [True]
     assert waiting(one, run.id) is not None
 
 

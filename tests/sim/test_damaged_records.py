@@ -116,7 +116,7 @@ def test_a_run_with_a_damaged_job_fails_and_says_so(story: Story):
     assert run.message == "the record of job `b` in the store was damaged and is lost"
     assert jobs["a"].state == jobs["alone"].state == JobState.SUCCEEDED
     assert jobs["c"].state == JobState.SKIPPED
-    assert jobs["c"].message == "the record of job `b`, which it needs, was damaged"
+    assert jobs["c"].message == "the record of job `b`, which this job needs, was damaged"
     assert jobs["last"].state == JobState.SKIPPED
     assert len([line for line in story.simulation.warnings if f"JobRun {run_id}/b" in line]) == 1
     assert (
@@ -138,7 +138,7 @@ def test_a_damaged_run_is_there_and_says_so(story: Story):
     story.finish()
     run = story.runs()[run_id]
     assert (run.state, run.pipeline) == (RunState.FAILED, "chain")
-    assert "its own record was damaged" in run.message
+    assert "the record of the run was damaged" in run.message
     assert {job.state for job in story.jobs(run_id).values()} <= FINISHED_JOBS
     assert story.simulation.submit(CHAIN).id != run_id
     story.finish()

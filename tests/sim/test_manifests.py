@@ -49,7 +49,9 @@ def test_a_manifest_that_cannot_be_written_fails_its_attempt_alone():
     assert states == [JobState.FAILED, JobState.SUCCEEDED]
     failed = next(one.noun for one in grid.store.list(Attempt) if one.noun.cause is not None)
     assert failed.cause == Cause.STORAGE
-    assert "its manifest could not be written: cannot be written: No space left" in failed.message
+    assert (
+        "the manifest of the version could not be written: cannot be written: No space left" in failed.message
+    )
     assert versions(grid) == grid.storage.manifests
     grid.resume(run.id)
     assert finish(grid, run).state == RunState.SUCCEEDED
@@ -84,7 +86,7 @@ def test_a_job_whose_version_has_lost_files_runs_again_and_says_why():
     states = [job_of(grid, last, name).state for name in "abc"]
     assert states == [JobState.SUCCEEDED, JobState.SUCCEEDED, JobState.UNCHANGED]
     said = [one.body["message"] for one in grid.store.events(run_id=last.id) if one.type == "state"]
-    assert "runs again: of p/a@1 rows.parquet is missing" in said
+    assert "runs again: the files of p/a@1 changed: rows.parquet is missing" in said
     assert job_of(grid, last, "b").artifacts == ("p/b@2",)
     newest = grid.submit(pipeline, force=False)
     finish(grid, newest)

@@ -38,7 +38,7 @@ def test_a_copied_project_is_refused_and_names_both_folders_and_the_ways_out(gri
     for submit in (service(grid).start_run, service(grid).apply):
         with pytest.raises(ConflictError) as caught:
             submit(project("/b"))
-        assert "'w' belongs to the folder /a; this one is in /b" in caught.value.message
+        assert "'w' belongs to the folder /a; this pipeline file is in /b" in caught.value.message
         assert "Rename one" in caught.value.hint
         assert "--adopt" in caught.value.hint
     assert len(service(grid).runs().items) == 1
@@ -47,7 +47,7 @@ def test_a_copied_project_is_refused_and_names_both_folders_and_the_ways_out(gri
 
 def test_the_machine_is_named_where_it_is_another(grid: Simulation) -> None:
     grid.submit(project("/a"))
-    with pytest.raises(ConflictError, match="/a on laptop; this one is in /b"):
+    with pytest.raises(ConflictError, match="/a on laptop; this pipeline file is in /b"):
         grid.submit(project("/b", host="server"))
 
 
@@ -60,7 +60,10 @@ def test_plan_says_that_a_run_would_be_refused(grid: Simulation) -> None:
     assert service(grid).plan_run(project("/a")).conflict == ""
     finish(grid, grid.submit(project("/a")))
     assert service(grid).plan_run(project("/a")).conflict == ""
-    assert "'w' belongs to the folder /a; this one is in /b" in service(grid).plan_run(project("/b")).conflict
+    assert (
+        "'w' belongs to the folder /a; this pipeline file is in /b"
+        in service(grid).plan_run(project("/b")).conflict
+    )
     assert origin(grid).folder == "/a"
 
 
@@ -107,7 +110,7 @@ def test_a_schedule_of_the_old_folder_starts_nothing_and_says_why(grid: Simulati
     wait(grid, 4000.0)
     (view,) = service(grid).schedules().items
     assert view.schedule.runs == 0
-    assert "belongs to the folder /b; this one is in /a" in view.schedule.message
+    assert "belongs to the folder /b; this pipeline file is in /a" in view.schedule.message
     grid.apply(project("/b", schedule=ScheduleSpec(every_seconds=3600.0)))
     wait(grid, 4000.0)
     assert service(grid).schedules().items[0].schedule.runs

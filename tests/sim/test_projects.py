@@ -305,8 +305,12 @@ def test_a_version_that_lies_elsewhere_is_refused(tmp_path: Path, archive: Path)
     ("before", "after", "says"),
     [
         (b'"run_id":"w-1"', b'"run_id":"../../x"', "has a (job|version)"),
-        (b'"w-1"', b'"../../x"', "has a run '../../x': ids of a run are w-NUMBER"),
-        (b'"id":"w-1"', b'"id":"w-1x"', "has a run 'w-1x'"),
+        (
+            b'"w-1"',
+            b'"../../x"',
+            "has a run with the id '../../x', but the id of a run has the form w-NUMBER",
+        ),
+        (b'"id":"w-1"', b'"id":"w-1x"', "has a run with the id 'w-1x'"),
     ],
     ids=["of a version", "of all", "no number"],
 )

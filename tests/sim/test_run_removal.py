@@ -67,7 +67,7 @@ def test_an_active_run_and_one_of_a_backfill_stay() -> None:
     assert grid.run_until(lambda: service(grid).backfill("w").chunks[0].run != "")
     run = service(grid).run(service(grid).backfill("w").chunks[0].run).run
     finish(grid, run)
-    with pytest.raises(ConflictError, match="of the backfill w"):
+    with pytest.raises(ConflictError, match="belongs to the backfill w"):
         service(grid).remove_run(run.id)
 
 

@@ -218,7 +218,7 @@ def test_a_defect_at_one_job_fails_that_job_and_no_other():
     assert finish(grid, other).state == RunState.SUCCEEDED
     assert finish(grid, broken).state == RunState.FAILED
     failed = job_of(grid, broken, "load")
-    assert "a defect of Gridmill: ZeroDivisionError: nobody thought of this" in failed.message
+    assert "an internal error of Gridmill: ZeroDivisionError: nobody thought of this" in failed.message
     assert job_of(grid, broken, "beside").state == JobState.SUCCEEDED
     assert any("Traceback" in told and "in describe_source" in told for told in grid.warnings)
 

@@ -51,7 +51,7 @@ def test_without_a_failure_only_what_always_runs_does() -> None:
     run = finish(grid, grid.submit(line()))
     assert run.state == RunState.SUCCEEDED
     assert job_of(grid, run, "notify").state == JobState.SKIPPED
-    assert job_of(grid, run, "notify").message == "none of the jobs that it needs has failed"
+    assert job_of(grid, run, "notify").message == "none of the jobs that this job needs has failed"
     assert job_of(grid, run, "clean").state == JobState.SUCCEEDED
     assert told(grid, "clean") == [()]
 

@@ -169,7 +169,7 @@ _DESCRIPTIONS = {
     (
         ResponseForm.LIST,
         "limit",
-    ): "The most items of a page. A page also has at most 1 MiB, unless one item is larger.",
+    ): "The maximum number of items of a page. A page also has at most 1 MiB, unless one item is larger.",
     (
         ResponseForm.LIST,
         "cursor",
@@ -177,7 +177,7 @@ _DESCRIPTIONS = {
     (
         ResponseForm.STREAM,
         "limit",
-    ): "The most items of an answer. It also has at most 1 MiB, unless one item is larger.",
+    ): "The maximum number of items of an answer. An answer has at most 1 MiB, unless one item is larger.",
     (
         ResponseForm.STREAM,
         "after",

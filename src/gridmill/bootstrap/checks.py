@@ -62,13 +62,17 @@ def _looked(home: Path, name: str) -> tuple[bool, str]:
         return False, "cryptography is missing: pip install 'gridmill[tls]'"
     kept = keeping(home, name)
     try:
-        renew = f"`gridmill farm rotate` there, then `gridmill add cluster {name}` with the line that it says"
+        renew = "run `gridmill farm rotate` on the farm, then paste the line that it prints here"
         amiss = look_at_dates(kept.certificate, time.time(), renew)
         return (False, amiss) if amiss else _farm_answer(kept)
     except GridmillError as error:
         return False, ". ".join(filter(None, (error.message, error.hint)))
     except OSError as error:
-        return False, f"{kept.folder} cannot be read: {error.strerror}. Join the farm anew: it says a line"
+        return (
+            False,
+            f"{kept.folder} cannot be read: {error.strerror}. Join the farm again: `gridmill farm invite` on "
+            "the farm prints a line",
+        )
 
 
 def look_at_dates(certificate: Path, now: float, renew: str) -> str:
@@ -81,9 +85,11 @@ def look_at_dates(certificate: Path, now: float, renew: str) -> str:
     except OSError as error:
         return f"{certificate} cannot be read: {error.strerror}"
     if now < begins:
-        return f"its certificate holds from {_day(begins)} on, and here it is {_day(now)}: set the clock"
+        return (
+            f"the certificate is valid from {_day(begins)}, but the date here is {_day(now)}: set the clock"
+        )
     if now > ends - _SOON_SECONDS:
-        return f"its certificate holds until {_day(ends)} (here it is {_day(now)}): {renew}"
+        return f"the certificate is valid until {_day(ends)} (the date here is {_day(now)}): {renew}"
     return ""
 
 
@@ -103,7 +109,7 @@ def _farm_answer(kept: CredentialFiles) -> tuple[bool, str]:
     summary = _farm_summary(look)
     if abs(apart_seconds) > _APART_SECONDS:
         later = "ahead" if apart_seconds > 0 else "behind"
-        return False, f"{summary}; its clock is {abs(apart_seconds):.0f} s {later}: set one of them"
+        return False, f"{summary}; its clock is {abs(apart_seconds):.0f} s {later}: set one of the two clocks"
     return True, "; ".join((summary, *look.warnings))  # lost results are shown; the farm itself is healthy
 
 
@@ -124,7 +130,7 @@ def look_at_gpus(devices: Path = Path("/dev")) -> Check:
     gpu_list = gpus()
     if not gpu_list:
         missing = (
-            f"{show_count(device_count, 'device')} in {devices}, but nvidia-smi tells of none: is"
+            f"{show_count(device_count, 'device')} in {devices}, but nvidia-smi lists none: is"
             " the driver loaded?"
         )
         return "gpus", not device_count, missing if device_count else "none"
@@ -169,7 +175,9 @@ def _dates(certificate: Path) -> tuple[bool, str]:
     certificate if the clock was set back."""
     try:
         amiss = look_at_dates(
-            certificate, time.time(), "move it and control.key away; all tenants must join again"
+            certificate,
+            time.time(),
+            "move the certificate and control.key to another folder; all tenants must join again",
         )
     except GridmillError as error:
         return False, f"{certificate} {error.message}"
@@ -230,7 +238,7 @@ def _isolation(settings: Settings, one_user: str) -> str:
         f"memory, processes and CPUs of each tenant and pod by control groups {isolation.groups}"
         if isolation.groups
         else "processes and open files by resource limits",
-        "processes, shared memory, /tmp and /var/tmp of each pod are its own" if isolation.namespaces else "",
+        "each pod has its own processes, shared memory, /tmp and /var/tmp" if isolation.namespaces else "",
         "all other files of the machine are read-only" if isolation.read_only else "",
     ]
     return "; ".join(filter(None, (f"one tenant only: {missing}" if missing else "", *held)))
@@ -314,7 +322,7 @@ def _store(settings: Settings) -> Iterator[Check]:
         return
     untold = [one for one in lost if not one.told]
     hint = "; to restore records from the storage root: gridmill recover" if untold else ""
-    found = f"{show_count(len(lost), 'damaged record')}{hint}" if lost else "all records are what was written"
+    found = f"{show_count(len(lost), 'damaged record')}{hint}" if lost else "no record is damaged"
     yield "store", not untold, found
     for one in lost[:_MOST_RECORDS]:
         yield "lost record", one.told, f"{one.name}: {one.problem}"
@@ -341,7 +349,7 @@ def _cgroups() -> str:
     root = Path("/sys/fs/cgroup")
     version = "v2" if (root / "cgroup.controllers").exists() else "v1" if (root / "memory").exists() else ""
     if not version:
-        return "none: memory is guarded by sampling"
+        return "none: Gridmill samples the memory of jobs to keep its limit"
     with tempfile.TemporaryDirectory(prefix="gridmill-doctor-") as made:
         groups = PodGroups.make(Path(made), Amounts(cpus=1.0, memory_bytes=GIB))
         attempt = groups.attempt("doctor", GIB) if groups is not None else None
@@ -350,21 +358,22 @@ def _cgroups() -> str:
             groups.remove()
     if limits:
         return f"{version}: limits the memory of this user's jobs (tried)"
-    return f"{version}, but this user's jobs cannot be limited by it (tried): sampling guards memory"
+    return f"{version}, but this user's jobs cannot be limited by it (tried): Gridmill samples their memory"
 
 
 def _slurm() -> str:
     if shutil.which("sbatch") is None:
-        return "not on this machine; a site of kind slurm needs --address ssh://USER@HOST"
+        return "sbatch is not on this machine; a site of kind slurm needs --address ssh://USER@HOST"
     try:
         completed = subprocess.run(
             ["sinfo", "--version"], capture_output=True, text=True, timeout=5, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return "sbatch is here, but sinfo cannot be run"
+        return "this machine has sbatch, but sinfo cannot be run"
     if completed.returncode != 0:
         error_lines = completed.stderr.strip().splitlines()
-        return f"sbatch is here, but no cluster: {error_lines[-1] if error_lines else 'sinfo says nothing'}"
+        why = error_lines[-1] if error_lines else "sinfo prints nothing"
+        return f"this machine has sbatch, but no cluster: {why}"
     return f"{completed.stdout.strip()}: `gridmill add site NAME --kind slurm` uses it"
 
 

@@ -139,6 +139,6 @@ def _want_tls() -> None:
     """Raises UnavailableError if no certificate can be created."""
     if find_spec("cryptography") is None:
         raise UnavailableError(
-            "a farm needs certificates, and the package `cryptography` is not here",
+            "a farm needs certificates, and the package `cryptography` is not installed",
             hint="pip install 'gridmill[tls]'",
         )

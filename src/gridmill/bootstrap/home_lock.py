@@ -18,7 +18,9 @@ from gridmill.storage.filesystem import check_home
 from gridmill.storage.home import make_home
 from gridmill.storage.recovery import claims, marks_of
 
-_OF_A_FARM = "`gridmill farm tenants` says who uses it; a Gridmill of your own has another GRIDMILL_HOME."
+_OF_A_FARM = (
+    "`gridmill farm tenants` lists the tenants of this farm. For runs of your own, set another GRIDMILL_HOME."
+)
 _LOOK_SECONDS = 0.05
 _KEY_BYTES = 32
 
@@ -69,7 +71,7 @@ def home_secret(home: Path) -> bytes:
     try:
         key = bytes.fromhex(path.read_text("ascii"))
     except ValueError as error:
-        raise _no_key(path, "it has no hexadecimal number") from error
+        raise _no_key(path, "its content is not a hexadecimal number") from error
     if len(key) < _KEY_BYTES:
         raise _no_key(path, f"it has {len(key)} bytes of a key instead of {_KEY_BYTES}")
     return key
@@ -140,8 +142,8 @@ def open_store_as_it_is(settings: Settings) -> Store:
     scheme = settings.store.partition(":")[0].partition("+")[0]
     if scheme == "sqlite" or "://" not in settings.store:
         raise InputError(
-            "GRIDMILL_STORE is no address of a database server",
-            hint="Write postgresql://USER@HOST/DATABASE; without it a SQLite file in GRIDMILL_HOME is used.",
+            "GRIDMILL_STORE is not the address of a database server",
+            hint="Write postgresql://USER@HOST/DATABASE, or unset it to use a SQLite file in GRIDMILL_HOME.",
         )
     store: Store = find("stores", scheme)(settings.store)
     return store

@@ -274,7 +274,7 @@ def _wire(
             if tear_down:
                 node.release_idle()
         except GridmillError as error:
-            warn(f"idle deployments could not be stopped, and end by themselves: {error}")
+            warn(f"idle deployments could not be stopped now (they end after their idle time): {error}")
         finally:
             links.close()
             for site in control.sites.values():
@@ -425,9 +425,9 @@ def _refuse_others_pods(control: Control, here: Site) -> None:
     left = ", ".join(control.ledger.snapshot.deployments)
     if left:
         raise StoreInUseError(
-            f"this store belongs to another home, on {site.settings.get('host')}, with pods of {left}",
-            hint="Start `gridmill up` there, and let it end its work or stop it; if that machine is gone for "
-            "good, `gridmill up --take-over` here calls its pods gone.",
+            f"this store belongs to another home on {site.settings.get('host')}, with the deployments {left}",
+            hint="Run `gridmill up` on that machine, and wait for its runs or stop them. If the machine does "
+            "not exist any more, run `gridmill up --take-over` here: its pods then count as ended.",
         )
 
 
@@ -440,8 +440,8 @@ def _refuse_other_shares(control: Control, here: Site) -> None:
     up = [one.id for one in local if any(pod.capacity.gpus for pod in one.pods)]
     if stored_site is not None and was != now and up:
         raise InputError(
-            f"each GPU counts as {was} for what is up ({', '.join(up)}), and would count as {now}",
-            hint=f"`gridmill up --gpu-shares {was}`; change it when nothing with GPUs is up.",
+            f"each GPU counts as {was} for running deployments ({', '.join(up)}), but would count as {now}",
+            hint=f"Run `gridmill up --gpu-shares {was}`. Change it when no deployment with GPUs runs.",
             place="--gpu-shares",
         )
 

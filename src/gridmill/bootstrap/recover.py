@@ -46,11 +46,11 @@ def recover(settings: Settings, *, dry_run: bool) -> RecoveryReport:
     """Restores the records that the record store does not have. Raises HomeInUseError while a control node
     is running, StorageError, and InputError on the machine of a farm."""
     if is_farm(settings.home):
-        raise InputError(f"{settings.home} is the home of a farm, which keeps no versions")
+        raise InputError(f"{settings.home} is the home of a farm, which stores no versions")
     try:
         lock = lock_home(settings.home)
     except HomeInUseError as error:
-        raise HomeInUseError(error.message, hint="End it first: `gridmill down`.") from error
+        raise HomeInUseError(error.message, hint="Stop the control node first: `gridmill down`.") from error
     with closing(lock):
         marks = marks_of(settings.root, settings.home)
         condition, mark = _look(settings, marks)
@@ -85,10 +85,10 @@ def _look(settings: Settings, marks: Mapping[str, int]) -> tuple[_Condition, str
     if mark and marks and mark not in marks:
         if settings.store:
             raise StorageError(
-                "the store is of another home, not of this one",
+                "the store belongs to another home, not to this home",
                 hint="Set GRIDMILL_STORE to the database of this home, or to an empty one.",
             )
-        return _Condition(words="the store is of another home", usable=False, read=False), ""
+        return _Condition(words="the store belongs to another home", usable=False, read=False), ""
     words = f"the store has {len(damaged)} damaged records" if damaged else "the store can be used"
     return _Condition(words=words, usable=True, forgotten=False), mark
 
@@ -175,7 +175,7 @@ def _fill(
             DeclaredCopies(settings.root, found.mark).keep((*missing.nouns, *salvaged.nouns))
     counts = Counter(type(noun).__name__ for noun in salvaged.nouns)
     untold = tuple(
-        (one.name, f"its record was damaged: {one.problem}")
+        (one.name, f"the record was damaged: {one.problem}")
         for one in store.damage()
         if not one.told and one.name not in {f"{type(n).__name__} {_key(n)}" for n in missing.nouns}
     )

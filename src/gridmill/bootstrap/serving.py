@@ -184,8 +184,8 @@ def _own(settings: Settings, take_over: bool, say: Callable[[str], None]) -> Emb
             if not _ends_for_server(settings.home):
                 raise
             if time.monotonic() > until:
-                hint = "End that process, or the program that it belongs to."
-                raise HomeInUseError(f"{error.message} and does not give way", hint=hint) from error
+                hint = "Stop that process, or the program that started it."
+                raise HomeInUseError(f"{error.message} and does not end", hint=hint) from error
         if not warned:
             say("taking over from the control node that commands of this home share")
         warned = True

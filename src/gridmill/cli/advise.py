@@ -15,14 +15,15 @@ from gridmill.domain.amounts import show_factor, show_seconds
 _LAWS = {
     ScalingLawKind.AMDAHL: "Amdahl's law",
     ScalingLawKind.USL: "the Universal Scalability Law",
-    ScalingLawKind.QUEUE: "workers that wait for a resource that only one of them can use at a time",
+    ScalingLawKind.QUEUE: "workers that wait for a resource that only one worker can use at a time",
 }
 
 
 def advise(
     context: typer.Context,
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="A job with workers: PIPELINE/JOB.", show_default=False)
+        str,
+        typer.Argument(metavar="JOB", help="Name of a job with workers: PIPELINE/JOB.", show_default=False),
     ],
     probe: Annotated[
         bool,

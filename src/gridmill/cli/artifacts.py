@@ -73,7 +73,9 @@ def diff(
     after: Reference,
     key: Annotated[
         str,
-        typer.Option(metavar="COLUMN,...", help="Columns that identify a row. Default: entity and time."),
+        typer.Option(
+            metavar="COLUMN,...", help="Columns that identify a row. Default: the entity and time columns."
+        ),
     ] = "",
     json: Json = False,
 ) -> None:
@@ -170,7 +172,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="[VERSION]...",
-            help="Numbers, aliases, or other models. Default: the last five versions.",
+            help="Version numbers, aliases, or other models. Default: the last five versions of the model.",
         ),
     ] = None,
     json: Json = False,

@@ -35,7 +35,7 @@ def backfill(
         typer.Option(metavar="DURATION", help="Length of a chunk: 6h, 7d, 1mo. Default: the whole range."),
     ] = None,
     zone: Annotated[
-        str, typer.Option(help="Time zone of --from and --to, and of the borders of days and months.")
+        str, typer.Option(help="Time zone of --from and --to, and of the days and months of the chunks.")
     ] = "UTC",
     parallel: Annotated[int, typer.Option(help="Number of chunks that run at the same time.")] = 1,
     newest_first: Annotated[bool, typer.Option("--newest-first", help="Run the newest chunk first.")] = False,

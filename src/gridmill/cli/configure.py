@@ -176,7 +176,7 @@ What = Annotated[
     Configurable,
     typer.Argument(
         metavar="NOUN",
-        help="resource, site or project; model or dataset to change its aliases.",
+        help="Resource, site, project, or a model or dataset whose aliases to change.",
         show_default=False,
     ),
 ]
@@ -187,7 +187,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Name. For a model, dataset or sink: PIPELINE/JOB.",
+        help="Name of the noun. For a model, dataset or sink: PIPELINE/JOB.",
         show_default=False,
         autocompletion=complete_names,
     ),
@@ -195,10 +195,11 @@ Name = Annotated[
 Rows = Annotated[
     str | None,
     typer.Option(
-        help="Rows that its jobs read, for example 250k or 1M. Gridmill computes the size from this number."
+        help="Rows that the jobs of the resource read, for example 250k or 1M. Gridmill computes the size "
+        "of the resource from this number."
     ),
 ]
-Columns = Annotated[int | None, typer.Option(min=1, help="Columns that its jobs read.")]
+Columns = Annotated[int | None, typer.Option(min=1, help="Columns that the jobs of the resource read.")]
 Cpus = Annotated[
     float | None, typer.Option(min=0.01, help="CPUs of each worker. Default: chosen from the data.")
 ]
@@ -214,12 +215,15 @@ Keep = Annotated[
     str | None, typer.Option(help="Time that a deployment stays up after its last job, for example 10m.")
 ]
 Site = Annotated[
-    str | None, typer.Option("--site", "--at", help="Site where its pods are started. Default: local.")
+    str | None,
+    typer.Option("--site", "--at", help="Site where the pods of the resource start. Default: local."),
 ]
 How = Annotated[
     Staging | None,
     typer.Option(
-        "--staging", help="For a cluster: how data is transferred. Default: direct.", show_default=False
+        "--staging",
+        help="For a site of kind cluster: how data is transferred. Default: direct.",
+        show_default=False,
     ),
 ]
 Jobs = Annotated[
@@ -258,11 +262,15 @@ def configure(
     expect: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Set the alias only if it is at this version now (0: only if it does not exist)."
+            min=0,
+            help="Set the alias only if it names this version now. 0: only if the alias does not exist.",
         ),
     ] = None,
     share: Annotated[
-        float | None, typer.Option(help="For a project: its share, relative to other projects. Default: 1.")
+        float | None,
+        typer.Option(
+            help="For a project: its share of the resources, relative to other projects. Default: 1."
+        ),
     ] = None,
     address: Address = None,
     export: ExportBucket = None,

@@ -303,7 +303,7 @@ def graph_words(told: Mapping[str, Any]) -> str:
     if "files" not in told:
         return ""
     if "model.onnx" not in told["files"]:
-        own = "it predicts with its own code" if told.get("predict") else ""
+        own = "the model predicts with its own code" if told.get("predict") else ""
         return f"none: {own or 'this version of Gridmill did not create the graph of one of its models'}"
     check = told.get("file_check") or {}
     if "edge_rows" not in check:

@@ -28,7 +28,8 @@ _LEAST_BYTES = 256 * MIB
 def join(
     context: typer.Context,
     address: Annotated[
-        str, typer.Argument(metavar="HOST[:PORT]", help="Address that `gridmill up --ray` prints.")
+        str,
+        typer.Argument(metavar="HOST[:PORT]", help="Address of the grid, which `gridmill up --ray` prints."),
     ],
     token: Annotated[
         str,
@@ -36,7 +37,7 @@ def join(
             help=f"Token of the grid. Better set it in {_TOKEN}, or pass `-` to read it from standard input."
         ),
     ] = "",
-    cpus: Annotated[float | None, typer.Option(min=1, help="CPUs to lend. Default: all.")] = None,
+    cpus: Annotated[float | None, typer.Option(min=1, help="Number of CPUs to lend. Default: all.")] = None,
     memory: Annotated[
         str | None, typer.Option(help="Memory to lend, for example 8GiB. Default: 80 %.")
     ] = None,
@@ -44,7 +45,7 @@ def join(
         bool, typer.Option("--idle-only", help="Lend the machine only while its owner does not use it.")
     ] = False,
     idle_after: Annotated[
-        str, typer.Option(help="Time without any sign of the owner before the machine is lent.")
+        str, typer.Option(help="Time without activity of the owner after which the machine is lent.")
     ] = "5m",
     hours: Annotated[
         str | None,
@@ -52,7 +53,7 @@ def join(
             metavar="FROM-TO", help="Lend the machine only at these hours (local time), for example 19-07."
         ),
     ] = None,
-    wait: Annotated[str, typer.Option(help="Time for which an unreachable grid is retried.")] = "2m",
+    wait: Annotated[str, typer.Option(help="Time for which the command retries to reach the grid.")] = "2m",
     json: Json = False,
 ) -> None:
     """Make this machine a provider node of a grid, until Ctrl-C.
@@ -244,7 +245,7 @@ def _stay_joined(
     again."""
     watch = OwnerWatch(membership.machine, rules)
     if why_blind := watch.why_blind():
-        membership.print_state({"state": "the owner may not be seen", "why": why_blind})
+        membership.print_state({"state": "the owner's activity may not be visible", "why": why_blind})
     message = ""
     while not interrupts.requested:
         wanted, why = watch.look(is_lent=membership.is_active)
@@ -334,7 +335,8 @@ def read_rules(idle_only: bool, idle_after: str, hours: str | None) -> IdleRules
     rules = IdleRules(after_seconds=parse_seconds(idle_after), hours=read_hours(hours))
     if hours is not None and not idle_only:
         raise InputError(
-            "--hours needs --idle-only", hint="Add --idle-only. Without it, the machine is lent all day."
+            "--hours needs --idle-only",
+            hint="Add --idle-only. Without --idle-only, the machine is lent all day.",
         )
     return rules if idle_only else None
 
@@ -354,5 +356,5 @@ def read_hours(text: str | None) -> tuple[int, int] | None:
 def _read_token(given: str, known: str) -> str:
     token = sys.stdin.readline().strip() if given == "-" else given or known
     if not token:
-        raise InputError("a grid is joined with its token", hint=f"Set {_TOKEN}, or pass --token.")
+        raise InputError("the token of the grid is missing", hint=f"Set {_TOKEN}, or pass --token.")
     return token

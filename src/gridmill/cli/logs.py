@@ -26,13 +26,15 @@ def logs(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Run, RUN/JOB, or pipeline (its newest run).", autocompletion=complete_runs
+            metavar="RUN",
+            help="Name of a run, RUN/JOB, or name of a pipeline (its newest run).",
+            autocompletion=complete_runs,
         ),
     ],
     job: Annotated[
         str | None,
         typer.Argument(
-            metavar="[JOB]", help="Name of one job. Default: all jobs.", autocompletion=complete_run_jobs
+            metavar="[JOB]", help="Name of a job. Default: all jobs.", autocompletion=complete_run_jobs
         ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run ends.")] = False,
@@ -54,7 +56,10 @@ def logs(
     until: Annotated[
         int | None,
         typer.Option(
-            "--until-offset", metavar="OFFSET", min=0, help="Print only entries before this offset."
+            "--until-offset",
+            metavar="OFFSET",
+            min=0,
+            help="Print only entries before this offset (bytes in the log of the run).",
         ),
     ] = None,
     json: Json = False,
@@ -132,7 +137,9 @@ def _earlier(
             except NotFoundError:
                 print_error(f"{name} is unchanged; run {maker}, which made its version, was removed")
                 continue
-            written = "its log follows" if first else "the job wrote nothing in it, or the log was deleted"
+            written = (
+                "its log follows" if first else "the job wrote nothing in that run, or its log was deleted"
+            )
             print_error(f"{name} is unchanged; run {maker} made its version: {written}")
             yield from () if first is None else chain((first,), entries)
 

@@ -43,7 +43,7 @@ def read_set(words: Sequence[str]) -> dict[str, str]:
         if key in values:
             raise InputError(
                 f"--set {key} is given twice: {values[key]!r} and {value!r}",
-                hint=f"Pass it once. For a list, write --set '{key}=[a, b]'",
+                hint=f"Pass the parameter once. For a list, write --set '{key}=[a, b]'",
             )
         values[key] = value
     return values

@@ -141,7 +141,7 @@ def _restored(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _scheduled(view: ScheduleView) -> str:
-    later = view.why or (f"next {moment(view.next[0])}" if view.next else "looks for what is new")
+    later = view.why or (f"next {moment(view.next[0])}" if view.next else "looks for new data")
     return f"schedule {view.name}: {view.schedule.spec.text}; {later}"
 
 

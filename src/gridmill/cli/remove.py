@@ -30,7 +30,8 @@ def remove(
         typer.Argument(metavar="NAME", help="Name or id.", show_default=False, autocompletion=complete_names),
     ],
     force: Annotated[
-        bool, typer.Option("--force", help="Delete versions to which aliases or other versions refer.")
+        bool,
+        typer.Option("--force", help="Also delete a version to which an alias or another version refers."),
     ] = False,
     dry_run: Annotated[
         bool,
@@ -96,9 +97,9 @@ def _removal_lines(plan: RemovalPreview, verb: str) -> list[str]:
         return [f"removed already: {listed}"]
     lines = [f"{show_count(len(plan.versions), 'version')} {verb}, {show_bytes(plan.size_bytes)}: {listed}"]
     if plan.aliases:
-        lines.append(f"aliases that refer to them: {', '.join(plan.aliases)}")
+        lines.append(f"aliases that refer to these versions: {', '.join(plan.aliases)}")
     if plan.used_by:
-        lines.append(f"versions that were made from them: {', '.join(plan.used_by)}")
+        lines.append(f"versions that were made from these versions: {', '.join(plan.used_by)}")
     if plan.running:
-        lines.append(f"active runs that may use them: {', '.join(plan.running)}")
+        lines.append(f"active runs that may use these versions: {', '.join(plan.running)}")
     return lines

@@ -135,7 +135,7 @@ RunName = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Run, for example weather-3, or pipeline (its newest run).",
+        help="Name of a run, for example weather-3, or of a pipeline (its newest run).",
         autocompletion=complete_runs,
     ),
 ]

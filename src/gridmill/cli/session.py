@@ -149,7 +149,7 @@ def require_permanent_node(client: Client) -> None:
     not continue."""
     if client.control().embedded:
         raise UnavailableError(
-            "the running control node ends with the commands that use it",
+            "the running control node ends when the commands that use it have ended",
             hint="Start a permanent control node: gridmill up. It takes over, and active runs continue.",
         )
 

@@ -226,7 +226,7 @@ def show(
         list[str] | None,
         typer.Argument(
             metavar="[NAME]",
-            help="Name or id. For a job: PIPELINE/JOB, or RUN JOB.",
+            help="Name or id of the noun. For a job: PIPELINE/JOB, or RUN JOB.",
             autocompletion=complete_names,
         ),
     ] = None,
@@ -270,12 +270,14 @@ def list_all(
     ] = None,
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="For jobs: a run, or a pipeline (its newest run)."),
+        typer.Argument(metavar="[RUN]", help="For `list jobs`: a run, or a pipeline (its newest run)."),
     ] = None,
     state: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STATE", help="Show only nouns in this state. Repeatable.", autocompletion=complete_states
+            metavar="STATE",
+            help="Show only entries in this state. Repeatable.",
+            autocompletion=complete_states,
         ),
     ] = None,
     pipeline: Annotated[

@@ -29,7 +29,10 @@ class Addable(StrEnum):
 
 Address = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Address of the site. Its form depends on the kind."),
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address of the site. The form of the address depends on the kind of the site.",
+    ),
 ]
 Setting = Annotated[
     list[str] | None,
@@ -55,7 +58,9 @@ SharedBucket = Annotated[
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="For a cluster: server of the bucket. Default: that of the provider."),
+    typer.Option(
+        metavar="URL", help="For a cluster: server of the bucket. Default: the server of the cloud provider."
+    ),
 ]
 
 
@@ -67,7 +72,7 @@ def add(
     ],
     kind: Annotated[
         SiteKind | None,
-        typer.Option(metavar="ray|slurm", help="For a site: its kind.", show_default=False),
+        typer.Option(metavar="ray|slurm", help="Kind of the site.", show_default=False),
     ] = None,
     address: Address = None,
     export: ExportBucket = None,

@@ -34,7 +34,7 @@ def status(
         str | None,
         typer.Argument(
             metavar="[RUN]",
-            help="Run, or pipeline (its newest run). Default: the grid.",
+            help="Name of a run, or of a pipeline (its newest run). Default: the state of the grid.",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -75,7 +75,7 @@ def _grid(client: Client, as_json: bool) -> None:
     if as_json:
         output = {"control": control, "runs": runs, "schedules": schedules, "backfills": backfills}
         return emit({**output, "farms": farms})
-    kind = "ends with the last of its clients" if control.embedded else f"at {control.address}"
+    kind = "ends when its last client ends" if control.embedded else f"at {control.address}"
     print_sentence(f"control node {control.version} (process {control.pid}, {kind}), home {control.home}")
     print_sentence(
         f"{show_count(control.active_runs, 'active run')}: {show_count(control.running_jobs, 'job')} running"

@@ -48,14 +48,14 @@ def up(
         bool,
         typer.Option(
             "--take-over",
-            help="Take over a store whose home is lost. Pods that ran there count as ended.",
+            help="Take over a store whose home is lost. The pods of that home count as ended.",
         ),
     ] = False,
     ray: Annotated[
         str,
         typer.Option(
             metavar="HOST[:PORT]",
-            help="Be the head of a grid of loose machines, which join at this address.",
+            help="Start the head of a grid. Other machines join the grid at this address.",
             show_default=False,
         ),
     ] = "",
@@ -67,7 +67,7 @@ def up(
     ] = None,
     light: Annotated[
         bool,
-        typer.Option("--light", help="Be a farm: run jobs of the homes that join it."),
+        typer.Option("--light", help="Start a farm: run jobs of the homes that join the farm."),
     ] = False,
     site: Annotated[
         str,
@@ -82,16 +82,22 @@ def up(
         ),
     ] = None,
     quota: Annotated[
-        str, typer.Option(help="With --light: the most transferred data that is kept of each tenant.")
+        str,
+        typer.Option(
+            help="With --light: the maximum size of the transferred data that the farm keeps of each tenant."
+        ),
     ] = _QUOTA,
     retain: Annotated[
-        str, typer.Option(help="With --light: the time for which results are kept for a tenant.")
+        str,
+        typer.Option(
+            help="With --light: the time for which the farm keeps results that a tenant has not downloaded."
+        ),
     ] = _RETAIN,
     tenant_disk: Annotated[
         str,
         typer.Option(
             metavar="SIZE",
-            help="With --light: the most disk space that the files of a tenant may use. 0: no limit. "
+            help="With --light: the maximum disk space of the files of a tenant. 0: no limit. "
             "Default: half of the disk.",
             show_default=False,
         ),
@@ -100,7 +106,8 @@ def up(
         int | None,
         typer.Option(
             min=0,
-            help="With --light: the most files of a tenant. 0: no limit. Default: half of the inodes.",
+            help="With --light: the maximum number of files of a tenant. 0: no limit. Default: half of the "
+            "inodes.",
             show_default=False,
         ),
     ] = None,
@@ -256,7 +263,7 @@ def down(
     context: typer.Context,
     all: Annotated[
         bool,
-        typer.Option("--all", help="First stop its active runs; `gridmill resume RUN` continues one."),
+        typer.Option("--all", help="First stop the active runs; `gridmill resume RUN` continues a run."),
     ] = False,
     json: Json = False,
 ) -> None:
@@ -279,6 +286,6 @@ def down(
         return print(f"nothing to stop: {error.message}")
     if json:
         return emit({"ended": control.pid if ended else None, "stopped": runs})
-    print_error(f"stopped: {', '.join(runs)}; to continue one: gridmill resume RUN") if runs else None
+    print_error(f"stopped: {', '.join(runs)}; to continue a run: gridmill resume RUN") if runs else None
     message = "has stopped" if ended else "is stopping"
     return print(f"the control node of {control.home} (process {control.pid}) {message}")

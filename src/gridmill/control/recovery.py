@@ -21,7 +21,7 @@ LOST = (
     "runs with their jobs and attempts: `gridmill list runs` is empty",
     "measurements of jobs: the next runs estimate sizes again",
     "unfinished backfills: start them again; unchanged chunks are not repeated",
-    "the usage of projects, which decides their turns",
+    "the usage of each project, which decides when the project gets resources",
 )
 """The information that exists only in the store."""
 _STEP = 1000
@@ -94,7 +94,7 @@ def _aliases(
         elif move.after in versions:
             yield replace(kept, number=versions[move.after].number)
         else:
-            problems.append((f"alias {kept.id}", f"it named {move.after}, which does not exist"))
+            problems.append((f"alias {kept.id}", f"the alias named {move.after}, which does not exist"))
 
 
 def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest]:

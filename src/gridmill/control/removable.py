@@ -117,7 +117,8 @@ def check_removal(plan: RemovalPreview, *, force: bool) -> None:
         more = f" and {len(plan.used_by) - 1} more" if len(plan.used_by) > 1 else ""
         raise ConflictError(
             f"{plan.used_by[0]}{more} {'were' if more else 'was'} made from {what}",
-            hint="Remove them first, or use `--force`: it keeps them and deletes only this input.",
+            hint="Remove the dependent versions first, or use `--force`, which keeps them and deletes only "
+            f"{what}.",
         )
 
 
@@ -366,17 +367,19 @@ class UnusedRecords:
     def reclaimable_items(self, days: float) -> Iterator[ReclaimableItem]:
         """Return the items that can be deleted, with the reason for each."""
         for one in self.runs:
-            why = f"it ended over {days:g} days ago, and no existing version depends on its results"
+            why = f"the run ended over {days:g} days ago, and no existing version depends on its results"
             yield ReclaimableItem(kind="run", name=key_of(one.noun), why=why)
         for one in self.deployments:
             yield ReclaimableItem(
-                kind="deployment", name=key_of(one.noun), why=f"it was deleted over {days:g} days ago"
+                kind="deployment",
+                name=key_of(one.noun),
+                why=f"the deployment was deleted over {days:g} days ago",
             )
         for one in self.measurements:
-            why = f"over {days:g} days old, and not one of the newest {PER_JOB} of its job, which sizes use"
+            why = f"over {days:g} days old; sizes use only the newest {PER_JOB} measurements of a job"
             yield ReclaimableItem(kind="measurement", name=key_of(one.noun), why=why)
         for one in self.versions:
-            why = f"made over {days:g} days ago and removed; no existing version depends on it"
+            why = f"version made over {days:g} days ago and removed; no existing version depends on it"
             yield ReclaimableItem(kind="record", name=key_of(one.noun), why=why)
         for one in self.provenances:
             why = f"first seen over {days:g} days ago, and no existing version depends on it"

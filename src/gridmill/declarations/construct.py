@@ -70,7 +70,7 @@ def _validated(noun: type[T], document: YamlDocument, problems: Sequence[Problem
         made: T = _validator(cast(type, noun)).validate_python(document.value)
     except ValidationError as error:
         _raise(document.file, explain(document, noun, error))
-        raise AssertionError("an error without a problem") from error
+        raise AssertionError("the error has no problem") from error
     return made
 
 

@@ -69,7 +69,9 @@ def flaws(noun: Noun) -> Iterator[InvariantViolation]:
     yield from _exactly_one(noun)
     match noun:
         case Label(steps=int(steps)) if steps < 1:
-            yield InvariantViolation(message="`steps` must be at least 1; 1 is the next row", path=("steps",))
+            yield InvariantViolation(
+                message="`steps` must be at least 1: 1 means the next row", path=("steps",)
+            )
         case Split():
             yield from _split(noun)
     if not amounts:
@@ -121,7 +123,7 @@ def _split(split: Split) -> Iterator[InvariantViolation]:
         )
     if any(not 0 < share < 1 for share in shares) or sum(shares) >= 1:
         yield InvariantViolation(
-            message="`validation` and `test` must be shares between 0 and 1, with a sum below 1"
+            message="`validation` and `test` must be shares between 0 and 1, and their sum must be below 1"
         )
 
 

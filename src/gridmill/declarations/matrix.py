@@ -62,7 +62,7 @@ def _combinations(
     for name, value in matrix.items():
         values: list[Value] = list(value) if isinstance(value, YamlList) else [value]
         if not _NAME.fullmatch(name):
-            message = "a parameter's name can have only letters, digits, _ and -"
+            message = "a parameter's name can contain only letters, digits, _ and -"
             problems.append(document.problem((*at, name), message))
         elif not values or not all(isinstance(one, Single) for one in values):
             message = f"`{name}` needs a list of texts, numbers, true or false"
@@ -91,7 +91,7 @@ def _names(
             message = f"two jobs would have the name `{name}`"
             hint = (
                 "Rename the other job, or use values that differ in letters or digits, not only in "
-                "case and signs."
+                "upper and lower case or in signs."
             )
             problems.append(document.problem(("jobs", job, "matrix"), message, hint))
             return [f"{job}-{number}" for number in range(len(names))]

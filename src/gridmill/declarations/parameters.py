@@ -187,7 +187,9 @@ class _Substitution:
         words: dict[str, Word] = {}
         for name, default in declared.items() if isinstance(declared, YamlMapping) else ():
             if not _NAME.fullmatch(name):
-                self._note(("parameters", name), "a parameter's name is made of letters, digits, _ and -")
+                self._note(
+                    ("parameters", name), "a parameter's name can contain only letters, digits, _ and -"
+                )
             elif isinstance(default, Single) or _is_list(default):
                 words[name] = default
         for name, text in given.items():
@@ -221,7 +223,9 @@ class _Substitution:
             return _EXAMPLE[name]
         if name not in self._times:
             message = f"`${{{name}}}` is a due time of a schedule, but no schedule starts this run"
-            self._note(path, message, f"Set it, for example: --set {name}=2026-01-31T06:00:00+00:00")
+            self._note(
+                path, message, f"Set the parameter, for example: --set {name}=2026-01-31T06:00:00+00:00"
+            )
             return None
         return self._times[name]
 
@@ -336,7 +340,7 @@ class _Substitution:
         if isinstance(value, tuple):
             raise InputError(
                 f"`{match[0]}` is a list and cannot be a part of a text",
-                hint="Make the reference the whole text: then the items of the list are added.",
+                hint="Write nothing but the reference in the text. Then the items of the list are added.",
             )
         return match[0] if value is None else value
 

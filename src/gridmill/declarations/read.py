@@ -374,7 +374,7 @@ def _near(path: Path) -> str:
     guess = similar_file(path.name, names).removeprefix("; ")
     if guess:
         return guess[0].upper() + guess[1:]
-    return f"In that folder there are {', '.join(names[:5])}." if names else "Check the path."
+    return f"That folder contains {', '.join(names[:5])}." if names else "Check the path."
 
 
 def _inside(path: Path) -> str:

@@ -394,7 +394,7 @@ class _ShellScanner:
         if not ((not before or before in " \t\n;&|(") and (not after or after in " \t\n;&|)<>")):
             raise UnsafeError(
                 f"`{reference[0]}` is a list and cannot be a part of a word",
-                "Put spaces around it, so that each item becomes a word.",
+                "Put spaces around the parameter, so that each item becomes a word.",
             )
         self.quoted = True
         return " ".join(_quoted(one) for one in value)
@@ -454,7 +454,7 @@ def _one(value: Words, reference: re.Match[str], where: str) -> str:
         return value
     raise UnsafeError(
         f"`{reference[0]}` is a list and cannot be used within {where}",
-        "Put it outside of the quotes, so that each item becomes a word.",
+        "Move the parameter out of the quotes, so that each item becomes a word.",
     )
 
 

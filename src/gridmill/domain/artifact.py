@@ -129,7 +129,7 @@ def check_alias(alias: Alias) -> None:
     if not _ALIAS.fullmatch(alias.alias):
         raise InputError(
             f"{alias.alias!r} cannot be the name of an alias",
-            hint="Use small letters, digits, - and _; begin with a letter.",
+            hint="Use lower-case letters, digits, - and _. Begin with a letter.",
         )
     if alias.alias == LATEST:
         raise InputError("`latest` is reserved for the newest version", hint="Choose another name.")

@@ -64,7 +64,9 @@ class Backfill:
         if read_moment(self.begins, "from", zone) >= read_moment(self.ends, "to", zone):
             raise InputError(f"the range ends ({self.ends}) before it begins ({self.begins})", place="to")
         if self.every_seconds is not None and self.every_months is not None:
-            raise InputError("the length of chunks is in seconds or in months, not both", place="every")
+            raise InputError(
+                "the length of chunks must be given in seconds or in months, not in both", place="every"
+            )
         if self.every_months is not None and self.every_months < 1:
             raise InputError("chunks must be 1mo or longer", place="every", hint="For example --every 1mo.")
         if self.every_seconds is not None and self.every_seconds < 1:

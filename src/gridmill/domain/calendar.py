@@ -23,7 +23,7 @@ def zone_named(name: str, place: str = "") -> tzinfo:
     except (KeyError, OSError, ValueError) as error:  # unknown; a folder of the database; an invalid name
         raise InputError(
             f"unknown time zone {name!r}",
-            hint="Use a name of the tz database, for example UTC or Europe/Amsterdam.",
+            hint="Use a name of the time zone database, for example UTC or Europe/Amsterdam.",
             place=place,
         ) from error
     return zone

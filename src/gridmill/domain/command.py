@@ -98,7 +98,7 @@ def check_env(env: Mapping[str, str], *, in_gang: bool) -> None:
             )
         if in_gang and name in RANK_VARIABLES:
             raise InputError(
-                f"{name} is set for each rank of a gang, and would be {value!r} in all of them",
+                f"{name} is set for each rank of a gang, but would be {value!r} in all of them",
                 hint="Leave out the variable, or leave out `workers` and `roles`.",
                 place="command.env",
             )

@@ -382,14 +382,14 @@ def _warnings(versions: Sequence[Artifact]) -> Iterator[str]:
     if len(datasets) > 1:
         same = len({rows_measured_on(version) for version in versions}) == 1
         rows = (
-            "their validation rows are the same"
+            "the validation rows of the models are the same"
             if same
-            else "no best model is marked: the rows are not the same"
+            else "no model is marked as the best, because the models were not measured on the same rows"
         )
-        yield f"they were trained on {', '.join(datasets)}; {rows}"
+        yield f"the models were trained on {', '.join(datasets)}; {rows}"
     labels = {
         str(version.output.details.get("predicts") or version.output.details.get("labels"))
         for version in versions
     }
     if len(labels) > 1:
-        yield f"they predict different labels: {'; '.join(sorted(labels))}"
+        yield f"the models predict different labels: {'; '.join(sorted(labels))}"

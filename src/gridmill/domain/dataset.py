@@ -336,7 +336,7 @@ class Label:
             raise InputError("needs one of column, columns", place="label.column")
         if self.columns and self.next_rows is None:
             raise InputError(
-                "several columns are predicted over several rows ahead",
+                "a label that spans several rows cannot have several columns",
                 hint="Add `next_rows: 1` (or more); or give one `column`.",
                 place="label.columns",
             )
@@ -554,7 +554,7 @@ class DatasetSpec:
                 if name.lower() in sources:
                     raise InputError(
                         f"{name!r} is the label; its value must not decide which rows a row can use",
-                        hint="Leave it out; or, in a part, declare `exempt: REASON`.",
+                        hint="Leave out the column, or declare `exempt: REASON` in the part that uses it.",
                         place=place,
                     )
         counted: tuple[Window | Lag, ...] = (*self.windows, *self.lags)

@@ -234,5 +234,5 @@ def check_times(pipeline: Pipeline) -> None:
     given = " ".join(f"--set {name}=2026-01-31T06:00:00+00:00" for name in pipeline.awaits)
     raise PipelineError(
         f"pipeline {pipeline.name!r} uses {names}, which a schedule gives, and no schedule starts this run",
-        hint=f"Give them: gridmill run {pipeline.name} {given}",
+        hint=f"Pass the values: gridmill run {pipeline.name} {given}",
     )

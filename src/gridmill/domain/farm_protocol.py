@@ -229,7 +229,7 @@ def _what_to_do(ours: _Minor | None, theirs: _Minor | None, farm: str, tenant: s
         return f"Install {tenant} at the farm: it may be one minor version older than home, not more."
     if ours and theirs and ours > theirs:
         return f"Install {farm} at home: homes are upgraded first, then farms."
-    return "Install the same version on both sides."
+    return "Install the same version of Gridmill at home and at the farm."
 
 
 def _minor(version: str) -> _Minor | None:

@@ -98,6 +98,6 @@ def check_gang(workers: int | None, roles: Mapping[str, int], place: str) -> Non
     if roles and workers is not None and workers != total:
         raise InputError(
             f"the roles have {total} workers, and `workers` is {workers}",
-            hint="Leave out `workers`: it is the sum of the roles.",
+            hint="Leave out `workers`: its value is the sum of the roles.",
             place=f"{place}.workers",
         )

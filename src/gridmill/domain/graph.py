@@ -12,7 +12,8 @@ from gridmill.domain.states import FINISHED_JOBS
 from gridmill.errors import PipelineError
 
 NAMED_WHERE_READ = (
-    "Only commands name it in `needs`. Other jobs name it where they read it: `dataset`, `models`."
+    "Only commands name a result of another pipeline in `needs`. Other jobs name it in a field such as "
+    "`dataset` or `models`."
 )
 
 

@@ -158,7 +158,7 @@ class Job:
         check_memory(self.memory_bytes, "job.memory")
         if self.when != When.SUCCESS and (self.command is None or not self.needs):
             raise InputError(
-                f"`when: {self.when}` needs `needs`: it is a condition on how those jobs end",
+                f"`when: {self.when}` needs `needs`, because it depends on how those jobs end",
                 hint="Name the jobs in `needs`, or leave out `when`.",
                 place="job.when",
             )

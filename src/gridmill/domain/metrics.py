@@ -87,7 +87,7 @@ class Calibration:
     @property
     def text(self) -> str:
         """A sentence about the calibration of the model."""
-        chance = "no more than chance explains" if self.by_chance else "more than chance explains"
+        chance = "could be chance" if self.by_chance else "more than chance explains"
         return f"off by {100 * self.off:.1f} percentage points on average, {chance}"
 
 

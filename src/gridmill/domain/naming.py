@@ -19,7 +19,7 @@ def check_name(what: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InputError(
             f"{name!r} cannot be the name of a {what}",
-            hint="Use small letters, digits, - and _; begin with a letter or digit.",
+            hint="Use lower-case letters, digits, - and _. Begin with a letter or digit.",
         )
 
 

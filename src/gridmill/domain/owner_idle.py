@@ -32,7 +32,7 @@ class OwnerPresence:
     `why` describes the activity."""
 
     seen: float
-    why: str = "it started to watch the machine only now"
+    why: str = "`gridmill join` has only now started to watch the machine"
 
 
 def note(

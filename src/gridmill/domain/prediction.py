@@ -5,7 +5,7 @@ from gridmill.errors import InputError
 
 OWN_COLUMNS = ("row", "prediction", "truth", "fold")
 """The columns that every prediction may have; a prediction of classes also has `probability_CLASS`."""
-KEYS_HINT = "Give that column of the dataset's entity or time another name where its table is made."
+KEYS_HINT = "In the job that makes the table, give the entity or time column another name."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

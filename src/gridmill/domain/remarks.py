@@ -89,7 +89,8 @@ def _of_sink(details: Mapping[str, Any], rows: int) -> _Said:
     if copies := details.get("copies"):
         names = ", ".join(copies[:_NAMED]) + ", ..." * (len(copies) > _NAMED)
         yield (
-            f"files with the content of files that are gone from the source, loaded a second time: {names}",
+            f"files loaded a second time (they have the content of files that are no longer in the source): "
+            f"{names}",
             True,
         )
 
@@ -103,7 +104,7 @@ def _of_dataset(details: Mapping[str, Any], rows: int) -> _Said:
         yield f"{of_all}: {_counts(dropped)}", share > WARNING_SHARE
     events = details.get("events_until") or {}
     if events and dropped.get(NOT_KNOWN_YET) and not events["declared"]:
-        newest = f"its newest event is at {events['newest']}" if events["newest"] else "it has no events"
+        newest = f"the newest event is at {events['newest']}" if events["newest"] else "it has no events"
         yield (
             f"labels end with the events of {events['table']}: {newest}; set `known_until` to change this",
             False,
@@ -175,7 +176,7 @@ def _of_prediction(details: Mapping[str, Any], rows: int) -> _Said:
         )
         yield message, share > WARNING_SHARE
     if details.get("train_rows") == "seen":
-        yield "the train rows are predicted by a model that learned from them", False
+        yield "the train rows are predicted by a model that was trained on them", False
     if other := details.get("other_label"):
         yield (
             f"no metrics: the model predicts {details.get('label')}, the dataset's label is {other}",

@@ -49,7 +49,7 @@ def next_step(view: RunView) -> str:
         return ""
     causes = {attempt.cause for job in view.jobs if (attempt := at_fault(job)) and attempt.cause is not None}
     if causes & BY_EDIT:
-        return "Fix the problem and run again; completed jobs are not repeated."
+        return "Fix the problem and run the pipeline again; completed jobs are not repeated."
     if Cause.EXIT in causes or any(at_fault(job) is None for job in failed_jobs(view)):
         return (
             "If you edit the pipeline or its code, run it again; completed jobs are not repeated. "

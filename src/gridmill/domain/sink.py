@@ -270,7 +270,7 @@ class SinkSpec:
         if self.drift_threshold is not None and not self.drift_threshold >= 0:
             raise InputError(
                 "`drift_threshold` must be 0 or more",
-                hint="A usual value is 0.25; null turns the check off.",
+                hint="A usual value is 0.25. The value null disables the check.",
                 place="sink.drift_threshold",
             )
         self._check_parts()

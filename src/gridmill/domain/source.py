@@ -154,7 +154,7 @@ def check_no_secret(url: str, place: str) -> None:
     secret = in_front.match(url) or _SECRET_IN_OPTIONS.search(url)
     if secret and not _FROM_ENVIRONMENT.fullmatch(secret["password"]):
         raise InputError(
-            "the URL holds a password",
+            "the URL contains a password",
             hint="Write ${env:NAME} in place of the password, and set the variable NAME where the job runs.",
             place=place,
         )
@@ -344,4 +344,6 @@ class Source:
         plain = Source()
         for item in fields(self):
             if item.name != kind and getattr(self, item.name) != getattr(plain, item.name):
-                raise InputError(f"`{item.name}` cannot be used with `{kind}`", place=f"source.{item.name}")
+                raise InputError(
+                    f"`{item.name}` cannot be used together with `{kind}`", place=f"source.{item.name}"
+                )

@@ -154,7 +154,8 @@ def _nowhere(token: str, where: str) -> InputError:
     name = shown[2:].rstrip("}").partition(":")[0]
     return InputError(
         f"`{shown}` is within {where}, where no value can be bound",
-        hint=f"Write it alone, or within plain single quotes; ${{{name}:raw}} inserts its text unchanged.",
+        hint=f"Write the parameter alone or within plain single quotes; ${{{name}:raw}} inserts its text "
+        "unchanged.",
     )
 
 

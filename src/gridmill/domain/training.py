@@ -290,7 +290,9 @@ class TrainingSpec:
         given = [name for name in ("weight", "class_weight", "class_weights") if getattr(self, name)]
         if given and (self.model == ModelKind.ENSEMBLE or self.file is not None):
             what = "an ensemble" if self.model == ModelKind.ENSEMBLE else "a model from a file"
-            raise InputError(f"{what} is not trained, so rows have no weights", place=f"training.{given[0]}")
+            raise InputError(
+                f"{what} is not trained, so rows cannot have weights", place=f"training.{given[0]}"
+            )
         if self.class_weight is not None and self.class_weights:
             raise InputError(
                 "has class_weight and class_weights; only one is allowed", place="training.class_weights"

@@ -37,7 +37,8 @@ class Authority:
         key = serialization.load_pem_private_key(self._keyfile.read_bytes(), None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise InputError(
-                "this is not an elliptic-curve key, as Gridmill makes it", place=str(self._keyfile)
+                "this key is not an elliptic-curve key, the kind that Gridmill creates",
+                place=str(self._keyfile),
             )
         self._key = key
 
@@ -96,7 +97,9 @@ def fingerprint_of_key(request: str) -> str:
 
 
 def _requested_key(request: str) -> ec.EllipticCurvePublicKey | rsa.RSAPublicKey:
-    wrong = InputError("this is not a certificate signing request (PEM) with a usable key", place="request")
+    wrong = InputError(
+        "the text is not a certificate signing request (PEM) with a usable key", place="request"
+    )
     try:
         read = x509.load_pem_x509_csr(request.encode(errors="replace"))
         if not read.is_signature_valid:

@@ -102,7 +102,9 @@ def own_folder(path: Path, user: int | None, mode: int) -> None:
         except NotADirectoryError:
             path.unlink()
     else:
-        raise StorageError("cannot make this folder: another file is there again and again", place=str(path))
+        raise StorageError(
+            "cannot create this folder: another file with this name is created repeatedly", place=str(path)
+        )
     try:
         if user is not None and os.fstat(descriptor).st_uid != user:
             os.fchown(descriptor, user, user)

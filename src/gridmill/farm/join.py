@@ -147,7 +147,7 @@ def _check_free(tenant: Tenant | None, invitation: Invitation, name: str) -> Non
     if tenant is not None and invitation.name != name:
         raise ConflictError(
             f"this farm already has a tenant {name}",
-            hint=f"If that is this machine, `gridmill farm rotate {name}` on the farm prints a line that "
-            "replaces its certificate and token. If not, set another GRIDMILL_HOME here.",
+            hint=f"If that tenant is this machine, `gridmill farm rotate {name}` on the farm prints a line "
+            "that replaces its certificate and token. If not, set another GRIDMILL_HOME here.",
             place="tenant",
         )

@@ -27,7 +27,7 @@ def listening(settings: Settings) -> FarmAddress:
     except OSError as error:
         raise NotFoundError(
             f"there is no farm in {settings.home}",
-            hint="`gridmill up --light --listen HOST:PORT` starts one; GRIDMILL_HOME names its folder.",
+            hint="`gridmill up --light --listen HOST:PORT` starts a farm; GRIDMILL_HOME sets its folder.",
         ) from error
 
 

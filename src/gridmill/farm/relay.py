@@ -99,7 +99,7 @@ class Relay:
         NotFoundError, ConflictError."""
         session = self._current(name)
         if session.read:
-            raise ConflictError("this session already has a reader", hint="Open another session.")
+            raise ConflictError("another request already reads this session", hint="Open another session.")
         session.begin()
         return session
 

@@ -88,7 +88,9 @@ class RecordStore:
         if version != _FORMAT and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             self._db.execute("ROLLBACK")
             self._db.close()
-            whose = "a newer Gridmill" if version > _FORMAT else "a Gridmill before its first release"
+            whose = (
+                "a newer Gridmill" if version > _FORMAT else "a version of Gridmill before its first release"
+            )
             raise StorageError(
                 f"the farm's records were written by {whose} (format {version}; this one reads {_FORMAT})",
                 hint="Start the farm with that version, or set another GRIDMILL_HOME: tenants join again.",

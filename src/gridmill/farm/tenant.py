@@ -94,7 +94,7 @@ def authorised(tenants: Iterable[Tenant], certificate: str, token: str) -> Tenan
 def unknown_tenant() -> InputError:
     """Returns the error for a client that is not a tenant."""
     return InputError(
-        "this farm knows no tenant with that certificate and token",
+        "this farm has no tenant with that certificate and token",
         hint="`gridmill farm invite` on the farm prints a command. Run it on your machine to join the farm.",
         place="Authorization",
     )

@@ -78,7 +78,7 @@ def refuse_second(one_user: str, tenants: Sequence[Tenant], name: str, one_tenan
         return
     if other.revoked:
         raise leaving(other.name)
-    why = alone or f"{other.name} joined when jobs had no Unix user of their own here"
+    why = alone or f"{other.name} joined while the jobs of this farm had no Unix users of their own"
     raise InputError(
         f"this farm serves one tenant only, which is {other.name}: {why}",
         hint=_separate_hint(other.name) if alone else _joins_anew(other.name),
@@ -108,7 +108,8 @@ def refuse_together(one_user: str, tenants: Sequence[Tenant], one_tenant: str = 
         if one_user and tenant.user is not None:
             raise InputError(
                 f"jobs of {tenant.name} can no longer have a Unix user of their own: {one_user}",
-                hint=f"Undo the change on this machine, or let it join again: {_joins_anew(tenant.name)}",
+                hint="Undo the change on this machine, or let the tenant join again: "
+                f"{_joins_anew(tenant.name)}",
             )
         if tenant.user is None and len(tenants) > 1:
             others = ", ".join(one.name for one in tenants if one is not tenant)

@@ -195,7 +195,7 @@ def _needed(table: pa.Table, card: ModelCard, name: str) -> pa.Table:
         near = {column: get_close_matches(column, others, n=1) for column in missing}
         texts = [f"{column!r}" + (f" (there is {n[0]!r})" if n else "") for column, n in near.items()]
         hint = (
-            f"It needs {', '.join(features)}. Their order does not matter, and further columns are ignored. "
+            f"The model needs {', '.join(features)}, in any order. Further columns are ignored. "
             "Compute these columns as the dataset of the model does, or use a prediction job."
         )
         noun = "column" if len(missing) == 1 else "columns"
@@ -288,8 +288,8 @@ def _warn(table: pa.Table, card: ModelCard, name: str) -> None:
         short = int((rows - runs(table, card.entity) < card.sequence - 1).sum())
         if short:
             _warn_user(
-                f"{short:,} of {len(rows):,} rows have fewer than {card.sequence - 1} earlier rows, which "
-                f"model {name} needs: the first row of their entity is repeated"
+                f"{short:,} of {len(rows):,} rows have fewer than {card.sequence - 1} earlier rows of their "
+                f"entity, which model {name} needs: the first row of the entity is repeated"
             )
 
 

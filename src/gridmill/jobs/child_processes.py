@@ -200,7 +200,7 @@ def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -
     for report in reports:
         raise_error(report)
     if not reports:
-        raise JobError(f"the process that was {what} ended ({how})", hint="The job's log has more.")
+        raise JobError(f"the process that was {what} ended ({how})", hint="The job's log has the details.")
     result: dict[str, Any] = json.loads(file.read_bytes())
     return result
 

@@ -130,8 +130,8 @@ def _word_hint(engine: duckdb.DuckDBPyConnection, sql: str, at: int) -> str:
     before = max(((start, kind) for start, kind in tokens if start < match.start()), default=None)
     if before is not None and before[1] == duckdb.token_type.identifier:
         name = sql[before[0] : match.end()]
-        return f"{match[0]!r} is a reserved word of SQL. If {name!r} is one column, write {quoted(name)}."
-    return f"{match[0]!r} is a reserved word of SQL. If it is a column, write {quoted(match[0])}."
+        return f"{match[0]!r} is a reserved word of SQL. If {name!r} is a column name, write {quoted(name)}."
+    return f"{match[0]!r} is a reserved word of SQL. If it is a column name, write {quoted(match[0])}."
 
 
 def _kept(word: str) -> str:
@@ -158,7 +158,9 @@ def expression_columns(engine: duckdb.DuckDBPyConnection, text: str, place: str)
     """Return the columns that an expression uses. Raises InputError if the expression uses more than one
     row."""
     if not text.strip():
-        raise InputError("there is no expression", hint="Write SQL over the row's columns.", place=place)
+        raise InputError(
+            "there is no expression", hint="Write an SQL expression of the columns of the row.", place=place
+        )
     node = check_syntax(engine, text, place)
     items = node.get("select_list", [])
     if len(items) != 1 or (node.get("from_table") or {}).get("type") != "EMPTY":
@@ -175,8 +177,8 @@ def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, 
     if what is not None:
         raise InputError(
             f"{text!r} has {what}, but an expression can use only the columns of its own row",
-            hint="`windows`, `lags` and `asof_joins` read other rows, and only those that were known "
-            "before; or use plain `sql`.",
+            hint="To read other rows, use `windows`, `lags` or `asof_joins`, which read only rows that were "
+            "known before, or write plain `sql`.",
             place=place,
         )
     if node.get("class") != "FUNCTION":
@@ -186,7 +188,8 @@ def _refuse(engine: duckdb.DuckDBPyConnection, node: dict[str, Any], text: str, 
         raise InputError(
             f"{text!r} has {node['function_name']}(), an aggregate, but an expression can use only the "
             "columns of its own row",
-            hint="`windows` aggregate other rows, and only those that were known before; or use plain `sql`.",
+            hint="To aggregate other rows, use `windows`, which read only rows that were known before, or "
+            "write plain `sql`.",
             place=place,
         )
     if any(stability in _CHANGING for _, stability in kinds):

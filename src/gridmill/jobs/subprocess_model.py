@@ -146,6 +146,6 @@ def check_trust(
         what = "its own code" if ":" in card.predict else f"a pickled file ({card.predict})"
         raise InputError(
             f"model {name!r} predicts with {what}, which can execute any code on this machine",
-            hint=f"If you trust its author, {how}. ONNX models need no trust.",
+            hint=f"If you trust the author of the model, {how}. ONNX models need no trust.",
             place=place,
         )

@@ -36,7 +36,7 @@ def open_table(context: JobContext, output: Output, *, zoned: bool = True) -> ds
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise StorageError(
             f"{output.uri} cannot be read any more: {error}",
-            hint="Run the pipeline that made it again with --force.",
+            hint="Run the pipeline that made the table again, with --force.",
         ) from error
 
 

@@ -468,9 +468,9 @@ class Agent:
 
     def _has_ended(self, now: float) -> bool:
         if self._signalled and self._ending is None:
-            self._end("a signal told it to end")
+            self._end("the pod got a signal to end")
         if self._ending is None and self._is_given_up(now):
-            self._end("no control node reached it within its lease")
+            self._end("no control node reached the pod within its lease")
         if self._supervisor.busy:
             return False
         if self._ending is None:
@@ -491,7 +491,7 @@ class Agent:
             all_acknowledged=self._journal.acknowledged == self._journal.last,
             lease_seconds=self._order.lease_seconds,
         ):
-            self._end("it was not used for a while")
+            self._end("the pod was not used for some time")
 
     def _has_flushed(self, now: float) -> bool:
         """Returns whether the control node has committed the last events. If the pod is connected, it waits

@@ -81,7 +81,8 @@ def hand_over(order: AttemptOrder, work: Path) -> None:
                 _hand(order.root, entry.artifact, folders[entry.name])
     except OSError as error:
         raise StorageError(
-            f"its inputs cannot be prepared: {error.strerror or error}", place=str(error.filename or work)
+            f"the inputs of the job cannot be prepared: {error.strerror or error}",
+            place=str(error.filename or work),
         ) from error
 
 

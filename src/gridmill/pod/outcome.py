@@ -22,7 +22,7 @@ from gridmill.pod.limit_events import LimitEvents
 from gridmill.pod.outputs import CollectedFiles
 
 MEMORY_HINT = "Give the job or its resource more memory, for example `memory: 4GiB`."
-KILL_HINT = "The job itself or another program sent SIGKILL. `retries: 1` on the job tries it once more."
+KILL_HINT = "The job itself or another program sent SIGKILL. With `retries: 1`, the job is tried once more."
 SHORT_HINT = "Run fewer jobs at the same time (give its resources a smaller `memory`), or add memory."
 _KILLED = int(signal.SIGKILL)
 TIMEOUT_HINT = "Raise the job's `timeout`, or give it a larger resource."
@@ -160,7 +160,7 @@ def port_in_use(port: int) -> AttemptOutcome:
     """Returns the outcome of a rank that could not start because its port is in use. The gang is then
     started again with other ports."""
     return AttemptOutcome(
-        state=AttemptState.LOST, cause=Cause.LOST, message=f"another program took port {port} of its host"
+        state=AttemptState.LOST, cause=Cause.LOST, message=f"another program uses port {port} of its host"
     )
 
 

@@ -160,7 +160,7 @@ def ready_environment(home: Path, requirements: Requirements) -> Path:
     folder = home / "cache" / "environments" / requirements.key
     mark = folder / _READY
     if not mark.exists():
-        _show("waiting for another job that builds it")
+        _show("waiting for another job that builds this environment")
         with locked(folder.with_name(f"{folder.name}.lock")):
             if not mark.exists():
                 _build(folder, requirements)
@@ -284,14 +284,15 @@ def _failure(code: int, last: str, unanswered: str) -> GridmillError:
     if code in _KILLED:
         return InstallError(
             f"the installer of the environment was killed by {_KILLED[code]}",
-            hint="Another program killed it, or the machine ran out of memory.",
+            hint="Another program killed the installer, or the machine ran out of memory.",
         )
     if _FULL in last:
         return StorageError(f"the environment could not be built, because the disk is full:\n{last}")
     if unanswered:
         return InstallError(
             f"the package index did not answer: {unanswered}",
-            hint="If this machine cannot reach it, set PIP_INDEX_URL or PIP_FIND_LINKS where pods run.",
+            hint="If this machine cannot reach the package index, set PIP_INDEX_URL or PIP_FIND_LINKS where "
+            "pods run.",
         )
     return InputError(
         f"the environment could not be built:\n{last}",

@@ -105,7 +105,7 @@ class Supervisor:
             self._journal_end(attempt_id, order.token, port_in_use(order.gang.me.port))
             return
         if (there := existing_output(order)) is not None:
-            message = f"its output folder {there} exists already, and nothing was written to it"
+            message = f"the output folder {there} exists already, and nothing was written to it"
             self._refuse(order, Cause.STORAGE, f"{message}; `gridmill recover` shows what made it")
             return
         now = time.monotonic()
@@ -176,7 +176,7 @@ class Supervisor:
         try:
             pipes, ends = make_pipes()
         except OSError as error:
-            self._ended_early(attempt, f"its pipes could not be created: {error.strerror}")
+            self._ended_early(attempt, f"the pipes of the job could not be created: {error.strerror}")
             return
         attempt.reader = OutputReader(ends, self._emitter(attempt.order))
         declared = attempt.order.job.cpus is not None

@@ -17,7 +17,7 @@ from gridmill.domain.resource import Measurement
 
 _NAMES = {
     Bottleneck.CPU: "CPU-bound: its workers compute",
-    Bottleneck.DISK: "IO-bound: its workers wait waiting for the disk",
+    Bottleneck.DISK: "IO-bound: its workers wait for the disk",
     Bottleneck.WAITING: "waiting: its workers wait for something other than CPU and disk"
     " (the network, a lock, another process, a model on another machine)",
 }

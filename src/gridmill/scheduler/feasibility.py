@@ -95,7 +95,7 @@ def problem_of_resource(snapshot: Snapshot, name: str, resource: Resource | None
         return RefusalReason(
             f"resource {name!r} asks for {_request_text(resource)} per worker; "
             f"the largest node of site {resource.site} has {show(_largest(snapshot, site))}",
-            f"Lower it with `gridmill configure resource {name}`, or use a larger site.",
+            f"Lower the request with `gridmill configure resource {name}`, or use a larger site.",
         )
     return None
 

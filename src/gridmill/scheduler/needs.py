@@ -56,5 +56,5 @@ def why_skipped(job_run: JobRun, needs: Sequence[JobRun], find: Find) -> str | N
     if any(need.state not in FINISHED_JOBS for need in _all_before(job_run, find)):
         return None
     if when is When.FAILURE and not failed_before(job_run, find):
-        return "none of the jobs that it needs has failed"
+        return "none of the jobs that this job needs has failed"
     return ""

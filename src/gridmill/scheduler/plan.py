@@ -419,13 +419,13 @@ def _expire(draft: DraftPlan) -> None:
         idle = [(until + extra_seconds, one) for until, one in free]
         for until, one in tuple(idle):
             if places.is_broken(places.deployments[one]):
-                draft.release(one, "one of its pods was lost")
+                draft.release(one, "a pod of the deployment was lost")
                 idle.remove((until, one))
         for until, deployment_id in idle[: max(0, len(idle) - needed)]:
             if until > draft.now:
                 draft.wake_at(until)
                 break
-            draft.release(deployment_id, "idle for as long as its `keep`")
+            draft.release(deployment_id, "the deployment was idle for the time of its `keep`")
 
 
 def asked_when_alone(site: Site, resource: Resource, demand: Demand) -> Sizing | None:

@@ -42,7 +42,9 @@ def choose(alternatives: Sequence[ResourceAlternative], current: str = "", moves
     if stays is not None and stays is not best and not _is_worth_it(stays, best, moves):
         best = stays
         return _choice(
-            best, alternatives, "it is in the queue of this resource, and no other is enough faster"
+            best,
+            alternatives,
+            "the job is in the queue of this resource, and no other resource is sufficiently faster",
         )
     return _choice(best, alternatives, _reason(best, present, alternatives))
 
@@ -74,15 +76,15 @@ def _reason(
     if best.problem:
         return "named first"
     if len(present) == 1 and len(alternatives) > 1:
-        return "the only one available now"
+        return "the only resource available now"
     if best.quickest_seconds is None:
-        return "named first in the job; the duration is not known yet"
+        return "the first resource that the job names; the duration of the job is not known yet"
     if best.seconds is None:
-        return "the fastest after the wait, which is not known"
+        return "the fastest resource after the wait, whose length is not known"
     return (
         "the earliest expected end"
         if all(one.seconds is not None for one in present)
-        else "the earliest expected end of those known"
+        else "the earliest expected end of all resources with a known end"
     )
 
 

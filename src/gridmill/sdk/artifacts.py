@@ -40,7 +40,7 @@ class VersionVerbs(Connected):
         if artifact.removed:
             raise NotFoundError(
                 f"{artifact.id} was removed",
-                hint=f"Only its record is kept: gridmill show artifact {artifact.id}",
+                hint=f"Its files were deleted and its record is kept: gridmill show artifact {artifact.id}",
             )
         return Version(artifact=artifact, root=self.grid.control().root)
 

@@ -23,7 +23,7 @@ _CONNECT_SECONDS, PROBE_SECONDS = 4.5, 3.0
 _REPEATABLE = ("GET", "PUT")
 _UP = "Start it: gridmill up"
 _LATE = (
-    "It is busy, or the connection is cut. Check with `gridmill status` whether the call took "
+    "The control node is busy, or the connection is cut. Check with `gridmill status` whether the call took "
     "effect, and retry."
 )
 

@@ -69,7 +69,8 @@ class Version:
         output, root = self.artifact.output, Path(self.root)
         if not output.uri:
             raise NotFoundError(
-                f"{self.id} has no files", hint="Its job wrote no file to the folder GRIDMILL_OUTPUT."
+                f"{self.id} has no files",
+                hint="The job of this version wrote no file to the folder GRIDMILL_OUTPUT.",
             )
         if not root.is_dir():
             raise UnavailableError(
@@ -81,7 +82,7 @@ class Version:
         if not path.exists():
             raise StorageError(
                 f"the files of {self.id} are deleted",
-                hint="To make it again, run its pipeline: gridmill run PIPELINE",
+                hint="To make the version again, run its pipeline: gridmill run PIPELINE",
             )
         if not path.resolve().is_relative_to(root.resolve()):
             raise InputError(f"{output.uri!r} is outside the storage root {root}")
@@ -277,7 +278,7 @@ def _whole(path: Path, write: Callable[[IO[bytes]], int], replace: bool) -> int:
             raise InputError(
                 "the file exists already",
                 place=str(path),
-                hint="Choose another file, or overwrite it: --force, in Python `replace=True`.",
+                hint="Choose another file, or overwrite the file: --force, in Python `replace=True`.",
             )
         return _put(path.resolve(), write)
     except OSError as error:

@@ -178,7 +178,9 @@ class RunVerbs(Connected):
         try:
             file = file_of(stored)
         except NotFoundError as reason:
-            (note or warnings.warn)(f"pipeline {name}: {reason}; it is used as in its last run")
+            (note or warnings.warn)(
+                f"pipeline {name}: {reason}; the run uses the pipeline as in its last run"
+            )
             return kept_again(stored, values)
         (note or _unsaid)(f"pipeline {name}: read from {file}")
         return with_bundle(read_project(file, values), self.grid, self.settings)

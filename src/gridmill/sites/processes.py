@@ -256,7 +256,9 @@ class ProcessSite:
             return PodReport(status=PodStatus.GONE, message=_why_never_started(folder))
         if _has_ended(folder):  # it ended between the two looks
             return PodReport(status=PodStatus.GONE, message=_why_ended(folder))
-        return PodReport(status=PodStatus.UNKNOWN, message="it died, and some of its processes still run")
+        return PodReport(
+            status=PodStatus.UNKNOWN, message="the pod died, and some of its processes still run"
+        )
 
     def _reap(self) -> None:
         for pod_id, child in tuple(self._children.items()):

@@ -154,7 +154,7 @@ class UnpackedArchive:
             return
         if (there.run_id, there.attempt_id) != (version.run_id, version.attempt_id):
             raise ConflictError(
-                f"{target} belongs to another {version.id}, of which this grid has no record",
+                f"{target} belongs to another {version.id}, for which this grid has no record",
                 hint="`gridmill recover` restores that record. Import the archive into another grid.",
             )
 
@@ -166,7 +166,7 @@ class UnpackedArchive:
         if hashes != wanted:
             raise ConflictError(
                 f"{target} already exists and differs from the archive",
-                hint="If another grid uses this storage root, set another GRIDMILL_ROOT for this one.",
+                hint="If another grid uses this storage root, set another GRIDMILL_ROOT for this grid.",
             )
 
     def bundle(self, digest: str) -> bytes:
@@ -306,7 +306,7 @@ def _check_room(manifest: ArchiveManifest, folder: Path) -> None:
     if wanted > free:
         raise StorageError(
             f"the archive needs {show_bytes(wanted)}, but only {show_bytes(free)} are free",
-            hint="Free some space (`gridmill clean` shows unused data), and import it again.",
+            hint="Free some space (`gridmill clean` shows unused data), and import the archive again.",
             place=str(folder.parent),
         )
 
@@ -315,7 +315,7 @@ def _check_plain(archive: zipfile.ZipFile, source: Path) -> None:
     if any(info.flag_bits & _ENCRYPTED for info in archive.infolist()):
         raise InputError(
             "the archive is encrypted",
-            hint="Remove its password, and import it again.",
+            hint="Remove the password of the archive, and import the archive again.",
             place=str(source),
         )
 

@@ -104,7 +104,9 @@ def _manifests(root: Path, name: str, problems: list[tuple[str, str]]) -> Iterat
             if (version.name, version.number) != (name, number):
                 raise InputError(f"it belongs to {version.id}")
         except (OSError, InputError) as error:
-            problems.append((f"version {name}@{number}", f"its manifest cannot be read: {error}"))
+            problems.append(
+                (f"version {name}@{number}", f"the manifest of the version cannot be read: {error}")
+            )
             continue
         if version.output.uri and not os.path.lexists(below(root, version.output.uri)):
             problems.append((f"version {version.id}", f"{version.output.uri} is not in the storage root"))
@@ -142,7 +144,10 @@ def _copies(root: Path, home: Path, mark: str, problems: list[tuple[str, str]]) 
                     found.setdefault((kind.__name__, path.name), noun)
                 except (OSError, InputError) as error:
                     problems.append(
-                        (f"{kind.__name__.lower()} {path.stem}", f"its copy cannot be read: {error}")
+                        (
+                            f"{kind.__name__.lower()} {path.stem}",
+                            f"the copy of the record cannot be read: {error}",
+                        )
                     )
     yield from found.values()
 

@@ -74,7 +74,7 @@ def _files(written: str, folder: str) -> Iterator[str]:
         if not os.path.isfile(path):
             raise InputError(
                 f"{written!r} is a pipe, a socket or a device, not a file",
-                hint="Write its data to a file, and name that file.",
+                hint="Write the data to a file, and name that file in the source.",
             )
         yield path
     elif not glob.has_magic(path):

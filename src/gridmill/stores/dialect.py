@@ -26,7 +26,7 @@ _CAUSES = (
     (("SQLITE_FULL", "53100"), "the disk is full", "Free some space. Incomplete changes were rolled back."),
     (
         ("SQLITE_NOTADB", "SQLITE_CORRUPT"),
-        "it is damaged or is not a database",
+        "the file is damaged or is not a database",
         RECOVER,
     ),
     (

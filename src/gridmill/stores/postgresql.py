@@ -63,7 +63,7 @@ def _space(connection: Connection) -> StoreSpace:
         f"FROM pg_stat_user_tables WHERE schemaname = current_schema() AND relname IN ({names})"
     )
     ((size_bytes, free_bytes),) = cursor.fetchall()
-    note = "PostgreSQL reuses free space itself; `VACUUM FULL` gives it back to the file system"
+    note = "PostgreSQL reuses free space itself; `VACUUM FULL` returns the space to the file system"
     return StoreSpace(size_bytes=size_bytes, free_bytes=free_bytes, note=note)
 
 

@@ -90,7 +90,7 @@ def _space(path: str, connection: Connection) -> StoreSpace:
     note = (
         ""
         if _ask(connection, "auto_vacuum") == _INCREMENTAL
-        else "the file is rewritten when most of its space is free"
+        else "SQLite rewrites the file when most of its space is free"
     )
     return StoreSpace(size_bytes=size_bytes, free_bytes=free_bytes, note=note)
 

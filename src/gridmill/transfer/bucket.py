@@ -27,10 +27,10 @@ _MAKE = (
     "--shared)."
 )
 _SAY = (
-    "Set them in the environment of the control node (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; or "
-    "GOOGLE_SERVICE_ACCOUNT, the path of a key), or run it on a machine of the cloud that has them."
+    "Set the credentials in the environment of the control node (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY; "
+    "or GOOGLE_SERVICE_ACCOUNT, the path of a key), or run it on a machine of the cloud that has them."
 )
-_SILENT = "its server does not answer"
+_SILENT = "the bucket's server does not answer"
 _CLOUDS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 """Metadata services of cloud providers. Libraries ask them for credentials if no credentials are given."""
 _TRIED = re.compile(

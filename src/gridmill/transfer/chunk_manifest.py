@@ -216,7 +216,7 @@ def _manifest(
         cached.update(_hashed(root, unknown, chunk_bytes))
     except PermissionError as error:
         place = str(error.filename or root)
-        hint = "Allow the user of this process to read it."
+        hint = "Allow the user of this process to read the file."
         raise InputError(f"cannot be read: {error.strerror}", place=place, hint=hint) from error
     except OSError as error:
         raise StorageError(f"cannot be read: {error.strerror}", place=str(error.filename or root)) from error
@@ -283,7 +283,7 @@ def _check_kind(status: os.stat_result, root: Path, path: str) -> None:
         raise InputError(
             "only files and folders are transferred",
             place=str(root / path),
-            hint="Delete it, or move it elsewhere.",
+            hint="Delete the file, or move it to another folder.",
         )
 
 

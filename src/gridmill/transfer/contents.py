@@ -204,7 +204,9 @@ def read_contents(path: Path) -> VersionContents | None:
     except FileNotFoundError:
         return None
     except (OSError, InputError) as error:
-        raise StorageError(f"the list of its files cannot be read: {error}", place=str(path)) from error
+        raise StorageError(
+            f"the list of the version's files cannot be read: {error}", place=str(path)
+        ) from error
 
 
 def read_manifest(root: str | Path, version: Artifact) -> VersionManifest:

@@ -34,7 +34,7 @@ def check_path(path: str) -> None:
     except UnicodeEncodeError as error:
         raise UnsafePathError(f"the path {path!r} is not UTF-8") from error
     if _LEADS_ELSEWHERE.search(path):
-        raise UnsafePathError(f"the path {path!r} leads out of its folder")
+        raise UnsafePathError(f"the path {path!r} leads out of the folder")
     if len(encoded) > _LONGEST_NAME and (
         len(encoded) > _LONGEST_PATH or any(len(name) > _LONGEST_NAME for name in encoded.split(b"/"))
     ):
@@ -131,9 +131,7 @@ def _enter(folder: int, name: str, place: tuple[Path, str], *, made: bool, user:
     except FileNotFoundError as error:
         raise NotFoundError("there is no such folder", place=str(Path(*place))) from error
     except NotADirectoryError as error:  # a link gives this error too
-        raise UnsafePathError(
-            f"{name!r} on the way there is a link or a file", place=str(Path(*place))
-        ) from error
+        raise UnsafePathError(f"{name!r} on the path is a link or a file", place=str(Path(*place))) from error
     if made and user is not None:
         os.fchown(entered, *user)
     return entered

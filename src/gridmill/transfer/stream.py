@@ -35,7 +35,7 @@ class Chunk:
 
 def damaged(chunk: str) -> DataError:
     """Returns the error for a chunk whose content does not match its hash."""
-    return DataError("its content does not have this hash", place=f"chunk {chunk}")
+    return DataError("the content does not have this hash", place=f"chunk {chunk}")
 
 
 def matches(data: Content, chunk: str) -> bool:

@@ -208,7 +208,7 @@ class TreeCheckout:
             if others and self._mark(placed.uri)[0] == placed.mark[0]:
                 raise ConflictError(
                     f"{others[0]} uses {placed.uri} with other content",
-                    hint="Wait until it ends, or use another path.",
+                    hint="Wait until that attempt ends, or use another path.",
                 )
 
     def _reserve(self, wanted: CheckedOutTree, manifest: Manifest) -> None:

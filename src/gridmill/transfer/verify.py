@@ -122,9 +122,11 @@ def verify(root: str | Path, version: Artifact, read: dict[str, str]) -> Verific
             version.attempt_id,
             version.fingerprint,
         ):
-            return VerificationResult(version=version.id, problem="its manifest belongs to another version")
+            return VerificationResult(version=version.id, problem="the manifest belongs to another version")
         if manifest.contents is None:
-            return VerificationResult(version=version.id, problem="it has no list of its files", known=False)
+            return VerificationResult(
+                version=version.id, problem="the version has no list of its files", known=False
+            )
         problems = _compared(root, version, manifest.contents, read_all=True, read=read)
         problems += _differing_rejects(root, version, manifest.contents, read)
     except NotFoundError:

@@ -81,7 +81,7 @@ def _check_free(path: Path) -> None:
     if not path.exists():
         return
     if not stat.S_ISSOCK(path.stat().st_mode):
-        raise StorageError("something that is not a socket is in the way", place=str(path))
+        raise StorageError("a file that is not a socket has this path", place=str(path))
     try:
         dial(path).close()
     except (ConnectionRefusedError, FileNotFoundError):

@@ -239,7 +239,7 @@ def test_a_new_home_beside_a_root_of_others_is_not_refused(settings: Settings, t
 def test_a_home_that_is_in_use_is_not_recovered(settings: Settings):
     with closing(lock_home(settings.home)), pytest.raises(HomeInUseError) as refused:
         recover(settings, dry_run=False)
-    assert refused.value.hint == "End it first: `gridmill down`."
+    assert refused.value.hint == "Stop the control node first: `gridmill down`."
 
 
 def test_a_damaged_secret_is_said_to_be_one(tmp_path: Path):

@@ -55,7 +55,7 @@ def test_the_second_of_two_that_start_at_once_waits_for_the_first_and_is_refused
         assert second.result() == 6
     told = capsys.readouterr().err
     assert "already owns" in told
-    assert "give way" not in told
+    assert "does not end" not in told
 
 
 def test_one_that_was_killed_does_not_stay_because_its_number_is_ours(tmp_path: Path) -> None:

@@ -126,4 +126,4 @@ def test_one_that_was_kept_before_texts_were_says_to_apply_it_again() -> None:
     record = b'{"name": "weekly", "jobs": [], "parameters": {"from": "a", "to": "b"}}'
     with pytest.raises(PipelineError, match="without the text of its file") as caught:
         chunks_of(decode(record, Pipeline), MONTHLY, {})
-    assert "Apply it again" in caught.value.hint
+    assert "Apply the file again" in caught.value.hint

@@ -71,7 +71,7 @@ def test_where_that_run_was_removed_it_says_so(cli: Cli) -> None:
     unchanged(cli)
     cli.fake._logs.delete(["demo-1"])
     assert cli("logs", "demo-2", "first") == 0
-    assert "the job wrote nothing in it, or the log was deleted" in cli.err
+    assert "the job wrote nothing in that run, or its log was deleted" in cli.err
     cli("remove", "run", "demo-1")
     assert cli("logs", "demo-2", "first") == 0
     assert "run demo-1, which made its version, was removed" in cli.err

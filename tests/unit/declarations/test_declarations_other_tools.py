@@ -69,7 +69,7 @@ def test_no_word_of_another_tool_is_one_of_ours() -> None:
 
 def test_no_hint_names_the_json_schema() -> None:
     for text in ("pipeline: p\n", TABLES + "  x: {command: ls, timeout: soon}\n", TABLES + "  x: {}\n"):
-        assert "gridmill schema" not in refused(text).hint
+        assert "schema" not in refused(text).hint
 
 
 def test_an_unknown_job_is_answered_with_those_that_there_are() -> None:
@@ -86,7 +86,7 @@ def test_a_file_is_suggested_only_where_its_name_is_alike(tmp_path: Path) -> Non
     (tmp_path / "hallo.yaml").unlink()
     with pytest.raises(PipelineError) as other:
         read_pipeline(tmp_path / "hello.yaml")
-    assert other.value.hint == "In that folder there are long.yaml."
+    assert other.value.hint == "That folder contains long.yaml."
 
 
 def read(text: str) -> Pipeline:

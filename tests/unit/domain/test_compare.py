@@ -65,8 +65,9 @@ def test_metrics_of_different_data_are_warned_of() -> None:
     one, two = model(1, {}), model(2, {}, dataset="w/data@2", labels=["z"])
     found = side_by_side(views(one, two), {})
     assert found.warnings == (
-        "they were trained on w/data@1, w/data@2; no best model is marked: the rows are not the same",
-        "they predict different labels: ['y']; ['z']",
+        "the models were trained on w/data@1, w/data@2; no model is marked as the best, because the models "
+        "were not measured on the same rows",
+        "the models predict different labels: ['y']; ['z']",
     )
 
 
@@ -77,7 +78,9 @@ def test_a_best_is_marked_only_among_models_measured_on_the_same_rows() -> None:
     two = model(2, dict.fromkeys(metrics, 2.0), dataset="w/data@2", measured_on=rows | {"test": "c"})
     found = side_by_side(views(one, two), {})
     assert [metric.best for metric in found.metrics] == [("w/m@1",), ()]
-    assert found.warnings == ("they were trained on w/data@1, w/data@2; their validation rows are the same",)
+    assert found.warnings == (
+        "the models were trained on w/data@1, w/data@2; the validation rows of the models are the same",
+    )
     other = model(3, dict.fromkeys(metrics, 0.5), measured_on=rows, predicts="y: x, 1d later")
     assert [metric.best for metric in side_by_side(views(one, other), {}).metrics] == [(), ()]
 

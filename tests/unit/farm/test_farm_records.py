@@ -12,7 +12,7 @@ from gridmill.farm.tenant import Invitation
 
 
 @pytest.mark.parametrize(
-    ("version", "whose"), [(0, "a Gridmill before its first release"), (99, "a newer Gridmill")]
+    ("version", "whose"), [(0, "a version of Gridmill before its first release"), (99, "a newer Gridmill")]
 )
 def test_records_of_another_version_are_refused_and_kept(tmp_path: Path, version: int, whose: str) -> None:
     """Read as they are, a farm would have no tenants, and say nothing of it."""

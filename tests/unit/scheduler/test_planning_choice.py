@@ -222,18 +222,21 @@ def test_what_was_not_measured_is_tried_where_it_is_named_first() -> None:
     first = planned(ROWS, job("model", "rows"), measured=HISTORY[1:])["model"]
     assert first.resource == "here"
     assert "local CPU not measured yet; gpu-farm 6 min" in first.choice
-    assert "named first in the job; the duration is not known yet" in first.choice
+    assert "the first resource that the job names; the duration of the job is not known yet" in first.choice
     second = planned(ROWS, job("model", "rows", resources=("trainer", "here")), measured=HISTORY[1:])["model"]
     assert second.resource == "trainer"
     assert second.choice.endswith(
-        "local CPU not measured yet: gpu-farm, the earliest expected end of those known"
+        "local CPU not measured yet: gpu-farm, the earliest expected end of all resources with a known end"
     )
 
 
 def test_where_others_have_the_room_the_wait_is_not_known() -> None:
     model = planned(ROWS, job("model", "rows"), crowded={"trainer": QueuePosition(position=2)})["model"]
     told = "gpu-farm 6 min + 3 min transfer + an unknown wait behind 2"
-    assert model.choice == f"local CPU 40 min; {told}: local CPU, the earliest expected end of those known"
+    assert (
+        model.choice
+        == f"local CPU 40 min; {told}: local CPU, the earliest expected end of all resources with a known end"
+    )
     seats = (GpuSlot(gpu=0, taken=True), GpuSlot(gpu=1))
     seen = NodeUtilization(busy_cpus=0.0, owner_cpus=0.0, used_bytes=0, seats=seats)
     look = FarmStatus(version="", protocol=1, root="", nodes=FARM.nodes, utilization={"g": seen})
@@ -273,7 +276,7 @@ def test_what_a_farm_expects_of_a_deployment_in_its_line_is_the_wait_for_it() ->
 def test_a_farm_that_does_not_answer_is_passed_over() -> None:
     model = planned(ROWS, job("model", "rows"), unreachable=("gpu-farm",))["model"]
     assert model.choice == (
-        "local CPU 40 min; gpu-farm does not answer: local CPU, the only one available now"
+        "local CPU 40 min; gpu-farm does not answer: local CPU, the only resource available now"
     )
 
 
@@ -355,7 +358,7 @@ def test_where_only_the_wait_is_not_known_another_goes_first_though_named_later(
     quick = ResourceAlternative(resource="q", site="s", label="s", run_seconds=1.0, wait_seconds=None)
     slow = replace(quick, resource="t", run_seconds=2.0)
     assert choose([slow, quick]).resource == "q"
-    assert "which is not known" in choose([slow, quick]).why
+    assert "whose length is not known" in choose([slow, quick]).why
 
 
 def test_behind_too_many_the_wait_is_not_known_and_it_goes_where_nobody_waits() -> None:

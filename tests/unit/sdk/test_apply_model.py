@@ -202,7 +202,7 @@ def test_missing_columns_are_all_named(linear: Version, rows: pa.Table):
         InputError, match=r"needs the columns 'humid' \(there is 'humidity'\), 'wave'"
     ) as caught:
         linear.predict(renamed.drop_columns(["wave"]))
-    assert "It needs city, value, humid, wave, slope" in caught.value.hint
+    assert "The model needs city, value, humid, wave, slope, in any order" in caught.value.hint
 
 
 def test_a_category_that_training_did_not_have_is_counted(linear: Version, rows: pa.Table):

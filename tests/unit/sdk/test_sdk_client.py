@@ -373,7 +373,8 @@ def test_a_pipeline_whose_file_is_gone_is_run_as_last_time_with_a_warning(
         assert not recwarn.list
         file.unlink()
         with pytest.warns(
-            UserWarning, match="demo.yaml does not exist any more; it is used as in its last run"
+            UserWarning,
+            match="demo.yaml does not exist any more; the run uses the pipeline as in its last run",
         ):
             client.run("demo")
         with pytest.raises(NotFoundError, match="no pipeline 'dem'"):

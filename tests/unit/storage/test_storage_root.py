@@ -217,4 +217,4 @@ def test_links_are_followed_once_and_pipes_not_at_all(root: StorageRoot, tmp_pat
     assert gone.value.hint == "Change the link to an existing file, or name that file."
     with pytest.raises(InputError, match="is a pipe, a socket or a device, not a file") as pipe:
         names("in/pipe.csv")
-    assert pipe.value.hint == "Write its data to a file, and name that file."
+    assert pipe.value.hint == "Write the data to a file, and name that file in the source."

@@ -108,7 +108,7 @@ def test_what_is_not_there_or_damaged_is_said(tmp_path: Path):
     keep_manifest(tmp_path, VERSION, listed)
     assert read_manifest(tmp_path, VERSION).contents is None, "nobody listed them"
     (tmp_path / listed).write_text('{"files": [')
-    with pytest.raises(StorageError, match="the list of its files cannot be read"):
+    with pytest.raises(StorageError, match="the list of the version's files cannot be read"):
         keep_manifest(tmp_path, VERSION, listed)
     assert read_manifest(tmp_path, VERSION).contents is None, "the one before is as it was"
     (tmp_path / manifest_uri("p/j", 3)).write_text("{")

@@ -197,7 +197,7 @@ TRIED = (
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("HTTP error: error sending request", "its server does not answer"),
+        ("HTTP error: error sending request", "the bucket's server does not answer"),
         ("Server returned error status: 503 Service Unavailable", "Server returned error status: 503"),
     ],
 )

@@ -84,7 +84,7 @@ def _set_job_right(snapshot: Snapshot, transaction: Transaction, job_run: JobRun
     if job_run.state in _BLOCKED:
         lost = [need.partition("/")[2] for need in job_run.needs if need not in snapshot.job_runs]
         if lost:
-            why = f"the record of {_jobs(lost)}, which it needs, was damaged"
+            why = f"the record of {_jobs(lost)}, which this job needs, was damaged"
             transaction.put(replace(job_run, state=JobState.SKIPPED, message=why, ended=transaction.now))
     elif job_run.state == JobState.RUNNING:
         why = _what_it_lost(snapshot, transaction, job_run)
@@ -96,7 +96,7 @@ def _what_it_lost(snapshot: Snapshot, transaction: Transaction, job_run: JobRun)
     """Return the reason why a job cannot continue. The result is empty if the job can continue."""
     if job_run.attempt_id is None:
         left = sum(1 for _ in parts_of(transaction, job_run))
-        return "the record of one of its parts was damaged" if left < job_run.parts else ""
+        return "the record of a part of the job was damaged" if left < job_run.parts else ""
     attempt = snapshot.attempts.get(job_run.attempt_id)
     if attempt is None:
         return f"the record of its attempt {job_run.attempt_id} was damaged"
@@ -109,7 +109,7 @@ def _end_orphans(snapshot: Snapshot, transaction: Transaction, run_id: str) -> N
     """Stop the jobs of a run whose record is lost, and add a failed run with this id that contains the
     reason."""
     jobs = snapshot.job_runs_of(run_id)
-    damage = "its own record was damaged, and its jobs that had not ended were stopped"
+    damage = "the record of the run was damaged, and the jobs that had not ended were stopped"
     for job_run in jobs:
         if job_run.state not in FINISHED_JOBS:
             why = "the record of its run was damaged"
@@ -148,7 +148,7 @@ def _lost(attempt: Attempt, now: float) -> Attempt:
         state=AttemptState.LOST,
         cause=Cause.LOST,
         ended=now,
-        message="records that it belongs to were damaged",
+        message="the record of the run or job of this attempt was damaged",
     )
 
 

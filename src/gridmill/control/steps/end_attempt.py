@@ -55,9 +55,11 @@ from gridmill.scheduler.sizing import declared_as, model_bytes, subject_of
 def defect(problems: Problems, job: str, error: Exception) -> InternalError:
     """Return the message about an unexpected error. The traceback of the error is written to the log of the
     control node."""
-    problems.warn(f"a defect of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}")
+    problems.warn(
+        f"an internal error of Gridmill at {job}:\n{''.join(traceback.format_exception(error)).rstrip()}"
+    )
     return InternalError(
-        f"a defect of Gridmill: {type(error).__name__}: {error}".rstrip(": "),
+        f"an internal error of Gridmill: {type(error).__name__}: {error}".rstrip(": "),
         hint="The traceback is in the control node's log; please report it. `gridmill resume` tries again.",
     )
 
@@ -337,7 +339,7 @@ def _keep_manifest(
             version, listed if version.output.uri else "", shared=shared, provenance=provenance
         )
     except StorageError as error:
-        raise ManifestWriteError(f"its manifest could not be written: {error}") from error
+        raise ManifestWriteError(f"the manifest of the version could not be written: {error}") from error
     transaction.first(storage.sync_manifests)
 
 

@@ -122,7 +122,7 @@ def note_end(
     members = members_of(transaction, attempt)
     if any(member.outcome is None for member in members):
         if outcome.state != AttemptState.SUCCEEDED:
-            _end(channels, transaction, members, f"rank {attempt.rank} of its gang has ended")
+            _end(channels, transaction, members, f"rank {attempt.rank} of the gang has ended")
         else:
             _dismiss(channels, transaction, attempt, members)
         return None
@@ -139,7 +139,7 @@ def _dismiss(
     serving = to_dismiss(members, roles_in_order(len(members), _roles(job_run))) if job_run else ()
     dismissed = [replace(member, dismissed=True) for member in serving if not member.dismissed]
     transaction.put(*dismissed)
-    _end(channels, transaction, dismissed, "the ranks that it served have ended")
+    _end(channels, transaction, dismissed, "the ranks that this rank served have ended")
 
 
 def _end(channels: Channels, transaction: Transaction, members: Sequence[Attempt], why: str) -> None:

@@ -87,7 +87,7 @@ def _settled(catalog: Catalog, run: Run | None, name: str, job_run: JobRun) -> A
         return fetch_artifact(catalog, artifact_id)
     raise unknown_name(catalog, name, job_run.job) or InputError(
         f"job {job_run.job.name!r} reads {name!r}, which did not exist when run {job_run.run_id} began",
-        hint=f"It exists now. Repeat the job with `gridmill resume {job_run.run_id}`, or start a new run.",
+        hint=f"{name} exists now. Repeat the job: `gridmill resume {job_run.run_id}`, or start a new run.",
     )
 
 

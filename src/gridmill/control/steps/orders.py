@@ -73,7 +73,7 @@ def _shared(starting: Starting, order: AttemptOrder, done: Future[None]) -> None
     except (
         StorageError
     ) as error:  # a full or unreachable file server: the attempt is retried as after the loss of a pod
-        outcome = replace(LOST, message=f"its code could not be copied to the site: {error}")
+        outcome = replace(LOST, message=f"the code of the job could not be copied to the site: {error}")
     if outcome is None:
         environment = _environment_of(starting.ledger, starting.clients, attempt)
         send_to_pod(starting.channels, attempt.pod_id, Start(order=order, environment=environment))

@@ -75,7 +75,7 @@ def _elsewhere(origin: Origin, here: Origin) -> ConflictError:
     is_remote = origin.host not in ("", here.host)
     where = f"{origin.folder} on {origin.host}" if is_remote else origin.folder
     return ConflictError(
-        f"pipeline {here.name!r} belongs to the folder {where}; this one is in {here.folder}",
+        f"pipeline {here.name!r} belongs to the folder {where}; this pipeline file is in {here.folder}",
         hint="Both would write into the same tables and versions. Rename one of the two pipelines, or move "
         f"the name to {here.folder}: `gridmill run FILE --adopt` (or `gridmill apply -f FILE --adopt`).",
     )

@@ -309,9 +309,9 @@ def why_executes(
 
 def _no_change(job: Job, latest: Artifact) -> str:
     if job.sink is not None and job.sink.source.live:
-        return "its source is read in every run: only the job can find new data in it"
+        return "the job reads its source in every run, because only the job can find new data"
     if latest.output.details.get(WAITING):
-        return f"files of its source were still changing when {latest.id} was made"
+        return f"files of the source were still changing when {latest.id} was made"
     return f"{latest.id} cannot be restored: files that were loaded since do not exist now"
 
 

@@ -205,7 +205,7 @@ def _look(storage: Storage, versions: Iterable[Artifact]) -> str:
         except StorageError as error:
             return f"runs again: {error}"
         if troubles:
-            return f"runs again: of {version.id} {problem_text(troubles)}"
+            return f"runs again: the files of {version.id} changed: {problem_text(troubles)}"
     return ""
 
 

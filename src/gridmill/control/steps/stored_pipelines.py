@@ -40,7 +40,7 @@ def _written(pipeline: Pipeline, who: str) -> PipelineSource:
     if pipeline.written is None:
         raise PipelineError(
             f"pipeline {pipeline.name!r} was stored without the text of its file, which {who}",
-            hint="Apply it again (`gridmill apply -f FILE`), or name its file.",
+            hint="Apply the file again (`gridmill apply -f FILE`), or name the file in the command.",
         )
     return pipeline.written
 

@@ -187,7 +187,7 @@ def _ready(
         control.choices.choosing.add(job_run.id)
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
     if resource is None:
-        return _failed(job_run, now, f"its resource {job_run.resource!r} was removed")
+        return _failed(job_run, now, f"the resource {job_run.resource!r} of the job was removed")
     site = snapshot.sites.get(resource.site)
     sizing = size_job(
         job_run.job,

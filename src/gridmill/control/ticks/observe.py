@@ -52,7 +52,7 @@ def lost_with(attempt: Attempt, sight: PodReport, now: float, *, alone: bool = T
     attempt."""
     use = MeasuredUse(wall_seconds=now - (attempt.started or attempt.placed))
     if sight.cause == Cause.MEMORY and not alone:
-        message = f"its pod, which ran several jobs, ran out of memory: {sight.message}"
+        message = f"the pod, which ran several jobs, ran out of memory: {sight.message}"
         return replace(LOST, cause=Cause.SHORTAGE, message=message, use=use)
     if sight.use is not None:
         use = replace(sight.use, wall_seconds=use.wall_seconds)
@@ -199,7 +199,7 @@ def _release_silent(
         bring_ups.silent_since.pop(deployment.id, None)
     elif now - bring_ups.silent_since.setdefault(deployment.id, now) >= limits.greeting_seconds:
         bring_ups.silent_since.pop(deployment.id)
-        message = f"none of its pods has answered for {limits.greeting_seconds:g} s"
+        message = f"none of the deployment's pods has answered for {limits.greeting_seconds:g} s"
         _count_failure(bring_ups, deployment, PodReport(status=PodStatus.RUNNING, message=message))
         transaction.put(replace(deployment, state=DeploymentState.RELEASING, message=message))
 

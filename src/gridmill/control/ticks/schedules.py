@@ -75,7 +75,7 @@ def scheduled_pipeline(ledger: Ledger, schedule: Schedule, due: float | None = N
     if pipeline is None:
         raise PipelineError(
             f"pipeline {schedule.pipeline!r} is not stored any more",
-            hint="Store it: `gridmill apply -f FILE`.",
+            hint="Store the pipeline: `gridmill apply -f FILE`.",
         )
     if pipeline.awaits and due is not None:
         times = due_times(schedule.spec, schedule.since, due)

@@ -99,7 +99,7 @@ def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> No
     if site is not None:
         site.tear_down(pods)
     elif declared:
-        raise UnavailableError("its site is not open yet")
+        raise UnavailableError("the site of the deployment is not open yet")
 
 
 def _torn_down(control: Control, deployment: Deployment, site: SitePort | None, done: Future[None]) -> None:

@@ -80,8 +80,8 @@ class AdviceUseCases(UseCases):
         declared = self._job(name)
         if not has_workers(declared.job):
             raise InputError(
-                f"{name} cannot be probed: it runs in parts, each on a machine of its own",
-                hint="Run it with another number of parts instead: each such run adds a measurement.",
+                f"{name} cannot be probed, because it runs in parts, each on a separate machine",
+                hint="Run the job with another number of parts instead. Each run adds a measurement.",
             )
         job = probe_job(declared.job, declared.pipeline.name, workers)
         with self._node.changing() as transaction:
@@ -103,13 +103,13 @@ class AdviceUseCases(UseCases):
         if result is None:
             raise NotFoundError(
                 f"there is no job {name!r}",
-                hint="Name it as PIPELINE/JOB. Run or apply its pipeline first.",
+                hint="Name the job as PIPELINE/JOB. Run or apply its pipeline first.",
             )
         if not (has_workers(result.job) or may_be_cut(result.job)):
             raise InputError(
                 f"{name} has no workers: it runs as one process",
                 hint="Advice exists for predictions, and for sinks and datasets that run in parts. "
-                f"`gridmill show job {pipeline}/{job}` shows what it used.",
+                f"`gridmill show job {pipeline}/{job}` shows the resources that it used.",
             )
         return result
 
@@ -131,7 +131,7 @@ class AdviceUseCases(UseCases):
 
 
 def _not_measured(name: str, job: Job) -> ConflictError:
-    hint = f"Run it once; or `gridmill advise {name} --probe` runs it on a part of its data."
+    hint = f"Run the job once, or run it on a part of its data: `gridmill advise {name} --probe`."
     if may_be_cut(job):
         hint = "Run the job once in parts, on several machines."
     return ConflictError(f"no attempt of {name} has measured its workers yet", hint=hint)

@@ -51,7 +51,9 @@ class ArchiveUseCases(UseCases):
         def check() -> None:
             with self._node.lock:
                 if (self._project(pipelines), self._runs_of(pipelines)) != (project, before):
-                    raise ConflictError("it was changed during the backup", hint="Repeat the backup.")
+                    raise ConflictError(
+                        "the project was changed during the backup", hint="Repeat the backup."
+                    )
 
         storage = self._control.storage
         size: int = find("archives", "write")(
@@ -233,7 +235,8 @@ def _check(project: ArchiveContents) -> None:
     archive."""
     if project.format != FORMAT:
         raise InputError(
-            f"the archive has format {project.format}; this Gridmill reads {FORMAT}", hint="Update Gridmill."
+            f"the archive has format {project.format}; this version of Gridmill reads format {FORMAT}",
+            hint="Update Gridmill.",
         )
     _check_runs(project)
     names = {artifact.name for artifact in project.artifacts}
@@ -256,7 +259,7 @@ def _check_runs(project: ArchiveContents) -> None:
     runs = {run.id for run in project.runs}
     for job in project.job_runs:
         if job.run_id not in runs or not job.id.startswith(f"{job.run_id}/") or ".." in job.id:
-            raise _unknown_id("job", job.id, "RUN/JOB, of a run of the archive")
+            raise _unknown_id("job", job.id, "RUN/JOB with a run of the archive")
     for version in project.artifacts:
         if version.id != f"{version.name}@{version.number}" or not _MAKER.fullmatch(version.run_id):
             raise _unknown_id("version", version.id, "PIPELINE/JOB@NUMBER, made by PIPELINE-NUMBER")
@@ -264,6 +267,6 @@ def _check_runs(project: ArchiveContents) -> None:
 
 def _unknown_id(what: str, found: str, form: str) -> InputError:
     return InputError(
-        f"the archive has a {what} {found!r}: ids of a {what} are {form}",
+        f"the archive has a {what} with the id {found!r}, but the id of a {what} has the form {form}",
         hint="The archive was changed or damaged. Back up the project again.",
     )

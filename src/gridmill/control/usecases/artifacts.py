@@ -231,9 +231,13 @@ _TABLES = (ArtifactKind.SINK, ArtifactKind.DATASET, ArtifactKind.PREDICTION)
 
 def _rows_why_not(old: Artifact, new: Artifact, key: tuple[str, ...], old_key: tuple[str, ...]) -> str:
     if old.kind not in _TABLES or new.kind not in _TABLES:
-        return "they have no rows" if old.kind == new.kind else "they are not of the same kind"
+        return (
+            "the two versions have no rows"
+            if old.kind == new.kind
+            else "the two versions are not of the same kind"
+        )
     if old.removed or new.removed:
-        return "one of them was removed"
+        return "one of the two versions was removed"
     if not key or key != old_key:
         return "name the columns that identify a row: --key COLUMN,COLUMN"
     return ""

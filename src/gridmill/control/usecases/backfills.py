@@ -57,7 +57,8 @@ class BackfillUseCases(UseCases):
         """Start a backfill, or continue a backfill with the same range."""
         if self._control.alarms is None:
             raise UnavailableError(
-                "a backfill needs a control node that stays up", hint="Start one with `gridmill up`."
+                "a backfill needs a permanent control node",
+                hint="Start a permanent control node: `gridmill up`.",
             )
         for chunk in chunks:
             _check_chunk(backfill, chunk)

@@ -86,12 +86,12 @@ class DiskUseCases(VersionUseCases):
             *self._release_store(store_before, dry_run=dry_run),
             *(_old(version) for version in versions),
             *(
-                ReclaimableItem(kind="events", name=run, why=f"its run ended over {days:g} days ago")
+                ReclaimableItem(kind="events", name=run, why=f"the run ended over {days:g} days ago")
                 for run in runs
             ),
             *(
                 ReclaimableItem(
-                    kind="log", name=run, why=f"its run ended over {days:g} days ago", size_bytes=size
+                    kind="log", name=run, why=f"the run ended over {days:g} days ago", size_bytes=size
                 )
                 for run, size in logs.items()
             ),
@@ -134,7 +134,7 @@ class DiskUseCases(VersionUseCases):
             if shortage:
                 problem = f"{shortage}; no attempt starts until there is space"
                 if DISK not in control.problems.lasting:
-                    control.problems.warn(f"{problem}. `gridmill clean` deletes what is not needed")
+                    control.problems.warn(f"{problem}. `gridmill clean` deletes unused data")
                 control.problems.lasting[DISK] = problem
             else:
                 control.problems.lasting.pop(DISK, None)
@@ -220,7 +220,7 @@ def _removable(ledger: Ledger, run_id: str) -> Record:
         )
     if record.noun.chunk:
         raise ConflictError(
-            f"run {run_id} is of the backfill {record.noun.pipeline}, which would repeat this chunk",
+            f"run {run_id} belongs to the backfill {record.noun.pipeline}, which would repeat its chunk",
             hint="Stop the backfill first. `gridmill clean` keeps such runs too.",
         )
     return record
@@ -244,7 +244,7 @@ def _old(version: Artifact) -> ReclaimableItem:
     files that no version needs."""
     size = 0 if version.kind == ArtifactKind.SINK else version.output.size_bytes
     return ReclaimableItem(
-        kind="version", name=version.id, why="beyond what its job retains", size_bytes=size
+        kind="version", name=version.id, why="older than the versions that its job retains", size_bytes=size
     )
 
 

@@ -355,9 +355,9 @@ class RunUseCases(AlterationUseCases):
             )
         if tail is not None and tail > MOST_TAIL_LINES:
             raise InputError(
-                f"{tail} is too many lines to read from the end of a log",
+                f"{tail} lines are too many to read from the end of a log",
                 place="tail",
-                hint=f"The most is {MOST_TAIL_LINES:,}. To read from an offset on, give `after`.",
+                hint=f"The maximum is {MOST_TAIL_LINES:,}. To read the lines after an offset, pass `after`.",
             )
         query = LogQuery(
             run_id=run_id, job=job, attempt=attempt, after=offset_of(after), until=until, search=search

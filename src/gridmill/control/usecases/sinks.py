@@ -173,7 +173,7 @@ class AlterationUseCases(UseCases):
         if result is None:
             raise NotFoundError(
                 f"there is no sink {name!r}",
-                hint="Name it as PIPELINE/JOB. Run or apply its pipeline first.",
+                hint="Name the sink as PIPELINE/JOB. Run or apply its pipeline first.",
             )
         return result
 
@@ -202,7 +202,7 @@ class AlterationUseCases(UseCases):
             names = sorted(one for one in declared | loaded if name in (None, one))
             if name is not None and not any(task for one in names for task in self._tasks(one, kept)):
                 raise NotFoundError(
-                    f"there is no sink {name!r}", hint="`gridmill list sinks` shows those that were loaded."
+                    f"there is no sink {name!r}", hint="`gridmill list sinks` shows the loaded sinks."
                 )
             return cut_page(request, self._tasks_after(names, kept, request.after))
 

@@ -20,9 +20,9 @@ from gridmill.ports.pages import PAGE_ITEMS, Page, page_by_names, page_of_views,
 from gridmill.ports.site import SitePort, TransferSite
 
 _WHERE_NODES_ARE = {
-    SiteKind.SLURM: "`sinfo` on its login node shows partitions and the states of their nodes; "
+    SiteKind.SLURM: "`sinfo` on the login node shows the partitions and the states of their nodes; "
     "`--set partition=NAME` selects one.",
-    SiteKind.RAY: "`ray status` on its head shows its nodes.",
+    SiteKind.RAY: "`ray status` on the head of the cluster shows its nodes.",
 }
 LEAVE_SECONDS = 30.0
 """The seconds that a command waits while it removes a site and its files on other machines."""

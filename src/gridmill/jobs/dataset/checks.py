@@ -59,8 +59,8 @@ def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> Non
                 raise InputError(
                     f"{text!r} uses {column!r}, which is the label: a feature cannot contain the value to "
                     "predict",
-                    hint="`windows` and `lags` with the label's name read earlier labels, as soon as "
-                    "these are known.",
+                    hint="To use earlier labels as features, declare `windows` or `lags` of the label's "
+                    "column: they read a label only after it is known.",
                     place=place,
                 )
 
@@ -99,8 +99,8 @@ def _check_static(join: Join, types: Types) -> None:
         raise InputError(
             f"table {join.table!r} has times ({', '.join(times)}), but the join does not declare when its "
             "rows become known",
-            hint=f"Add `known_at: {times[0]}`; or `exempt: true` if its rows may have later times than "
-            "the row they are joined to.",
+            hint=f"Add `known_at: {times[0]}`; or `exempt: true` if the rows of the table may be later than "
+            "the rows of the dataset to which they are joined.",
             place="dataset.joins.known_at",
         )
 
@@ -326,8 +326,8 @@ def check_splits(bounds: SplitBounds | None, counts: Mapping[str, int]) -> None:
             names = ", ".join(f"{split} {count}" for split, count in counts.items())
             raise DataError(
                 f"the {name} split has no row with a label (rows: {names})",
-                hint="Move the bounds in `split`. Shares divide the time that the data spans, not the "
-                "number of rows; `validation_from` and `test_from` set exact times.",
+                hint="Move the bounds in `split`. `validation` and `test` are shares of the time that the "
+                "data spans, not of the number of rows. `validation_from` and `test_from` set exact times.",
                 place="dataset.split",
             )
 

@@ -45,7 +45,7 @@ def refuse_split(names: Iterable[str]) -> None:
         raise InputError(
             "the dataset would have a column 'split', the name of the column in which Gridmill writes "
             "the split of each row",
-            hint="`rename` it in the sink, or list `columns` without it.",
+            hint="`rename` the column in the sink, or leave it out of `columns`.",
             place="dataset",
         )
 
@@ -57,7 +57,7 @@ def refuse_duplicates(names: Iterable[str]) -> None:
         if name.lower() in seen:
             raise InputError(
                 f"the dataset would have two columns {name!r}",
-                hint="Give the joined columns a `prefix`, or list `columns`.",
+                hint="Give the join a `prefix`, or list the columns to join in its `columns`.",
                 place="dataset",
             )
         seen.add(name.lower())
@@ -98,7 +98,7 @@ def check_time(column: str, type_: str, table: str, field: str) -> None:
             )
         raise InputError(
             f"{column!r} of {table_words(table)} has type {type_}, not timestamp",
-            hint=f"Convert it in the `sql`, or {declared}" if sql else f"I{declared[1:]}",
+            hint=f"Convert the column in the `sql`, or {declared}" if sql else f"I{declared[1:]}",
             place="dataset.time" if sql else f"dataset.{field}",
         )
 
@@ -110,7 +110,7 @@ def check_comparable(column: str, left: tuple[str, str], right: tuple[str, str])
         sides = " and ".join(f"{type_} in {table_words(table)}" for table, type_ in (left, right))
         raise InputError(
             f"cannot join on {column!r}: its type is {sides}",
-            hint="Declare the same type for it in both sinks, under `columns`.",
+            hint="Declare the same type for the column in both sinks, under `columns`.",
             place="dataset",
         )
 

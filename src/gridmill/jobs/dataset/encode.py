@@ -94,7 +94,10 @@ def _check_role(
     encoder: Encoder, column: str, compiled: CompiledQuery, feature_names: frozenset[str]
 ) -> None:
     if column not in feature_names and not (column in compiled.entity and encoder.keep):
-        hint = f"The features are {', '.join(compiled.features)}; entities can be encoded with `keep: true`."
+        hint = (
+            f"The features are {', '.join(compiled.features)}; an entity column can be encoded with "
+            "`keep: true`."
+        )
         raise InputError(f"{column!r} is not a feature", hint=hint, place="dataset.encoders.columns")
 
 
@@ -107,14 +110,14 @@ def _check_column_exists(encoder: Encoder, column: str, before: Sequence[FittedE
         if not one.keep:
             hint = f"`keep: true` in the encoder {one.method} keeps the column."
             raise InputError(
-                f"{column!r} does not exist any more: `{one.method}` replaced it by "
+                f"column {column!r} does not exist any more: the encoder `{one.method}` replaced it by "
                 f"{', '.join(one.made[:3])}",
                 hint=hint,
                 place="dataset.encoders.columns",
             )
         if one.method == encoder.method:
             raise InputError(
-                f"{column!r} is encoded by `{one.method}` twice", place="dataset.encoders.columns"
+                f"two encoders `{one.method}` encode the column {column!r}", place="dataset.encoders.columns"
             )
 
 

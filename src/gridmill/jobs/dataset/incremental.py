@@ -59,11 +59,11 @@ def find_kept(
     state = earlier.output.details.get("incremental")
     folder = context.below_root(earlier.output.uri)
     if earlier.removed or not state or not folder.is_dir():
-        return None, "the version before does not exist any more, or was made without `incremental`"
+        return None, "the previous version does not exist any more, or was made without `incremental`"
     if state["format"] != FORMAT or state["spec"] != _text(context):
         return None, "the declaration has changed"
     if any(_outages(context, spec).values()):
-        return None, "rows in the outages of a sink are dropped"
+        return None, "the dataset drops the rows in the outages of a sink"
     for name, table in tables.items():
         of_events = spec.label is not None and name == spec.label.table
         seen = datetime.fromisoformat(state["events" if of_events else "seen"])
@@ -123,7 +123,7 @@ def _appended(
     first = _first_time(engine, fresh, {Path(file).name for file in now - old})
     if first is not None and first <= seen:
         return (
-            f"{name} got rows from {first:%Y-%m-%d %H:%M}, but the version before already used rows up "
+            f"{name} got rows from {first:%Y-%m-%d %H:%M}, but the previous version already used rows up "
             f"to {seen:%Y-%m-%d %H:%M}"
         )
     return ""

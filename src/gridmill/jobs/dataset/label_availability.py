@@ -274,7 +274,7 @@ class _AvailabilityRewrite:
         raise InputError(
             f"{_named(part)} is the label's column in a table that is made from the same rows. The label "
             f"is known {self.clock.words}, but {table!r} has no column {' and '.join(map(repr, lacking))} "
-            "from which to compute this time",
+            "to compute this time from",
             hint="Add that column to the table; or declare `exempt: REASON` if it cannot reveal the label.",
             place=f"dataset.{place}",
         )

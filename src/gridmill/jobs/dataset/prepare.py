@@ -73,7 +73,7 @@ def spread(sql: str, types: Types) -> OneHotColumns:
         return OneHotColumns(sql=sql, types=types)
     if len(made) > MOST_COLUMNS:
         raise InputError(
-            f"its arrays would make {len(made):,} columns, but at most {MOST_COLUMNS:,} are allowed",
+            f"the query's arrays would make {len(made):,} columns, but at most {MOST_COLUMNS:,} are allowed",
             hint="Use smaller inputs: a smaller image, or fewer buckets of words.",
             place="dataset.sql",
         )

@@ -105,7 +105,8 @@ def suspect_lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield f"{one['column']} alone {measure}: check that it is known before the label"
     if len(found) > _NAMED:
         yield (
-            f"{len(found) - _NAMED} more features are as closely related to the label (`suspects` in --json)"
+            f"{len(found) - _NAMED} more features are as closely related to the label; `--json` lists them "
+            "as `suspects`"
         )
 
 

@@ -190,8 +190,8 @@ def check_declared(spec: DatasetSpec, types: Mapping[str, Types], units: Units) 
             raise InputError(
                 f"{name!r} of {table_words(table)} has type {kind}, but `timestamp_format` of a dataset "
                 "is for numbers",
-                hint="Remove it here. Declare the format of texts in the sink: `timestamp_format` under "
-                "`source`.",
+                hint="Remove the format here. Declare the format of texts in the sink: `timestamp_format` "
+                "under `source`.",
                 place=place,
             )
         declared_names = [".".join(at) for at in kinds if at[0] != SQL_RESULT] + [
@@ -299,7 +299,7 @@ def _changed(column: _TimeColumn, found: Sequence[str], example: float) -> DataE
     kept, units = column.kept or "", tuple(found)
     line = f"`timestamp_format: {{{column.key}: {_written(units[0])}}}`"
     return DataError(
-        f"the numbers of {_named(column)} were {NAMES[kept]} ({kept}) in the version before, but are now "
+        f"the numbers of {_named(column)} were {NAMES[kept]} ({kept}) in the previous version, but are now "
         f"{' or '.join(NAMES[unit] for unit in units)}: {_shown(example)} is {readings(example, units)}",
         hint=f"If that is correct, write {line} under `dataset`.",
         place=column.place,

@@ -188,7 +188,7 @@ def _compared(
     train = {name: one.train for name, one in seen.items()}
     is_known = np.logical_and.reduce([one.known for one in seen.values() if one.known.any()] or [rows >= 0])
     left_out = {
-        name: f"it predicted no number for {none} of {len(rows)} validation rows"
+        name: f"the model predicted no number for {none} of {len(rows)} validation rows"
         for name, table in tables.items()
         if (none := int((~has_all_values(table["prediction"])).sum()))
     }
@@ -197,7 +197,7 @@ def _compared(
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise InputError(
             f"the models cannot be compared on the validation rows of {dataset.id}: {reasons}",
-            hint="Train them on this version of the dataset, or name one model.",
+            hint="Train the models on this version of the dataset, or name one model.",
             place="prediction.models",
         )
     first, place = candidates[0].card, np.flatnonzero(kept)
@@ -231,7 +231,9 @@ def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Ma
         if kept.sum() >= max(1.0, LEAST_SHARE * mask.sum()):
             return kept
         most = max(staying, key=lambda name: int(train[name].sum()))
-        left_out[most] = f"it was trained on {int(train[most].sum())} of the {len(mask)} validation rows"
+        left_out[most] = (
+            f"the model was trained on {int(train[most].sum())} of the {len(mask)} validation rows"
+        )
 
 
 def _check_classes(candidate: Candidate, dataset: Artifact, table: pa.Table) -> None:

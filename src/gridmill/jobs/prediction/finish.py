@@ -40,7 +40,7 @@ def read_result(folder: Path, shards: int, rows: Integers) -> pa.Table:
     table = pa.concat_tables([pq.ParquetFile(folder / part_name(shard)).read() for shard in range(shards)])
     if not np.array_equal(table["row"].to_numpy(), rows):
         raise InternalError(
-            f"the rows of the shards ({table.num_rows}) are not the rows of the split ({len(rows)})"
+            f"the {table.num_rows} rows of the shards are not the {len(rows)} rows of the split"
         )
     return table
 
@@ -218,7 +218,9 @@ def take_together(target: Path, folders: Sequence[Path], model: str) -> Finished
     ends = [(part.first, part.first + len(part.shards)) for part in parts]
     whole = [(0, 0), *ends, (parts[0].of, parts[0].of)]
     if any(one[1] != other[0] for one, other in pairwise(whole)):
-        raise InternalError(f"the parts hold the shards {ends}, but there are {parts[0].of}")
+        raise InternalError(
+            f"the parts predicted the ranges of shards {ends}, but there are {parts[0].of} shards"
+        )
     if len(models := {model, *(part.model for part in parts)}) > 1:
         raise JobError(
             f"the parts chose different models with the same score: {', '.join(sorted(models))}",

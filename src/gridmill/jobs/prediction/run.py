@@ -155,9 +155,9 @@ def learned_rows(card: ModelCard, name: str, dataset: Artifact, spec: Prediction
         return LearnedRowPolicy.HELD_OUT if card.folds else LearnedRowPolicy.SEEN
     if card.folds and card.dataset.partition("@")[0] == dataset.name:
         raise InputError(
-            f"model {name!r} was trained on {card.dataset}, not on {dataset.id}: it is unknown which rows "
-            "it was trained on",
-            hint="Train it on this version, or predict with `split: test`.",
+            f"model {name!r} was trained on {card.dataset}, not on {dataset.id}: it is unknown on which "
+            "rows the model was trained",
+            hint="Train the model on this version of the dataset, or predict with `split: test`.",
             place="prediction.split",
         )
     return LearnedRowPolicy.NONE
@@ -240,9 +240,7 @@ def run(context: JobContext) -> JobResult:
     print(choice.why, flush=True)
     learned = learned_rows(choice.candidate.card, choice.candidate.name, context.input(spec.dataset), spec)
     if learned == LearnedRowPolicy.SEEN:
-        print(
-            f"the train rows are predicted by {choice.candidate.name}, which was trained on them", flush=True
-        )
+        print(f"{choice.candidate.name} predicts the train rows, on which it was trained", flush=True)
     if context.order.part is not None:
         write_done(context.output, _do(context, spec, choice, learned, plan))
         return JobResult(size=JobSize(rows=plan["rows"]))

@@ -70,8 +70,8 @@ class ShardQueue:
         if self.killed[shard] >= MOST_DEATHS:
             raise JobError(
                 f"{MOST_DEATHS} workers died at shard {shard}, the last one: {how}",
-                hint="The job's log has their output. If they were 'killed by SIGKILL', give the job "
-                "more memory.",
+                hint="The job's log has the output of the workers. If they were 'killed by SIGKILL', give "
+                "the job more memory.",
             )
         self.open.add(shard)
 

@@ -235,7 +235,7 @@ def _ensemble(
     spec: TrainingSpec, members: Sequence[PreflightModel], subject: DatasetColumns, objective: Objective
 ) -> PreflightModel:
     if len(members) < len(spec.models):
-        raise NotCheckableError("the models that it combines are not known before the run")
+        raise NotCheckableError("the models that the ensemble combines are not known before the run")
     for name, member in zip(spec.models, members, strict=True):
         if member.labels and member.labels != subject.labels:
             raise InputError(

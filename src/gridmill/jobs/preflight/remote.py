@@ -37,12 +37,12 @@ def begin(file: SourceFile, most_bytes: int) -> tuple[SourceFile, bool]:
         return file, True
     if file.format not in (Format.CSV, Format.JSONL) or file.compression == Compression.ZIP:
         raise NotCheckableError(
-            f"its first file is larger than {show_bytes(most_bytes)} and cannot be read in part"
+            f"the first file of its source is larger than {show_bytes(most_bytes)} and cannot be read in part"
         )
     rows = _whole_rows(_text(file, most_bytes), quoted=file.format == Format.CSV)
     if not rows:
         raise NotCheckableError(
-            f"the first {show_bytes(most_bytes)} of its first file contain no complete row"
+            f"the first {show_bytes(most_bytes)} of the first file of its source contain no complete row"
         )
     cut = path.with_name(f"{path.name}.beginning")
     cut.write_bytes(rows)

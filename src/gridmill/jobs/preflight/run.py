@@ -156,7 +156,9 @@ class _Preflight:
             case JobKind.SINK:
                 if job.name in self.question.late:
                     command = self.question.late[job.name]
-                    raise NotCheckableError(f"{command} may write its files before they are loaded")
+                    raise NotCheckableError(
+                        f"job {command} may write the files of the sink before they are loaded"
+                    )
                 earlier = self.question.earlier.get(job.name)
                 return check_sink(self.scene, job, tables, earlier, self.patience)
             case JobKind.DATASET:
@@ -248,7 +250,8 @@ def _made_by(job: Job) -> set[str]:
 
 
 def _of_unknown(names: list[str]) -> str:
-    return f"it reads {', '.join(names)}, which {'is' if len(names) == 1 else 'are'} not known before the run"
+    verb = "is" if len(names) == 1 else "are"
+    return f"the job reads {', '.join(names)}, which {verb} not known before the run"
 
 
 def _model(artifact: Artifact) -> PreflightModel:

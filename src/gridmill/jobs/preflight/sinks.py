@@ -77,7 +77,9 @@ def check_sink(
         schema, rows, sieve = trial.read()
     except AmbiguousTextError as error:
         if loading.is_cut or len(read) < len(files) or not fetched.whole:
-            raise NotCheckableError(f"only a part of its rows was read, and {error.message}") from error
+            raise NotCheckableError(
+                f"only a part of the source's rows was read, and {error.message}"
+            ) from error
         raise _placed(error) from error
     except DataError as error:
         raise _placed(error) from error

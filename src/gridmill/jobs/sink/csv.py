@@ -200,10 +200,10 @@ class CsvReader:
         sign = next((sign for sign in others if len(header) == 1 and sign in header[0]), None)
         if sign is not None and self.source.delimiter is None:
             raise DataError(
-                f"its only column is called {header[0]!r}",
+                f"the file has only one column, {header[0]!r}",
                 hint=f"If {_sign(sign)} separates the columns, write "
                 f"`source: {{path: ..., delimiter: {_sign(sign)}}}`. "
-                f"If it is one column, write `delimiter: {_sign(self.file.delimiter)}` there.",
+                f"If the file has only one column, write `delimiter: {_sign(self.file.delimiter)}` there.",
                 place=self.file.name,
             )
 
@@ -302,7 +302,7 @@ class CsvReader:
             if len(row) != width:
                 return DataError(
                     f"this row has {len(row)} values, but the header has {width} columns: {_shown(row)}",
-                    hint="A value that holds the delimiter must be in double quotes; or set `delimiter`.",
+                    hint="Put a value that contains the delimiter in double quotes, or set `delimiter`.",
                     place=f"{self.file.name}:{line}",
                 )
         return DataError(f"not readable as CSV: {error}", place=self.file.name)
@@ -349,7 +349,7 @@ class CsvReader:
             return DataError(f"is not {self.source.encoding}: {error}", place=self.file.name)
         return DataError(
             f"byte {data[at]:#04x} at position {at + 1} of this line is not {self.source.encoding}",
-            hint=f"Under `source`, write `encoding: cp1252` if it is {_word(data, at, 'cp1252')!r}; or "
+            hint=f"Under `source`, write `encoding: cp1252` if the text is {_word(data, at, 'cp1252')!r}; or "
             "another encoding, such as `latin-1` or `utf-16`.",
             place=f"{self.file.name}:{line}",
         )

@@ -141,7 +141,7 @@ class ExcelReader:
         if self.file.compression != Compression.NONE:
             raise DataError(
                 f"an Excel file cannot be read through {self.file.compression}",
-                hint="Unpack it: Excel files are already compressed.",
+                hint="Unpack the file: Excel files are already compressed.",
                 place=self.file.name,
             )
         book = None
@@ -153,7 +153,7 @@ class ExcelReader:
         except (zipfile.BadZipFile, KeyError, ValueError, OSError) as error:
             raise DataError(
                 f"not a readable Excel file: {error}",
-                hint="Save it as .xlsx; older formats (.xls) cannot be read.",
+                hint="Save the file as .xlsx; older formats (.xls) cannot be read.",
                 place=self.file.name,
             ) from error
         finally:
@@ -174,14 +174,16 @@ class ExcelReader:
         if len(filled) > 1:
             shown = " or ".join(f"`sheet: {sheet.title!r}`" for sheet in filled[:5])
             raise DataError(
-                f"it has {len(filled)} sheets with values",
+                f"the file has {len(filled)} sheets with values",
                 hint=f"Write {shown} under `source`.",
                 place=self.file.name,
             )
         return filled[0] if filled else book.worksheets[0]
 
     def _sheet_hint(self) -> str:
-        return "Write its header, or name another `sheet`." if self.source.sheet else "Write its header."
+        return (
+            "Write the sheet's header, or name another `sheet`." if self.source.sheet else "Write its header."
+        )
 
     def _merged(self, sheet: Any) -> list[_MergedRange]:  # noqa: ANN401
         """Return the ranges of merged cells, because openpyxl does not read them in its streaming mode."""

@@ -197,13 +197,15 @@ def check_unchanged(file: SourceFile) -> None:
     try:
         now = file.path.stat()
     except OSError as error:
-        raise UnavailableError("was deleted while it was loaded", place=file.name) from error
+        raise UnavailableError("the file was deleted while it was loaded", place=file.name) from error
     same = (now.st_size, now.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
     if same and file.changed_ns not in (0, now.st_ctime_ns):  # perhaps only its permissions were changed
         same = content_of(file.path, file.name) == file.content
     if not same:
         raise UnavailableError(
-            "changed while it was loaded", hint="Run the pipeline again once it is written.", place=file.name
+            "the file changed while it was loaded",
+            hint="Run the pipeline again when the file is complete.",
+            place=file.name,
         )
 
 
@@ -315,7 +317,7 @@ class _Utf16Stream(_PeekedStream):
                 self._begin += self._decoder.decode(data, final=not data).encode()
             except UnicodeError as error:
                 raise DataError(
-                    f"begins like UTF-16 text, but is not UTF-16: {error}",
+                    f"the file begins like UTF-16 text, but is not UTF-16: {error}",
                     hint="Check that the file is not cut short. If it is complete, set the `encoding` of "
                     "the source.",
                     place=self._name,
@@ -332,7 +334,7 @@ def _broken(file: SourceFile, error: Exception) -> DataError:
         return DataError(f"cannot be read: {error}", place=file.name)
     return DataError(
         f"cannot be decompressed as {file.compression}: {error}",
-        hint="The file is damaged or cut short, or its `compression` is not this one.",
+        hint="The file is damaged or cut short, or it is not compressed in this way: check `compression`.",
         place=file.name,
     )
 
@@ -370,6 +372,6 @@ def _member(file: SourceFile, archive: zipfile.ZipFile) -> str:
     raise DataError(
         f"a ZIP source must contain exactly one file, but this one contains {len(names)}"
         + (f" ({listed})" if names else ""),
-        hint="Unpack it and name the files with a glob pattern.",
+        hint="Unpack the ZIP file and name the files with a glob pattern.",
         place=file.name,
     )

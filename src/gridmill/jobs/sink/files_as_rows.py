@@ -99,7 +99,9 @@ def _rows(source_files: Iterable[SourceFile], blobs: dict[bytes, LoadedBlob]) ->
 
 def _row(file: SourceFile) -> dict[str, Any]:
     if file.size_bytes > LARGEST_BYTES:
-        raise DataError(f"is larger than {LARGEST_BYTES // 2**20} MiB, too much for one row", place=file.name)
+        raise DataError(
+            f"the file is larger than {LARGEST_BYTES // 2**20} MiB, too large for one row", place=file.name
+        )
     path = file.local()
     try:
         data = path.read_bytes()

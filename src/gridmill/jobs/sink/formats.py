@@ -107,11 +107,10 @@ def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
 def _twice(file: SourceFile, names: Sequence[str], numbers: Sequence[int]) -> DataError:
     listed = ", ".join(map(str, numbers))
     if len(set(names)) > 1:
-        message = (
-            f"columns {' and '.join(map(repr, dict.fromkeys(names)))} have the same name (columns {listed})"
-        )
+        twice = " and ".join(map(repr, dict.fromkeys(names)))
+        message = f"columns {twice} have the same name (they are the columns {listed})"
     else:
-        message = f"column {names[0]!r} appears {len(numbers)} times (columns {listed})"
+        message = f"column {names[0]!r} appears {len(numbers)} times (as column {listed})"
     hint = "Column names are not case-sensitive. Give each column a different name."
     return DataError(message, hint=hint, place=file.name)
 

@@ -152,7 +152,7 @@ def _sendable(value: str, name: str) -> str:
     """
     if not (value.isascii() and value.isprintable()) or value != value.strip():
         raise InputError(
-            "the value contains a line break, a space at its end, or a character that is not ASCII",
+            "the header's value contains a line break, a space at its end, or a character that is not ASCII",
             hint="Check whether the environment variable ends with a line break.",
             place=f"source.headers.{name}",
         )
@@ -186,7 +186,7 @@ def _arrived(page: "HttpFile", request: SourceRequest, positions: dict[str, Any]
 def _is_here(path: Path) -> None:
     """Raise UnavailableError, because a file that was already downloaded does not exist any more. This
     function is called only if a file that was already downloaded is needed again."""
-    raise UnavailableError("was deleted from the attempt's folder", place=str(path))
+    raise UnavailableError("the downloaded file was deleted from the attempt's folder", place=str(path))
 
 
 class _NotModifiedError(Exception):
@@ -211,7 +211,7 @@ class _ForcedReload:
             download(page.open_at, path, self.written)
         if content_of(path, self.written) != self.content:
             path.unlink()
-            raise UnavailableError("changed while it was loaded", place=self.written)
+            raise UnavailableError("the file changed while it was loaded", place=self.written)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -273,7 +273,7 @@ class HttpFile:
                 return response
             response.close()
             url = response.next_request.url
-        raise DataError(f"redirects more than {MOST_REDIRECTS} times", place=self.written)
+        raise DataError(f"the server redirects more than {MOST_REDIRECTS} times", place=self.written)
 
     def _url(self) -> httpx.URL:
         try:

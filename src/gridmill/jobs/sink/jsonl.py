@@ -130,10 +130,12 @@ class JsonLinesReader:
             raise DataError(f"byte {line[error.start]:#04x} is not UTF-8", place=place) from error
         except (ValueError, RecursionError) as error:  # Python refuses numbers of more than 4,300 digits
             raise DataError(
-                f"not a JSON object: {error}", hint="Write one whole object on each line.", place=place
+                f"the line is not a JSON object: {error}",
+                hint="Write one complete JSON object on each line.",
+                place=place,
             ) from error
         if not isinstance(value, dict):
-            raise DataError(f"not a JSON object but {type(value).__name__}", place=place)
+            raise DataError(f"the line is not a JSON object but {type(value).__name__}", place=place)
         return value
 
 
@@ -268,7 +270,7 @@ def _blocks(stream: BinaryIO) -> Iterator[bytes]:
         if len(rest) > LONGEST_LINE_BYTES:
             raise DataError(
                 f"a line is longer than {LONGEST_LINE_BYTES // 2**20} MiB",
-                hint="Write one whole object on each line.",
+                hint="Write one complete JSON object on each line.",
             )
     if rest:
         yield rest

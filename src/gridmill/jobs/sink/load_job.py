@@ -171,7 +171,7 @@ class LoadState:
             raise UnavailableError(
                 "the table must be loaded again from the beginning; "
                 f"{self.spec.source.waiting_text(len(unchanged))}",
-                hint="Run the pipeline again once they are written.",
+                hint="Run the pipeline again when all files are complete.",
                 place=unchanged[0].name,
             )
         return unchanged
@@ -408,7 +408,7 @@ def _fewer(plan: LoadPlan, rows: int) -> ConflictError:
 def _nothing_settled(source: Source, plan: LoadPlan) -> UnavailableError:
     return UnavailableError(
         f"there is nothing to load yet; {source.waiting_text(plan.waiting)}",
-        hint="Run the pipeline again once they are written.",
+        hint="Run the pipeline again when all files are complete.",
         place=source.name,
     )
 

@@ -92,7 +92,7 @@ class StoredObject:
             got = obstore.get(self.store, self.path, options=options)
         if _tag(got.meta) != self.tag:
             raise UnavailableError(
-                "changed while it was loaded", hint="Run the pipeline again.", place=self.name
+                "the object changed while it was loaded", hint="Run the pipeline again.", place=self.name
             )
         return HttpBody(chunks=_chunks(got, self.name), start=start, size_bytes=self.size_bytes)
 

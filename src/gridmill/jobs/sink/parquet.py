@@ -59,7 +59,7 @@ class ParquetReader:
         if self.file.compression != Compression.NONE:
             raise DataError(
                 f"a Parquet file cannot be read through {self.file.compression}",
-                hint="Unpack it: Parquet files are already compressed.",
+                hint="Unpack the file: Parquet files are already compressed.",
                 place=self.file.name,
             )
         try:

@@ -138,7 +138,7 @@ def _line(entry: StreamEntry, source: StreamSource) -> str:
         fields |= _object(fields.pop(source.json, ""), source.json, place)
     if taken := sorted(fields.keys() & values.keys()):
         raise DataError(
-            f"has a field {taken[0]!r}, which is the name of a column that every entry has",
+            f"the entry has a field {taken[0]!r}, which is the name of a column that every entry has",
             hint=f"Write the field under another name; XDEL {source.key} {entry.id} deletes the entry.",
             place=place,
         )
@@ -151,11 +151,11 @@ def _texts_of(entry: StreamEntry, place: str) -> dict[str, Any]:
     try:
         texts = [(name.decode(), value.decode()) for name, value in entry.fields]
     except UnicodeDecodeError as error:
-        raise DataError("contains bytes that are not text", place=place) from error
+        raise DataError("the entry contains bytes that are not text", place=place) from error
     fields: dict[str, Any] = dict(texts)
     if len(fields) < len(texts):
         twice = next(name for number, (name, _) in enumerate(texts) if name in dict(texts[:number]))
-        raise DataError(f"has the field {twice!r} more than once", place=place)
+        raise DataError(f"the entry has the field {twice!r} more than once", place=place)
     return fields
 
 
@@ -165,7 +165,7 @@ def _time(identity: str, place: str) -> datetime:
         return _ORIGIN + timedelta(milliseconds=_number(identity)[0])
     except OverflowError as error:
         raise DataError(
-            "has an id whose time is after the year 9999",
+            "the id of the entry has a time after the year 9999",
             hint="XDEL deletes the entry; ids that Redis makes (XADD with *) contain the current time: "
             f"{identity}",
             place=place,

@@ -84,7 +84,7 @@ class ColumnMapping:
             if not name.strip():
                 raise DataError(
                     f"a column's name is empty: {name!r}",
-                    hint=f"`rename: {{{name!r}: NAME}}` gives it one.",
+                    hint=f"`rename: {{{name!r}: NAME}}` gives it a name.",
                     place=place,
                 )
             if name.lower() in columns_by_name:
@@ -93,7 +93,8 @@ class ColumnMapping:
         for name in self.spec.add:
             if name.lower() in columns_by_name:
                 raise DataError(
-                    f"it has a column {columns_by_name[name.lower()]!r} of its own, but `add` adds {name!r}",
+                    f"the file has a column {columns_by_name[name.lower()]!r}, but `add` adds the column "
+                    f"{name!r}",
                     hint="Give the added column another name, or `rename` the column of the file.",
                     place=place,
                 )

@@ -94,7 +94,7 @@ class SinkTable:
             return {}
         *_, entry = self.delta.history(self.delta.version() - version + 1)
         if entry.get("version") != version:
-            message = f"the table's log does not go back to version {version}"
+            message = f"the table's log does not contain version {version} any more"
             raise StorageError(message, place=str(self.path))
         positions: Positions = json.loads(entry["gridmill"])["positions"]
         return positions

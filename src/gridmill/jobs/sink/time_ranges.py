@@ -73,9 +73,9 @@ def _is_replaced(entry: LoadedFile, own: Stretch) -> bool:
         return False
     if entry.rows and not (own[0] <= begins and ends <= own[1]):
         raise ConflictError(
-            f"the rows from {_shown(begins)} to {_shown(ends)} are loaded together, but those from "
+            f"the rows from {_shown(begins)} to {_shown(ends)} were loaded together, but the rows from "
             f"{_shown(own[0])} to {_shown(own[1])} are only a part of them",
-            hint="Load the same range again, or a range that contains all of it.",
+            hint="Load the whole earlier range again, or a range that contains it.",
         )
     return True
 

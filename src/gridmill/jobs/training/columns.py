@@ -17,7 +17,10 @@ other columns."""
 ROWS_PER_VALUE = 2
 """If a text column has fewer rows per distinct value than this number, it is treated as an identifier or
 free text, which is of little use for a model."""
-_HINT = "Compute numbers from it in the dataset (from a time: hour(...)), or leave it out of `features`."
+_HINT = (
+    "In the dataset, compute numbers from the column (from a time, for example hour(...)), or leave it out "
+    "of `features`."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

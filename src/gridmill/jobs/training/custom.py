@@ -235,7 +235,7 @@ def _log_metric(
         name, value = str(report["name"]), float(report["value"])
         step = None if report.get("step") is None else float(report["step"])
     except (ValueError, KeyError, TypeError, AttributeError):
-        print(f"not a metric, in GRIDMILL_METRICS: {line.decode(errors='replace')}", flush=True)
+        print(f"a line of GRIDMILL_METRICS is not a metric: {line.decode(errors='replace')}", flush=True)
         return
     curved = step is not None and name in LOSSES
     name = name if curved else own_name(name)
@@ -298,13 +298,13 @@ def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
         names = ", ".join(sorted(path.name for path in context.output.iterdir())) or "nothing"
         raise InputError(
             f"the script wrote no model that can predict to $GRIDMILL_OUTPUT ({names})",
-            hint="Write model.onnx there, or name a function: `predict: train.py:predict`.",
+            hint="Write model.onnx to $GRIDMILL_OUTPUT, or name a function: `predict: train.py:predict`.",
             place="training.script",
         )
     if not spec.trust:
         raise InputError(
             f"{spec.file or result} is a pickled model: loading it can execute any code on this machine",
-            hint="If you trust its author, write `trust: true`. ONNX models need no trust.",
+            hint="If you trust the author of the model, write `trust: true`. ONNX models need no trust.",
             place="training.trust",
         )
     if spec.environment:  # the file may include other files of the project

@@ -153,7 +153,8 @@ def find_subject(
         )
     if "split" not in names:
         raise InputError(
-            "the dataset has no splits", hint="Declare `split: {validation: 0.15, test: 0.15}` in it."
+            "the dataset has no splits",
+            hint="Declare `split: {validation: 0.15, test: 0.15}` in the dataset.",
         )
     features = tuple(details.get("features") or ())
     for name in chosen:
@@ -343,7 +344,7 @@ def whole_windows(frame: SortedFrame, length: int) -> Integers:
     if len(whole) == 0:
         most = int((rows - frame.starts[rows]).max()) + 1
         raise DataError(
-            f"no training row has {length} rows of its entity up to its time (the most is {most})",
+            f"no training row has {length} rows of the same entity up to its time (the maximum is {most})",
             hint=f"Use `sequence: {most}` or less, or check the dataset's entity.",
             place="training.sequence",
         )

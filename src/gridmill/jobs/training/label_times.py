@@ -53,7 +53,7 @@ def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *,
         return LabelTimes(number=number, time=time, known=time)
     if not frame.subject.time:
         raise InputError(
-            "the dataset has no time, which folds by time need",
+            "folds by time need a dataset with a time, but this dataset has none",
             hint="Use `folds_by: random` or `folds_by: entity`.",
             place="training.folds_by",
         )

@@ -101,9 +101,11 @@ def _repeat_interrupted(study: optuna.Study) -> None:
 UNDEFINED: Mapping[str, str] = {
     "r2": "the label has the same value in all rows of the validation split",
     "skill": "repeating the present value is already perfect on the validation split",
-    "auc": "all rows of the validation split are of one class",
-    "average_precision": "all rows of the validation split are of one class",
-    **dict.fromkeys(("f1", "precision", "recall"), "no row of the validation split is of the second class"),
+    "auc": "all rows of the validation split belong to one class",
+    "average_precision": "all rows of the validation split belong to one class",
+    **dict.fromkeys(
+        ("f1", "precision", "recall"), "no row of the validation split belongs to the second class"
+    ),
 }
 """The reasons why a measured model can lack a metric, by metric."""
 

@@ -221,7 +221,7 @@ class _TrialPool(Crew):
     def _lose(self, child: WorkerProcess) -> None:
         trial, how = self._hands[child.pid], self.remove(child)
         if trial is None:
-            raise JobError(f"a process of the search ended ({how})", hint="The job's log has more.")
+            raise JobError(f"a process of the search ended ({how})", hint="The job's log has the details.")
         print(f"trial {trial.number} crashed its process ({how})", flush=True)
         assert self._study is not None
         trial.set_user_attr("message", how)

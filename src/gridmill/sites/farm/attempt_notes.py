@@ -132,7 +132,7 @@ def not_started(event: PodEvent, note: AttemptNote) -> PodEvent:
 
 def lost_note(event: PodEvent) -> PodEvent:
     """Returns the end event of an attempt whose results cannot be found because its note is damaged."""
-    return ended(event, AttemptState.LOST, "the record of this attempt at home is damaged")
+    return ended(event, AttemptState.LOST, "the record of this attempt in the home is damaged")
 
 
 def succeeded(body: Mapping[str, Any]) -> bool:

@@ -127,8 +127,8 @@ class PrefixesInUse:
         with self._lock:
             if lot in self._clearing:
                 raise UnavailableError(
-                    "data of a site that was removed is still being deleted from this bucket",
-                    hint="The transfer continues automatically when that is done.",
+                    "the data of a removed site is still being deleted from this bucket",
+                    hint="The transfer continues automatically after the deletion.",
                     place=lot.url,
                 )
             self._held[lot] += 1
@@ -294,7 +294,7 @@ SETTINGS = {
     "export": "the bucket for resources with `staging: export`, as s3://BUCKET/PREFIX",
     "shared": "the bucket for resources with `staging: shared`, which keeps uploaded data for reuse",
     "keep": "how long unused data in the bucket is kept (default: 30d)",
-    "endpoint": "the address of the bucket's server, as http://10.0.0.5:9000 (default: the cloud's own)",
+    "endpoint": "the address of the bucket's server, as http://10.0.0.5:9000 (default: the cloud provider's)",
 }
 _KEEP = "30d"
 

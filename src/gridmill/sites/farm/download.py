@@ -84,7 +84,7 @@ class ResultDownload:
                 self._known.remember(below(self._root, uri), remote)
                 return shutil.rmtree(folder, ignore_errors=True)
         raise UnavailableError(
-            f"chunks of {uri} were deleted again before the download was complete", place=str(folder)
+            f"chunks of {uri} were deleted before the download was complete", place=str(folder)
         )
 
     def _pull(

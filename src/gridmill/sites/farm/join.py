@@ -86,8 +86,8 @@ def _check_new(kept: CredentialFiles, fingerprint: str) -> None:
         if folder != kept.folder and other.is_kept and other.read().fingerprint == fingerprint:
             credentials = other.read()
             raise ConflictError(
-                f"this home joined that farm already as {folder.name}",
-                hint=f"Add it as a site: `gridmill add cluster {folder.name} --controller "
+                f"this home has already joined that farm as {folder.name}",
+                hint=f"Add the farm as a site: `gridmill add cluster {folder.name} --controller "
                 f"{credentials.host}:{credentials.port}`.",
             )
 

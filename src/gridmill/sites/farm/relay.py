@@ -451,7 +451,7 @@ class _RelaySession:
             refusal = (
                 error
                 if isinstance(error, GridmillError)
-                else InternalError(f"preparing its data failed: {error}")
+                else InternalError(f"the data of the job could not be prepared: {error}")
             )
             if refusal is not error:
                 _LOG.error("staging_failed attempt=%s", order.attempt_id, exc_info=error)

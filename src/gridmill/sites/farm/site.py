@@ -237,7 +237,9 @@ def _timed(act: Callable[[], None], clock: Callable[[], float]) -> float:
 T = TypeVar("T")
 _LOOK_SECONDS = 5.0
 _NEVER = PodReport(status=PodStatus.GONE, message="it was never started")
-_LEAVES = PodReport(status=PodStatus.UNKNOWN, message="it has ended, and its results are being downloaded")
+_LEAVES = PodReport(
+    status=PodStatus.UNKNOWN, message="the job has ended, and its results are being downloaded"
+)
 
 
 class FarmSite:
@@ -338,8 +340,8 @@ class FarmSite:
         if pod_id in self._unanswered or not self._is_lost(pod_id):
             return PodReport(status=PodStatus.UNKNOWN, message="the farm does not answer")
         why = (
-            f"the farm has not answered for {self._leases.of(pod_id):g} s, and by its lease has ended its "
-            "pods"
+            f"the farm has not answered for {self._leases.of(pod_id):g} s: its lease has expired, and it "
+            "has ended the pods"
         )
         return PodReport(status=PodStatus.GONE, message=why)
 

@@ -437,14 +437,16 @@ class HomeAttemptData:
         except NotFoundError as error:
             if must:
                 event = ended(
-                    event, AttemptState.LOST, f"its results do not exist at the farm any more: {error}"
+                    event,
+                    AttemptState.LOST,
+                    f"the results of the attempt do not exist at the farm any more: {error}",
                 )
         except ConflictError as error:  # another rank of its gang still writes to the folder
             raise UnavailableError(error.message) from error
         except (UnavailableError, InterruptedRunError):
             raise
         except GridmillError as error:
-            message = f"its results cannot be downloaded: {error}"
+            message = f"the results of the attempt cannot be downloaded: {error}"
             event = ended(event, AttemptState.FAILED, message, hint=error.hint)
         if note.checkpoint_uri:
             self._keep_checkpoints(note, event.attempt_id, done=done)

@@ -311,15 +311,16 @@ class Bridge:
         placed, the group will never be placed."""
         note = self._notes.read(pod_id)
         if note is None or self._group(pod_id) != "PENDING":
-            return PodReport(status=PodStatus.RUNNING, message="its node has not answered yet")
+            return PodReport(status=PodStatus.RUNNING, message="the node of the pod has not answered yet")
         living = {str(node["NodeID"]) for node in self._living().values()}
         if all(other.node in living for other in self._notes.same_group(note) if other.node):
             return PodReport(
-                status=PodStatus.QUEUED, message="it waits for Ray: its nodes have no free resources now"
+                status=PodStatus.QUEUED,
+                message="the pod waits for Ray: the nodes of the cluster have no free resources now",
             )
         self._futures.pop(pod_id, None)
         self._release_group(pod_id)
-        why = "its node left the cluster before the pod was placed"
+        why = "the node left the cluster before the pod was placed"
         return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _pod_report(self, pod_id: str) -> PodReport | None:
@@ -330,7 +331,10 @@ class Bridge:
         except RayActorError as error:
             if "creation task" not in str(error):
                 return None
-            sight, message = PodStatus.GONE, f"its keeper could not start: {last_of(error)}"
+            sight, message = (
+                PodStatus.GONE,
+                f"the process that keeps the pod could not start: {last_of(error)}",
+            )
         except RayError:
             return None
         self._lost_since.pop(pod_id, None)
@@ -392,7 +396,7 @@ class Bridge:
         return ray.get(reference)
 
     def _looked_at(self, pod_id: str, ready: bool) -> PodReport:
-        unknown = PodReport(status=PodStatus.UNKNOWN, message="its node does not answer")
+        unknown = PodReport(status=PodStatus.UNKNOWN, message="the node of the pod does not answer")
         if not ready:
             return unknown  # the request stays open and is checked again by the next report
         try:
@@ -408,7 +412,7 @@ class Bridge:
         if time.monotonic() - since < self._patience_with(pod_id):
             return PodReport(status=PodStatus.UNKNOWN, message="its node is lost")
         self._over(pod_id)
-        why = "its node is lost: it was switched off, disconnected or removed"
+        why = "the node of the pod is lost: it was switched off, disconnected or removed"
         return PodReport(status=PodStatus.GONE, message=why, left=True)
 
     def _patience_with(self, pod_id: str) -> float:

@@ -38,8 +38,8 @@ def claim_machine(folder: Path) -> socket.socket:
     if claim is None:
         raise InputError(
             "this machine is already a node of a grid",
-            hint="A machine can belong to one grid. Stop the other `gridmill join`, or the head that runs "
-            "here.",
+            hint="A machine can belong to only one grid. Stop the other `gridmill join`, or the head that "
+            "runs here.",
         )
     return claim
 

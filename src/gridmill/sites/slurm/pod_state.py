@@ -31,7 +31,7 @@ _OF_A_SCRIPT = re.compile(r"^\S*pod\.sh: (line )?\d+: ")
 _LINE_LENGTH = 200
 
 _NEVER = PodReport(status=PodStatus.GONE, message="it was never started")
-_NOT_YET = PodReport(status=PodStatus.UNKNOWN, message="Slurm has not accepted its job yet")
+_NOT_YET = PodReport(status=PodStatus.UNKNOWN, message="Slurm has not accepted the job of the pod yet")
 _ENDED = PodReport(status=PodStatus.GONE, message="it has ended")
 
 
@@ -95,8 +95,10 @@ def _without_job(seen: PodEvidence) -> PodReport:
         state = state_of(seen.account.word)
         return _gone(seen.account.word, state, _figures(None, seen.account), seen.account, 0.0)
     if seen.for_seconds < ABSENT_SECONDS:
-        return PodReport(status=PodStatus.UNKNOWN, message="Slurm does not list its job at the moment")
-    return PodReport(status=PodStatus.GONE, message="Slurm does not know its job any more")
+        return PodReport(
+            status=PodStatus.UNKNOWN, message="Slurm does not list the job of the pod at the moment"
+        )
+    return PodReport(status=PodStatus.GONE, message="Slurm does not know the job of the pod any more")
 
 
 def _ended_by_itself(marks: frozenset[str]) -> bool:
@@ -111,7 +113,7 @@ def _ended_before_its_job(seen: PodEvidence) -> PodReport:
     if _ended_by_itself(seen.marks) or seen.for_seconds >= SIGNALLED_SECONDS:
         return _ENDED
     return PodReport(
-        status=PodStatus.UNKNOWN, message="a signal told it to end; Slurm has not reported the reason yet"
+        status=PodStatus.UNKNOWN, message="the job got a signal to end; Slurm has not reported the reason yet"
     )
 
 
@@ -157,7 +159,7 @@ def _gone(
             cpu_seconds=account.cpu_seconds,
             peak_memory_bytes=account.peak_memory_bytes,
         )
-    message = f"Slurm ended it, {word}{sentence} ({figures})"
+    message = f"Slurm ended the job, {word}{sentence} ({figures})"
     return PodReport(status=PodStatus.GONE, message=message, cause=state.cause, use=use)
 
 

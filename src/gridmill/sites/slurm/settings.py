@@ -13,10 +13,10 @@ from gridmill.domain.site import Site, check_settings
 from gridmill.errors import InputError
 
 KNOWN: Mapping[str, str] = {
-    "partition": "the partition to use (default: the cluster's)",
+    "partition": "the partition to use (default: the default partition of the cluster)",
     "account": "the account that pays",
     "qos": "the quality of service",
-    "time_limit": "the time limit of a deployment: 90m, 2h, 1-12:00:00 (default: the partition's)",
+    "time_limit": "the time limit of a deployment: 90m, 2h, 1-12:00:00 (default: the limit of the partition)",
     "gres": "the name of a GPU in the cluster: gpu (default) or gpu:TYPE",
     "extra": "further options of sbatch, as on its command line",
     "setup": "a shell command run before each pod, for example module load python",

@@ -395,7 +395,7 @@ def test_a_column_called_like_a_word_of_sql_is_to_be_quoted(expression: str, wor
     with pytest.raises(InputError) as caught:
         expression_columns(duckdb.connect(), expression, "dataset.features.f")
     assert caught.value.place == "dataset.features.f"
-    assert caught.value.hint == f'{word!r} is a reserved word of SQL. If it is a column, write "{word}".'
+    assert caught.value.hint == f'{word!r} is a reserved word of SQL. If it is a column name, write "{word}".'
     quoted = expression.replace(word, f'"{word}"')
     assert word in expression_columns(duckdb.connect(), quoted, "dataset.features.f")
 
@@ -404,7 +404,7 @@ def test_a_column_with_a_space_before_a_word_of_sql_is_quoted_as_a_whole():
     with pytest.raises(InputError) as caught:
         expression_columns(duckdb.connect(), "hour(Measured At)", "dataset.features.f")
     assert caught.value.hint == (
-        "'At' is a reserved word of SQL. If 'Measured At' is one column, write \"Measured At\"."
+        "'At' is a reserved word of SQL. If 'Measured At' is a column name, write \"Measured At\"."
     )
 
 

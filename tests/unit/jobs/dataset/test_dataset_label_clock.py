@@ -198,7 +198,7 @@ def test_a_copy_that_another_job_loaded_or_made_has_the_same_clock(tmp_path):
     assert with_table("loaded_again") == own
     assert with_table("view") == own
     with pytest.raises(
-        InputError, match=r"the label's column .* 'short' has no column 't' from which to compute this time"
+        InputError, match=r"the label's column .* 'short' has no column 't' to compute this time from"
     ):
         with_table("short", "moment")
     assert with_table("short", "moment", "checked by hand") != own
@@ -407,7 +407,7 @@ def test_events_that_end_before_the_basis_make_no_negatives(tmp_path, until, kep
         remark.text
         for remark in remarks_of(Artifact(id="p/d@1", name="p/d", number=1, output=output, fingerprint=""))
     )
-    assert ("its newest event is at 2024-01-06T00:00:00" in said) == (until is None)
+    assert ("the newest event is at 2024-01-06T00:00:00" in said) == (until is None)
 
 
 def test_no_event_makes_no_label(tmp_path):

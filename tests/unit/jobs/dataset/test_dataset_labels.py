@@ -196,7 +196,7 @@ def test_entities_and_times_must_agree_where_both_split(case: DatasetCase) -> No
     [
         (Label(column="x", steps=1, horizon_seconds=5), "has horizon and steps"),
         (Label(), "needs one of column, columns"),
-        (Label(columns=("x", "y")), "several columns are predicted over several rows"),
+        (Label(columns=("x", "y")), "a label that spans several rows cannot have several columns"),
         (Split(seed=4), "need `by: random`"),
         (Split(by=SplitBy.RANDOM, test_from="2020-01-02"), "needs shares"),
         (Split(test_from="2020-01-02", until="2020-01-01"), "test begins at .* not before the end"),
@@ -287,10 +287,12 @@ def test_a_label_of_rows_that_are_known_late_is_known_late(case: DatasetCase) ->
 def test_a_column_that_was_encoded_away_cannot_be_encoded_again(case: DatasetCase) -> None:
     split, wanted = Split(test=0.2), (Method.ONEHOT, Method.ORDINAL)
     coded = tuple(Encoder(columns=("y",), method=method, most=2) for method in wanted)
-    with pytest.raises(InputError, match="'y' does not exist any more: `onehot` replaced it by y_0, y_10"):
+    with pytest.raises(
+        InputError, match="'y' does not exist any more: the encoder `onehot` replaced it by y_0, y_10"
+    ):
         case.make(DatasetSpec(basis=BASIS, split=split, encoders=coded))
     kept = tuple(replace(one, keep=True, method=Method.ORDINAL) for one in coded)
-    with pytest.raises(InputError, match="'y' is encoded by `ordinal` twice"):
+    with pytest.raises(InputError, match="two encoders `ordinal` encode the column 'y'"):
         case.make(DatasetSpec(basis=BASIS, split=split, encoders=kept))
 
 

@@ -182,7 +182,7 @@ def test_a_candidate_that_has_learned_from_nearly_all_validation_rows_is_not_com
     output = predict(prediction_context(tmp_path, now, models)).outputs[0]
     assert output.details["model"] == "new"
     assert output.details["comparison"]["left_out"] == {
-        "seen": "it was trained on 270 of the 300 validation rows"
+        "seen": "the model was trained on 270 of the 300 validation rows"
     }
     assert any(one.warning and "seen is not compared" in one.text for one in remarks_of(predicted(output)))
     with pytest.raises(InputError, match="cannot be compared on the validation rows of p/d@2"):

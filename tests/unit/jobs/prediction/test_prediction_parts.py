@@ -74,5 +74,5 @@ def test_a_part_that_is_missing_or_twice_is_seen(tmp_path):
     for number in range(2):
         predict(of_part(context, number, 2))
     for parts in ([0], [1], [0, 0, 1], [1, 0]):
-        with pytest.raises(InternalError, match="the parts hold the shards"):
+        with pytest.raises(InternalError, match="the parts predicted the ranges of shards"):
             together(context, parts)

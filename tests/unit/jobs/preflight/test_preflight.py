@@ -505,9 +505,9 @@ def test_what_cannot_be_known_is_listed(file: Path, tmp_path: Path) -> None:
     )
     _, found = checked(file, tmp_path / "work")
     assert {one.job: one.why for one in found.unchecked} == {
-        "late": "get may write its files before they are loaded",
+        "late": "job get may write the files of the sink before they are loaded",
         "far": "its source is a stream: clicks",
-        "d": "it reads far, which is not known before the run",
+        "d": "the job reads far, which is not known before the run",
     }
     assert [(one.job, one.path) for one in found.findings] == [("e", "dataset.sql")]
 

@@ -74,6 +74,6 @@ def test_another_encoding_is_refused_with_the_line_to_add(case: SinkCase):
     with pytest.raises(DataError, match="byte 0xe9 at position 4 of this line is not utf-8") as caught:
         case.load()
     assert caught.value.place == "a.csv:3"
-    assert "Under `source`, write `encoding: cp1252` if it is 'Café au lait" in caught.value.hint
+    assert "Under `source`, write `encoding: cp1252` if the text is 'Café au lait" in caught.value.hint
     case.load(encoding="cp1252")
     assert case.table()["a"].to_pylist() == ["x", "Café au lait"]

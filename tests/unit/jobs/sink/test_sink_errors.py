@@ -37,18 +37,28 @@ def data_files(case: SinkCase) -> list[Path]:
         ('a,b\n1,x\n2,"y\n3,z\n', {}, "a.csv:3", "a value begins with a double quote that is never closed"),
         ('a,b\n"1,x\n2,y\n', {}, "a.csv:2", "a value begins with a double quote that is never closed"),
         ('a,b\n1,x\n2,"y' + "\n3,z" * 2**20, {}, "a.csv:3", "a double quote that is never closed"),
-        ("a,b,A\n1,2,3\n", {}, "a.csv", r"columns 'a' and 'A' have the same name \(columns 1, 3\)"),
-        ("a,b,a\n1,2,3\n", {}, "a.csv", r"column 'a' appears 2 times \(columns 1, 3\)"),
+        (
+            "a,b,A\n1,2,3\n",
+            {},
+            "a.csv",
+            r"columns 'a' and 'A' have the same name \(they are the columns 1, 3\)",
+        ),
+        ("a,b,a\n1,2,3\n", {}, "a.csv", r"column 'a' appears 2 times \(as column 1, 3\)"),
         ("a\0b,c\n1,2\n", {}, "a.csv", "the name of column 1 contains a zero byte"),
         ("a,b\n1,2\n", {"rename": {"a": "B"}}, "a.csv", "two columns would have the name 'b'"),
-        ("a,b\n1,2\n", {"add": {"A": "x"}}, "a.csv", "it has a column 'a' of its own, but `add` adds 'A'"),
+        (
+            "a,b\n1,2\n",
+            {"add": {"A": "x"}},
+            "a.csv",
+            "the file has a column 'a', but `add` adds the column 'A'",
+        ),
         ("\n\na,b\n1,2\n\n3\n", {}, "a.csv:6", "this row has 1 values, but the header has 2 columns: 3"),
         ("a,b\n1,2\n", {"select": ("aa",)}, "a.csv", "there is no column 'aa', which `select` names"),
         ("a,b\n1,2\n", {"rename": {"c": "d"}}, "a.csv", "there is no column 'c', which `rename` names"),
         ("a,b\n1,2\n", {"columns": {"c": "float"}}, "a.csv", "there is no column 'c', which `columns` names"),
         ("a,b\n1,2\n", {"rename": {"a": "b"}}, "a.csv", "two columns would have the name 'b'"),
-        ("a;b\n1;2\n", {}, "a.csv", "its only column is called 'a;b'"),
-        ("a\tb\n1\t2\n", {}, "a.csv", "its only column is called"),
+        ("a;b\n1;2\n", {}, "a.csv", "the file has only one column, 'a;b'"),
+        ("a\tb\n1\t2\n", {}, "a.csv", "the file has only one column"),
         ("a,b\n", {}, "a.csv", "the source has no rows"),
         ("a,b", {}, "a.csv", "the source has no rows"),
         ("<!DOCTYPE html>\n<html>\n</html>\n", {}, "a.csv", "this is a web page, not a CSV file"),
@@ -162,7 +172,7 @@ def test_no_parquet(case: SinkCase) -> None:
 
 def test_an_added_column_that_json_lines_have(case: SinkCase) -> None:
     case.write("a.jsonl", '{"a": 1}\n{"b": 2}\n')
-    with pytest.raises(DataError, match="it has a column 'b' of its own, but `add` adds 'b'") as caught:
+    with pytest.raises(DataError, match="the file has a column 'b', but `add` adds the column 'b'") as caught:
         case.load("*.jsonl", add={"b": "x"})
     assert caught.value.place == "a.jsonl"
 

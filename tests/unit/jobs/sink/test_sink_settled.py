@@ -129,5 +129,5 @@ def test_what_a_server_says_changed_lately_waits(case: SinkCase) -> None:
 
 def test_it_goes_with_files_alone() -> None:
     source = Source(sql=SqlSource(url="sqlite:///x.db", table="t"), settled_seconds=30.0)
-    with pytest.raises(InputError, match="cannot be used with `sql`"):
+    with pytest.raises(InputError, match="cannot be used together with `sql`"):
         source.check()

@@ -92,7 +92,7 @@ def test_a_longer_stretch_replaces_what_it_holds_and_a_part_of_one_is_refused(ca
     load(case, "2024-01-03", "2024-01-04")
     load(case, "2024-01-01", "2024-01-05")
     assert ids(case) == [1, 2, 3]
-    with pytest.raises(ConflictError, match="from 2024-01-01 to 2024-01-05 are loaded together"):
+    with pytest.raises(ConflictError, match="from 2024-01-01 to 2024-01-05 were loaded together"):
         load(case, "2024-01-04", "2024-01-06")
 
 

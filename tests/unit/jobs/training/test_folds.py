@@ -67,7 +67,7 @@ def test_without_folds_a_model_knows_what_it_learned(tmp_path, model, capsys):
     table, _, made = train_and_predict(tmp_path, columns, model, **OVERFIT[model])
     assert correlation(table, columns) > 0.5
     assert made.details["train_rows"] == "seen"
-    assert "which was trained on them" in capsys.readouterr().out
+    assert "on which it was trained" in capsys.readouterr().out
 
 
 def hidden_labels(columns: dict[str, object], rows: np.ndarray) -> dict[str, object]:
@@ -186,7 +186,7 @@ def test_rows_of_another_version_cannot_be_told(tmp_path):
     result = train(training_context(tmp_path, dataset, "linear", folds=3))
     trained = {"m": artifact_of("m", result.outputs[0])}
     grown = replace(dataset, id="p/d@2", number=2, fingerprint="other")
-    with pytest.raises(InputError, match="it is unknown which rows it was trained on"):
+    with pytest.raises(InputError, match="it is unknown on which rows the model was trained"):
         predict(prediction_context(tmp_path, grown, trained, split=None))
     assert predict(prediction_context(tmp_path, grown, trained)).outputs[0].rows == 60
 

@@ -53,7 +53,7 @@ DROPPED = version(
             ),
             [
                 "p/x@1: 10 of 1,000 rows dropped (1%): 10 label not known yet",
-                "p/x@1: labels end with the events of exits: its newest event is at 2024-03-01T10:00:00; "
+                "p/x@1: labels end with the events of exits: the newest event is at 2024-03-01T10:00:00; "
                 "set `known_until` to change this",
             ],
         ),

@@ -146,7 +146,7 @@ def test_an_interrupted_trial_is_repeated_once_however_often_the_search_is_kille
     ("metric", "columns", "reason"),
     [
         ("r2", {"ahead": 3.0}, "the same value in all rows"),
-        ("auc", {"ahead": "x"}, "all rows of the validation split are of one class"),
+        ("auc", {"ahead": "x"}, "all rows of the validation split belong to one class"),
     ],
 )
 def test_a_search_by_a_metric_that_is_undefined_ends_with_the_reason(tmp_path, metric, columns, reason):

@@ -80,7 +80,9 @@ def test_what_does_not_answer_or_is_not_there_is_told_with_what_to_do(
     assert not well
     assert "does not answer" in found
     keeping(settings.home, "lab").key.unlink()
-    assert looked(settings)[1].endswith("Join the farm anew: it says a line")
+    assert looked(settings)[1].endswith(
+        "Join the farm again: `gridmill farm invite` on the farm prints a line"
+    )
     keeping(settings.home, "lab").certificate.write_text("nonsense")
     assert looked(settings) == (False, "is not a certificate")
 

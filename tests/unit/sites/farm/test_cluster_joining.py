@@ -80,7 +80,7 @@ def test_a_farm_that_was_joined_under_another_name_is_not_joined_again(tmp_path:
     at = FarmCredentials(host="gpu1", port=8700, fingerprint=FINGERPRINT, token="t")
     keeping(tmp_path, "far").folder.mkdir(parents=True)
     keeping(tmp_path, "far").write(at, "certificate")
-    with pytest.raises(ConflictError, match="already as far") as told:
+    with pytest.raises(ConflictError, match="already joined that farm as far") as told:
         become_tenant(tmp_path, "near", "gpu1", f"{FINGERPRINT}:{SECRET}")
     assert "gridmill add cluster far --controller gpu1:8700" in told.value.hint
     assert [path.name for path in (tmp_path / "clusters").iterdir()] == ["far"]
