@@ -1,7 +1,7 @@
-"""This module runs slow observations and slow actions in threads beside the ticks, so that no tick waits for
-them.
+"""This module runs slow observations and slow actions in background threads outside the ticks, so that no
+tick waits for them.
 
-A later tick processes the results of these actions under the node's lock, with the records of that time.
+A later tick processes the results of slow actions under the node's lock, with the records of that time.
 """
 
 import threading
@@ -23,14 +23,15 @@ class BackgroundRunner(Protocol):
     must not use records. The function `then` is called with the result of `act` under the node's lock."""
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
-        """Start `act`, unless work with the same key is running or its result was not processed yet."""
+        """Start `act` in the background, unless work with the same key is running or its result was not
+        processed yet."""
 
     def is_running(self, key: str) -> bool:
         """Return whether work with that key is running, or its result was not processed yet."""
 
     def apply_results(self) -> bool:
-        """Call `then` for all work that has finished. The method returns whether any work had finished. The
-        caller holds the node's lock."""
+        """Call `then` for all work in the background that has finished. The method returns whether any work
+        had finished. The caller holds the node's lock."""
 
     def has_more(self) -> bool:
         """Return whether work has finished since the last tick."""
@@ -47,7 +48,7 @@ class ImmediateRunner:
         self._settled = False
 
     def submit(self, key: str, act: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
-        """Run `act` immediately, and then call `then`."""
+        """Run `act` immediately, and then call `then` with its result."""
         self._settled = True
         then(completed(act))
 

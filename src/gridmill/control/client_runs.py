@@ -63,15 +63,15 @@ class AttendedRuns:
         return next((run.id for run in runs if request and run.request == request), None)
 
     def take(self, run: str, environment: Mapping[str, str]) -> None:
-        """Attach a client to its run, which was started by another control node. The client has reconnected
-        after the other control node ended."""
+        """Attach a client to its run, which was started by another control node that has ended; the client
+        has reconnected."""
         with self._node.lock:
             self._set_environment(run, environment)
             self._mark(run)
         self._node.client_is_back(run)
 
     def stop(self, run: str) -> None:
-        """Stop the run of a client that has disconnected. The call may be repeated."""
+        """Stop the run of a client that has disconnected. The call to stop the run may be repeated."""
         with self._node.changing() as transaction:
             active_run = self._node.control.ledger.snapshot.runs.get(run)
             if active_run is not None and active_run.state == RunState.ACTIVE:

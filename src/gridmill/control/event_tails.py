@@ -1,8 +1,9 @@
 """This module has the newest events of followed runs, encoded once for all clients that follow them.
 
-A run with thousands of jobs has many events each second. If the events were read from the store and encoded
-for each follower, this would take more time than the run itself. Therefore each committed event of a
-followed run is also held in memory. Older events, and the events of a single job, are read from the store.
+A run with thousands of jobs has many events each second. Each committed event of a followed run is also held
+in memory, because reading the events from the store and encoding them for each follower would take more time
+than the run itself. Events that are no longer in memory, and the events of a single job, are read from the
+store.
 """
 
 import threading
@@ -65,7 +66,7 @@ class EventTails:
     def follow(self, run_id: str, read_last: Callable[[], int]) -> None:
         """Hold the events of a run in memory, beginning with the next commit. If the run is already
         followed, the method changes nothing. `read_last` reads the sequence number of the run's last event
-        from the store. All events after this event are held in memory."""
+        from the store. All events after the last event in the store are held in memory."""
         with self._lock:
             if run_id in self._tails:
                 return
@@ -91,8 +92,8 @@ class EventTails:
             self._page_bytes = 0
 
     def keep_page(self, run_id: str, sequence: int, limit: int, page: bytes) -> None:
-        """Store a full page of events, which was read from the store, in memory. No later event can belong
-        to this page."""
+        """Store a full page of events, which was read from the store, in memory. No later event of the run
+        can belong to this page."""
         with self._lock:
             self._drop_page((run_id, sequence, limit))
             self._pages[run_id, sequence, limit] = page

@@ -31,7 +31,7 @@ REMEMBERED = 4096
 """The number of the newest written records that are held in memory, for the kinds of records that each job
 looks up. Because these records are in memory, they do not have to be read from the store again."""
 HISTORY_PER_START = 5000
-"""The number of measurements that are read when the control node starts. Older measurements hardly change
+"""The number of measurements that are read when the control node starts; older measurements hardly change
 the size of a job."""
 
 
@@ -90,7 +90,7 @@ class Transaction:
         self.after.extend(inner.after)
 
     def first(self, act: Callable[[], None]) -> None:
-        """Call `act` once before the commit, even if it was registered several times."""
+        """Call the function `act` once before the commit, even if it was registered several times."""
         self.before[act] = None
 
     def then(self, act: Callable[[], None]) -> None:
@@ -165,8 +165,8 @@ class Ledger:
         self.tails.clear()
 
     def look_for_provenances(self, names: Sequence[str]) -> None:
-        """Find with one query which of these names have no Provenance. The new results replace the results
-        of earlier calls."""
+        """Find with one query which of these names have no Provenance. The results of this search replace
+        the results of earlier calls."""
         staged = {noun.name for noun in self._own_staged().values() if isinstance(noun, Provenance)}
         self._without_provenance = {*names} - self.store.parents(Provenance, names) - staged
 
@@ -227,7 +227,7 @@ class Ledger:
 
     def _own_staged(self) -> Mapping[Key, Noun]:
         """Return the staged records of this thread. The result is empty for a thread that reads without the
-        lock, because such a thread sees only committed records."""
+        lock, because it sees only committed records."""
         return self._staged.nouns if self._staged is not None and self._stager == get_ident() else {}
 
     def begin(self, now: float) -> Transaction:
@@ -267,7 +267,7 @@ class Ledger:
 
     def flush(self) -> None:
         """Write all staged transactions in one commit, then execute their effects. Raises the errors of the
-        store; if an error is raised, no effect was executed, and the memory is in its earlier state."""
+        store; if an error is raised, no effect was executed, and the memory returns to its earlier state."""
         while self._staged is not None:
             staged, self._staged = self._staged, None
             if staged.nouns or staged.events or staged.deletes or staged.logs:
@@ -277,8 +277,8 @@ class Ledger:
 
     @contextmanager
     def staging(self) -> Iterator[None]:
-        """Return a context manager that flushes at its end, even if a step failed, because the transactions
-        of the steps before it are complete."""
+        """Return a context manager that flushes the ledger at its end, even if a step failed, because the
+        transactions of earlier steps are complete."""
         try:
             yield
         finally:

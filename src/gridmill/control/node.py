@@ -27,14 +27,15 @@ BACK_OFF_SECONDS = 1.0
 GATHER_SECONDS = 0.02
 CROWD = 16
 """If at least this many attempts are live, the node waits for a moment after each tick and collects messages
-of pods. All collected messages then need only one commit and one disk write. Use cases do not wait for this
-moment. With fewer live attempts, the node does not wait."""
+of pods. All collected messages then need only one commit and one disk write. Use cases do not wait until
+messages of pods are collected. If fewer attempts are live, the node does not wait to collect messages."""
 LOUD_CHARACTERS = 16_000
 """The node also collects messages if the last commit contained at least this many characters of log text."""
 LONGEST_END_SECONDS = 10.0
 """The number of seconds that a control node that stops waits for background actions."""
 LATEST_NOT_BEFORE_SECONDS = 60.0
-"""The longest backoff in seconds. A later time was written before the clock was set back."""
+"""The longest backoff in seconds. A time later than the longest backoff was written before the clock was set
+back."""
 
 
 class ControlNode:
@@ -92,7 +93,7 @@ class ControlNode:
 
     def await_clients(self, seconds: float) -> None:
         """Hold back runs whose clients lost the previous control node until these clients reconnect, but at
-        most for that time. The jobs of these runs need the environments of their clients."""
+        most for that time. The jobs of the held-back runs need the environments of their clients."""
         with self.lock:
             self._awaited = {run.id for run in self.control.ledger.snapshot.runs.values() if run.attended}
             self._await_until = self.control.clock.monotonic() + seconds
@@ -140,8 +141,8 @@ class ControlNode:
         summarize(control.problems, control.ledger.store)
 
     def check_store(self) -> None:
-        """Read the whole store to find damaged records. If a record is damaged, the method loads all records
-        again; it runs beside the ticks, because it can take long."""
+        """Read the whole store in the background to find damaged records; if a record is damaged, all
+        records are loaded again."""
         known = len(self.control.ledger.store.damage())
         if len(self.control.ledger.store.check()) > known:
             with self.lock:
@@ -272,8 +273,9 @@ class ControlNode:
             control.ledger.flush()
 
     def begin_release(self) -> None:
-        """Start to tear down idle deployments beside the ticks, so that a caller without work does not wait
-        until the pods end. If the store refuses this now, the control node repeats it when it stops."""
+        """Start to tear down idle deployments in the background, so that a caller that has no work does not
+        wait until the pods end. If the store refuses to release the deployments now, the control node
+        repeats it when it stops."""
         with self.lock, suppress(StorageError):
             if not self.control.ledger.doubtful:
                 self._release_idle()

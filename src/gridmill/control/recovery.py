@@ -99,7 +99,8 @@ def _aliases(
 
 def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest]:
     """Return the latest version of each name: the target of the last move of `latest` if it exists,
-    otherwise the version with the highest number. Every later run replaces this version as the latest."""
+    otherwise the version with the highest number. Every later run replaces the version that is restored as
+    the latest."""
     highest: dict[str, Artifact] = {}
     for version in versions:
         before = highest.get(version.name)
@@ -112,7 +113,8 @@ def _latest(found: RootRecords, versions: Iterable[Artifact]) -> Iterator[Latest
 
 
 def _declared(noun: Declared, now: float) -> Declared:
-    """Return the schedule without due times before now. Missed runs of the schedule are not repeated."""
+    """Return the schedule as restored, without due times before now. Missed runs of the schedule are not
+    repeated."""
     return replace(noun, done=now, message="restored") if isinstance(noun, Schedule) else noun
 
 

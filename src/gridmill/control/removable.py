@@ -34,12 +34,12 @@ from gridmill.scheduler.history import PER_JOB
 def plan_removal(
     catalog: Catalog, reference: str, *, of_table: bool = False
 ) -> tuple[RemovalPreview, tuple[Artifact, ...]]:
-    """Return the versions that a reference names for removal, and the obstacles. The reference
-    `pipeline/job` names all versions of the job.
+    """Return the versions that a reference names for removal, and the reasons that prevent their removal.
+    The reference `pipeline/job` names all versions of the job.
 
-    With `of_table`, a single version of a sink is accepted, too. The table of the sink is kept, and a later
-    load deletes the files that only this version needed. Without `of_table`, a single version of a sink
-    raises ConflictError. Raises InputError for an alias, and NotFoundError.
+    With `of_table`, a single version of a sink is accepted, too. If a version of a sink is removed, its
+    table is kept, and a later load deletes the files that only this version needed. Without `of_table`, a
+    single version of a sink raises ConflictError. Raises InputError for an alias, and NotFoundError.
     """
     name, version = split_reference(reference)
     if version and not version.isdecimal():
@@ -70,8 +70,8 @@ def plan_removal(
 
 
 def _all(ledger: Ledger, name: str) -> tuple[Artifact, ...]:
-    """Return the existing versions of a name. If there are none, the function returns the removed versions,
-    because a crash may have left their files."""
+    """Return the existing versions of a name. If the name has no existing versions, the function returns its
+    removed versions, because a crash may have left their files."""
     versions = versions_of(ledger, name)
     if versions:
         return versions
@@ -140,7 +140,7 @@ Rubbish = tuple[ReclaimableItem, DiskItem]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageSnapshot:
-    """The records from which the function decides what is deleted, read once."""
+    """The records that garbage collection needs to decide which records and files are deleted, read once."""
 
     artifacts: tuple[Artifact, ...]  # newest first
     runs: tuple[Run, ...]
@@ -189,7 +189,7 @@ def _retentions(catalog: Catalog, names: Iterable[str]) -> Mapping[str, Retentio
 
 
 def old_runs(ledger: Ledger, records: GarbageSnapshot, before: float) -> Iterator[str]:
-    """Return the finished runs that ended before that time and still have events."""
+    """Return the finished runs that ended before a given time and still have events."""
     for run in records.runs:
         ended = run.state in FINISHED_RUNS and run.ended is not None and run.ended < before
         if ended and ledger.store.events(run_id=run.id, limit=1):
@@ -257,8 +257,8 @@ def unused_files(
 EVICTABLE = frozenset(
     {DiskArea.OUTPUT, DiskArea.HANDED, DiskArea.IMPORT, DiskArea.REPORT, DiskArea.CODE, DiskArea.ENVIRONMENT}
 )
-"""The areas of the disk from which items are evicted if a disk is nearly full. No record needs these items,
-or Gridmill can make them again."""
+"""The areas of the disk from which items are evicted if a disk is nearly full. No record needs the items in
+these areas, or Gridmill can make the items again."""
 
 
 def evictable(
@@ -284,8 +284,9 @@ def evictable(
 
 def oldest_for(spaces: Sequence[DiskSpace], unused: Iterable[DiskItem]) -> list[DiskItem]:
     """Return the oldest unused items, as many as are needed to restore the reserve of each disk that is
-    nearly full, plus a quarter of the reserve. The additional quarter prevents that the disk is soon nearly
-    full again. `spaces` are the disks of home and root, or the one disk that has both."""
+    nearly full, plus a quarter of the reserve. The additional quarter of the reserve prevents that the disk
+    is soon nearly full again. `spaces` has the disks of the home and of the storage root, or the one disk
+    that has both."""
     chosen: list[DiskItem] = []
     in_order = sorted(unused, key=lambda thing: thing.changed)
     for at, space in enumerate(spaces):
@@ -304,9 +305,9 @@ def _is_going(thing: DiskItem) -> bool:
 
 
 def _why_output(ledger: Ledger, uri: str, removed: set[str]) -> str:
-    """Return the reason why no record needs this output. The result is empty if it is unknown whether a
-    record needs the output. Files that no record mentions are kept, because another home may share the
-    storage root."""
+    """Return the reason why no record needs this output of an attempt. The result is empty if it is unknown
+    whether a record needs the output. Files that no record mentions are kept, because another home may share
+    the storage root."""
     if uri in removed and not any(running(ledger, "/".join(uri.split("/")[1:3]))):
         return "its version was removed"
     attempt_id = uri.rpartition("/")[2].removeprefix(".").removesuffix(".draft")
@@ -332,8 +333,8 @@ def _why_manifest(ledger: Ledger, thing: DiskItem, *, settled: bool) -> str:
 
 def _why_checkpoints(catalog: Catalog, thing: DiskItem, *, old: bool) -> str:
     """Return the reason why no attempt resumes from these checkpoints. The result is empty if an attempt may
-    resume from them. If the job has succeeded after the checkpoints were written, the checkpoints are not
-    needed."""
+    resume from these checkpoints. If the job has succeeded after the checkpoints were written, the
+    checkpoints are not needed."""
     if any(job_run.checkpoints == thing.name for job_run in catalog.ledger.snapshot.job_runs.values()):
         return ""
     newest = catalog.newest_artifact("/".join(thing.name.split("/")[1:3]))
@@ -389,9 +390,9 @@ class UnusedRecords:
 def old_history(
     store: Store, records: GarbageSnapshot, before: float, lying: frozenset[str]
 ) -> UnusedRecords:
-    """Return the records that ended before that time and can be deleted. If a version refers to a run, the
-    run is kept, with all versions that it used. A removed version is kept if a run refers to it, or if it
-    may still have files (`lying` has the URIs of these files)."""
+    """Return the records that ended before a given time and can be deleted. If a version refers to a run,
+    the run is kept, with all versions that it used. A removed version is kept if a run refers to it, or if
+    it may still have files (`lying` has the URIs of these files)."""
     runs = {run.id: run for run in records.runs}
     needed = lineage(records.artifacts)
     makers = frozenset(artifact.run_id for artifact in records.artifacts if artifact.id in needed)
@@ -450,7 +451,7 @@ def deletable_versions(
 
 
 def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator[Record]:
-    """Return the records of these versions to which no run refers once the runs `going` are deleted."""
+    """Return the records of these versions to which no run will refer after the runs `going` are deleted."""
     if versions:
         jobs = (record.noun for record in store.list(JobRun))
         kept = (job for job in jobs if isinstance(job, JobRun) and job.run_id not in going)
@@ -461,8 +462,8 @@ def _untold(store: Store, versions: frozenset[str], going: set[str]) -> Iterator
 
 
 def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record]:
-    """Return the measurements of attempts before that time. For each job, the newest measurements are kept,
-    because sizes are estimated from them."""
+    """Return the measurements of attempts that ended before a given time. For each job, the newest
+    measurements are kept, because sizes are estimated from them."""
     places: Counter[str] = Counter()
     for record in newest_first:
         if isinstance(record.noun, Measurement):
@@ -474,8 +475,8 @@ def _unlearned(newest_first: Iterable[Record], before: float) -> Iterator[Record
 def deletable_runs(runs: Sequence[Run], needed: frozenset[str], before: float) -> tuple[Run, ...]:
     """Return the runs that are not needed, out of all runs (the oldest first for each pipeline).
 
-    The returned runs ended before that time. The newest runs of each pipeline, the runs of a backfill (the
-    backfill refers to them), and the runs in `needed` are kept.
+    The returned runs ended before the given time. The newest runs of each pipeline, the runs of a backfill
+    (the backfill refers to them), and the runs in `needed` are kept.
     """
     places: dict[str, int] = {}
     old: list[Run] = []
@@ -508,10 +509,9 @@ def delete_records(
 ) -> None:
     """Delete these records from the store. A run is deleted together with its jobs and attempts in one
     commit, which deletes all of them or none. If a record has changed after it was read, it is kept (for
-    example, because a run was resumed). If a changed record was kept, all removed versions are kept this
-    time too, because the changed run may refer to them. The caller does not need the lock, because the
-    memory of the control node contains none of these records, except records that should no longer be
-    there."""
+    example, because a run was resumed). If a changed record was kept, all removed versions are also kept
+    this time, because the changed run may refer to them. The caller does not need the node's lock, because
+    none of these records should be in the memory of the control node."""
     further = (*history.deployments, *history.measurements, *history.versions, *history.provenances)
     for run in history.runs:
         if not goes_on():

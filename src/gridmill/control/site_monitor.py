@@ -210,7 +210,7 @@ def adopt(node: ControlNode, name: str, port: SitePort) -> None:
 
 
 def retire(node: ControlNode, name: str) -> None:
-    """Close the port of a site beside the ticks, because a pending request can take long. The values that
+    """Close the port of a site in the background, because a pending request can take long. The values that
     were observed through the port are deleted."""
     port = _remove_site(node, name)
     if port is not None:
@@ -220,8 +220,8 @@ def retire(node: ControlNode, name: str) -> None:
 
 
 def leave(node: ControlNode, site: Site) -> None:
-    """Close the port of a removed site, and delete its files on other machines. The port is also closed for
-    a site that has not answered since this control node started."""
+    """Close the port of a removed site, and delete its files on other machines. The port and the files are
+    also removed for a site that has not answered since this control node started."""
     act = partial(_leave, node, site, _remove_site(node, site.name))
     node.control.background.submit(f"leave site {site.name}", act, partial(_left, node, site))
 

@@ -76,8 +76,9 @@ class BoundedCache(Generic[T]):
 
 
 FLOOR = "*floor"
-"""The counter with the lower bound of all numbers in a recovered store. For the numbers up to this bound, it
-is unknown which are used. The name of this counter contains `*`, which no name of a user contains."""
+"""The counter with the lower bound of all numbers in a recovered store. In a recovered store, it is unknown
+which of the numbers up to this bound are used. The name of this counter contains `*`, which no name of a
+user contains."""
 
 
 class Counters:
@@ -88,8 +89,8 @@ class Counters:
         self._used = dict(used)
 
     def raise_to(self, used: Mapping[str, int]) -> None:
-        """Return no number up to these numbers from now on. Another control node may have used the store in
-        the meantime."""
+        """Record that no number up to these numbers may be returned as a new number. Another control node
+        may have used the store in the meantime."""
         self._used |= {name: max(number, self._used.get(name, 0)) for name, number in used.items()}
 
     def used(self, name: str, number: int) -> None:
@@ -111,7 +112,8 @@ class Counters:
 class SourceWatch:
     """The state of the sources of a continuous schedule. `seen` has the files for which runs were started
     (empty after a restart). `waiting_since` is the time since which new files wait, and `look_at` is the
-    time of the next check; both are monotonic times. `message` is the reason why no run starts."""
+    time of the next check; both are monotonic times. `message` is the reason why the schedule starts no run
+    now."""
 
     seen: frozenset[FileStat] = frozenset()
     waiting_since: float | None = None
@@ -121,8 +123,8 @@ class SourceWatch:
 
 @dataclass(slots=True)
 class ScheduleTimers:
-    """The times at which schedules are checked again. `times` has, for each schedule, its record at that
-    time and the time of the next check (Unix time of the wall clock).
+    """The times at which schedules are checked again. `times` has, for each schedule, its record when it was
+    last checked and the time of the next check (Unix time of the wall clock).
 
     `awake_since` is the time at which the control node started, or at which its machine woke from sleep.
     `offset` is the difference between the wall clock and the monotonic clock. If the offset changes, the
@@ -137,7 +139,7 @@ class ScheduleTimers:
 
 class Candidates:
     """The jobs that may be able to run now, because the jobs that they need may have ended. Jobs are taken
-    from the runs in turn, so that a large run does not delay a small run."""
+    from all runs in turn, so that a large run does not delay a small run."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, deque[str]] = {}
@@ -190,8 +192,8 @@ class Catalog:
         return self.newest_artifacts[name]
 
     def look_up_names(self, names: Sequence[str]) -> None:
-        """Find with two queries which of these names have no version and no provenance. Without this, each
-        job that never ran would need two queries."""
+        """Find with two queries which of these names have no version and no provenance. If these names were
+        not looked up together, each job that never ran would need two queries."""
         unknown = [*({*names} - self.newest_artifacts.keys())]
         made = self.ledger.store.parents(Artifact, unknown)
         self.newest_artifacts |= {name: None for name in unknown if name not in made}
@@ -208,7 +210,7 @@ class Catalog:
 @dataclass(slots=True, kw_only=True)
 class Timeline:
     """The clock from which records get their times. The wall clock is read once, and the monotonic clock
-    advances this time, so it never jumps."""
+    then advances the time, so the time of records never jumps."""
 
     clock: Clock
     offset: float | None = None
@@ -287,10 +289,11 @@ class BringUps:
     """The results of the requests for pods that were sent to sites. The results of requests for pods are
     collected anew after a restart.
 
-    `failed` is the number of failures in a row, by resource. `problems` has the last failure of each
-    resource. `refusing_nodes` has, by resource, the nodes on which pods failed to start; a successful start
-    clears them. `unfit` has, by resource and node, the time and the text of the node's report about missing
-    properties. `not_before` is the time at which Gridmill tries again to tear down a deployment (monotonic).
+    `failed` is the number of requests for pods that failed in a row, by resource. `problems` has the last
+    failed request for pods of each resource, as text. `refusing_nodes` has, by resource, the nodes on which
+    pods failed to start; a successful start clears them. `unfit` has, by resource and node, the time and the
+    text of the node's report about missing properties. `not_before` is the time at which Gridmill tries
+    again to tear down a deployment (monotonic).
     """
 
     brought_up: set[str] = field(default_factory=set)
@@ -311,14 +314,14 @@ class ReportedProgress:
     last_lines: dict[str, str] = field(default_factory=dict)
 
     def keep_only(self, job_runs: Mapping[str, JobRun]) -> None:
-        """Delete the values of all other jobs."""
+        """Delete the reported values of all jobs except these."""
         self.progress = {j: body for j, body in self.progress.items() if j in job_runs}
         self.metrics = {j: metrics for j, metrics in self.metrics.items() if j in job_runs}
         running = {job.id for job in job_runs.values() if job.state is JobState.RUNNING}
         self.last_lines = {j: line for j, line in self.last_lines.items() if j in running}
 
     def drop(self, job_run_id: str) -> None:
-        """Delete the values of that job."""
+        """Delete the reported values of that job."""
         self.progress.pop(job_run_id, None)
         self.metrics.pop(job_run_id, None)
         self.last_lines.pop(job_run_id, None)

@@ -1,4 +1,4 @@
-"""This module requests the pods of deployments from sites, beside the ticks."""
+"""This module requests the pods of deployments from sites, in the background."""
 
 from concurrent.futures import Future
 from functools import partial
@@ -18,7 +18,7 @@ def _is_missing(bring_ups: BringUps, pod: Pod) -> bool:
 
 
 def bring_up(control: Control, deployment: Deployment) -> None:
-    """Request the pods of the deployment from its site, beside the ticks. The site starts each pod id at
+    """Request the pods of the deployment from its site, in the background. The site starts each pod id at
     most once."""
     site = control.sites.get(deployment.site)
     if site is None:  # the site is not open yet; the next observation requests the pods again
@@ -61,8 +61,8 @@ def _not_now(deployment_id: str, error: UnavailableError) -> str:
 def _bring_up(
     channels: Channels, limits: ControlTimeouts, site: SitePort, deployment: Deployment
 ) -> tuple[str, ...]:
-    """Start the pods and return their ids. The function uses only the port of the site. Raises
-    UnavailableError."""
+    """Start the pods of a deployment and return their ids. The function uses only the port of the site.
+    Raises UnavailableError."""
     orders = [
         PodOrder(
             pod_id=pod.id,

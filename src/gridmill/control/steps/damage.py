@@ -1,7 +1,8 @@
 """This module reports damaged records of the store, and repairs records that refer to lost records.
 
 If the record of a run or of one of its jobs is lost, the run ends as failed, with the reason. The next run
-of the pipeline reuses the versions of this run. Pods receive a request to end attempts that have no record.
+of the pipeline reuses the versions that the failed run made. Pods receive a request to end attempts that
+have no record.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +27,8 @@ _BLOCKED = (JobState.BLOCKED, JobState.WAITING)
 
 
 def report_new(problems: Problems, store: Store) -> bool:
-    """Warn once of each damage that was found since the last call. The function returns whether there was
-    any new damage."""
+    """Warn once of each damage to the store that was found since the last call. The function returns whether
+    there was any new damage."""
     noticed = store.take_new_damage()
     for one in noticed:
         problems.warn(f"the record of {one.name} in the store is damaged and lost: {one.problem}")
@@ -63,7 +64,7 @@ def may_have_lost_versions(ledger: Ledger) -> bool:
 
 def set_right(ledger: Ledger, transaction: Transaction) -> None:
     """Make runs consistent if the store has lost some of their records. The function is called after the
-    ledger was loaded."""
+    ledger has loaded the store."""
     snapshot = ledger.snapshot
     damaged = ledger.store.damage()
     for job_run in tuple(snapshot.job_runs.values()):
@@ -93,7 +94,8 @@ def _set_job_right(snapshot: Snapshot, transaction: Transaction, job_run: JobRun
 
 
 def _what_it_lost(snapshot: Snapshot, transaction: Transaction, job_run: JobRun) -> str:
-    """Return the reason why a job cannot continue. The result is empty if the job can continue."""
+    """Return the reason why a job cannot continue because records are lost. The result is empty if the job
+    can continue."""
     if job_run.attempt_id is None:
         left = sum(1 for _ in parts_of(transaction, job_run))
         return "the record of a part of the job was damaged" if left < job_run.parts else ""

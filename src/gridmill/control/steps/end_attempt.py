@@ -82,8 +82,8 @@ def settle_attempt(
 ) -> None:
     """Record all consequences of the end of an attempt, in one transaction.
 
-    If a defect of Gridmill prevents this, only that attempt fails. The attempt also fails if the manifests
-    of its versions cannot be written.
+    If a defect of Gridmill prevents this, or if the manifests of its versions cannot be written, only that
+    attempt fails.
     """
     inner = transaction.within()
     try:
@@ -159,7 +159,7 @@ def _part_report(ended: Attempt) -> PartReport | None:
 
 def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -> AttemptOutcome | None:
     """Return the outcome from which the whole job is measured. If the job ran in parts, the result is the
-    outcome of the attempt that combined them, with the use of all parts. The result is None if the job
+    outcome of the attempt that combined the parts, with the use of all parts. The result is None if the job
     cannot be measured from the outcome. The outcome of a part does not measure the job, except that it shows
     if a node needed more memory for an `each` job."""
     if job_run.part is not None:
@@ -176,8 +176,8 @@ def _whole(transaction: Transaction, job_run: JobRun, outcome: AttemptOutcome) -
 def _parallel(
     job_run: JobRun, outcome: AttemptOutcome, part_reports: Sequence[PartReport]
 ) -> ParallelTiming | None:
-    """Return the parallel timing of a job in parts. The workers of a prediction have reported a timing. For
-    any other job, its parts are treated as its workers."""
+    """Return the parallel timing of a job in parts. For a prediction, the timing is the one that its workers
+    have reported; for any other job, its parts are treated as its workers."""
     if outcome.parallel is not None:
         return parallel_of_swarm(outcome.parallel, part_reports)
     if has_workers(job_run.job):
@@ -432,7 +432,8 @@ def _waited(job_run: JobRun, attempt: Attempt) -> float:
 
 def _size(job_run: JobRun, outcome: AttemptOutcome) -> JobSize:
     """Return the size of the job for its measurement. Values that were known before the attempt take
-    precedence, so that measured sizes are comparable with the sizes of plans. Values that only the job could
-    measure are used where these values are missing. For a probe, the measured values take precedence."""
+    precedence, so that measured sizes are comparable with the sizes of plans. Values that were unknown
+    before the attempt come from the measurement of the job. For a probe, the measured values take
+    precedence."""
     before, measured = job_run.size or JobSize(rows=job_run.job.rows), outcome.size or JobSize()
     return before.or_else(measured) if job_run.probe is None else measured.or_else(before)

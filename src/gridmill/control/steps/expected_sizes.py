@@ -84,8 +84,8 @@ def _version(catalog: Catalog, key: str) -> Artifact | None:
 
 def _tables(versions: Sequence[Artifact], basis: str | None) -> Sequence[Artifact]:
     """Return the versions whose growth determines the growth of the job. For a dataset with a known basis,
-    the only such version is the table of the basis. For all other jobs, these are all input versions except
-    models."""
+    only the growth of the table of the basis is used. For all other jobs, the growth of all input versions
+    except models is used."""
     own = [one for one in versions if basis is not None and one.name.rpartition("/")[2] == basis]
     return own or [one for one in versions if one.kind != ArtifactKind.MODEL]
 

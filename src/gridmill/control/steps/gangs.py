@@ -66,7 +66,7 @@ def member_id(gang: str, rank: int) -> str:
 
 def members_of(transaction: Transaction, attempt: Attempt) -> tuple[Attempt, ...]:
     """Return all ranks of the attempt's gang in order, with the changes of the transaction. The records of
-    all ranks end at the same time."""
+    all ranks of a gang end at the same time."""
     return tuple(_members(transaction, attempt))
 
 
@@ -105,8 +105,8 @@ def note_end(
     ranks are stopped after the last of the other ranks has ended. The function returns rank 0's attempt and
     the outcome of the gang once all ranks have ended. The function returns None until all ranks have ended.
 
-    Ranks keep their places until all of them have ended. Otherwise another job could take a part of the
-    places in which the gang may start again.
+    Ranks keep their places until all of them have ended, because otherwise another job could take some of
+    the places in which the gang may start again.
     """
     if attempt.outcome is not None:
         return None

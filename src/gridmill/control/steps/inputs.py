@@ -31,13 +31,13 @@ def leaves_checkpoints(job: Job) -> bool:
 
 def checkpoints_of(run: Run, job_run: JobRun, fingerprint: str, same: Artifact | None) -> str:
     """Return the folder in which attempts of a training, a gang or a job that can resume leave checkpoints
-    for the next attempt. The folder is deleted when an attempt succeeds. The result is empty for all other
-    jobs.
+    for the next attempt. The checkpoint folder is deleted when an attempt of the job succeeds. The result is
+    empty for jobs that leave no checkpoints.
 
     Attempts share a folder only if they do the same work (the fingerprint) and never run at the same time
     (`ExclusiveTurns`). Jobs of runs without parameters and jobs of runs with parameters may run at the same
     time, so their folders differ. If the job is repeated although a version exists (`same`), it gets another
-    folder, because the old folder may still be in deletion.
+    checkpoint folder, because the old folder may still be in deletion.
     """
     if not leaves_checkpoints(job_run.job):
         return ""
@@ -121,7 +121,7 @@ def declared_sizes(
 
 def kept_versions(ledger: Ledger, job_run: JobRun) -> tuple[int, ...]:
     """Return the versions of a sink's table to which an artifact refers. The result is empty if the record
-    of an artifact may be lost; then the files of all versions are kept."""
+    of an artifact may be lost, because the files of all versions are then kept."""
     if may_have_lost_versions(ledger):
         return ()
     artifacts = ledger.read_all(Artifact, parent=job_run.name)

@@ -58,8 +58,8 @@ def _note(
 
 
 def _append(storage: Storage, problems: Problems, move: AliasMove) -> None:
-    """Append a committed move of an alias to the log in the storage root. An error does not undo the move of
-    the alias."""
+    """Append a committed move of an alias to the log in the storage root. An error while writing the log
+    does not undo the move of the alias."""
     try:
         storage.note_move(move)
     except StorageError as error:
@@ -105,9 +105,9 @@ def find_latest(ledger: Ledger, name: str) -> Latest | None:
 
 
 def latest_of(catalog: Catalog, name: str) -> Artifact | None:
-    """Return the latest version of a name that is not removed. If its record is missing or its version was
-    removed, the function returns the version that was created last. The result is None if the name has no
-    version."""
+    """Return the latest version of a name that is not removed. If the record of the latest version is
+    missing or this version was removed, the function returns the version that was created last. The result
+    is None if the name has no version."""
     known = find_latest(catalog.ledger, name)
     latest = catalog.ledger.read(Artifact, known.artifact) if known is not None else None
     if latest is not None and not latest.removed:

@@ -44,8 +44,8 @@ def start_attempt(starting: Starting, transaction: Transaction, attempt: Attempt
 
 
 def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
-    """Send a Start message for an attempt. If the pod is on another machine, the code is first copied beside
-    the ticks."""
+    """Send a Start message for an attempt. If the pod is on another machine, the code is first copied in the
+    background."""
     if order.bundle_path and order.bundle:
         share = partial(starting.endings.storage.share_bundle, order.bundle)
         starting.aside.submit(f"share code for {attempt.id}", share, partial(_shared, starting, order))
@@ -55,8 +55,8 @@ def _give(starting: Starting, attempt: Attempt, order: AttemptOrder) -> None:
 
 
 def _environment_of(ledger: Ledger, clients: Clients, attempt: Attempt) -> Mapping[str, str] | None:
-    """Return the environment of the client that started the run, for jobs in pods on this machine. For all
-    other jobs, the result is None."""
+    """Return the environment of the client that started the run for jobs in pods on this machine, and None
+    for all other jobs."""
     here = ledger.snapshot.deployments.get(attempt.deployment_id)
     is_local = here is not None and here.site == LOCAL
     return clients.environments.get(attempt.run_id) if is_local else None

@@ -25,8 +25,8 @@ _MOST_TOLD = 5
 
 
 def cut(ledger: Ledger, transaction: Transaction, job_run: JobRun) -> JobRun:
-    """Return a ready job after it was divided into parts. The job is then RUNNING, and its parts are WAITING
-    beside it. The job is returned unchanged if dividing it is not useful, or if another job that makes the
+    """Return a ready job after it was divided into parts. The returned job is RUNNING, and its parts are
+    WAITING. The job is returned unchanged if dividing it is not useful, or if another job that makes the
     same artifact is next."""
     snapshot = ledger.snapshot
     resource = snapshot.resource_of(job_run.resource, job_run.job.kind)
@@ -105,9 +105,10 @@ def gather(
     run: Run,
     job_run: JobRun,
 ) -> JobRun:
-    """Return the job after its parts have ended. The job is WAITING for the attempt that combines the parts,
-    SUCCEEDED without such an attempt, FAILED or STOPPED. While a part is still running, the job is returned
-    unchanged. If a part has failed, the other parts are stopped, except for an `each` job."""
+    """Return the job after its parts have ended. The returned job is WAITING for the attempt that combines
+    the parts, or it is SUCCEEDED if no such attempt is needed, or FAILED, or STOPPED. While a part is still
+    running, the job is returned unchanged. If a part has failed, the other parts are stopped, except for an
+    `each` job."""
     parts = tuple(parts_of(transaction, job_run))
     bad = [part for part in parts if part.state in FINISHED_JOBS - DONE_JOBS]
     each = job_run.job.each is not None

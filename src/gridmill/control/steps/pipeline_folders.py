@@ -11,8 +11,8 @@ from gridmill.ports.storage import Storage
 def note_origin(
     ledger: Ledger, storage: Storage, transaction: Transaction, pipeline: Pipeline, *, adopt: bool
 ) -> None:
-    """Record the pipeline's folder for its name, or check that the name belongs to this folder. `adopt` moves
-    the name to this folder.
+    """Record the pipeline's folder for its name, or check that the name belongs to this folder. With
+    `adopt`, the name of the pipeline moves to this folder.
 
     If the recorded folder no longer exists, it was moved, and the name moves to the new folder. A pipeline
     that is declared without a folder (in Python, or over REST) is not checked. Raises ConflictError.

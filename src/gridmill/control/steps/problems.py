@@ -17,8 +17,8 @@ from gridmill.scheduler.feasibility import will_do_without
 
 
 def set_problem(problems: Problems, what: str, trouble: str) -> None:
-    """Set the problem of the subject `what`, and warn of the problem if it is new. An empty text ends the
-    problem."""
+    """Set the problem of the subject `what`, and warn of the problem if it is new. If the text of the
+    problem is empty, the problem ends."""
     if not trouble:
         problems.lasting.pop(what, None)
     elif problems.lasting.get(what) != trouble:
@@ -39,9 +39,10 @@ def set_problems(problems: Problems, kind: str, troubles: Mapping[str, str]) -> 
 def surveyed(
     ledger: Ledger, problems: Problems, background_runner: BackgroundRunner, site: str, trouble: str
 ) -> None:
-    """Record the result of a poll of a site. If a site does not answer, this is reported once, by the poll
-    or by the observation of its pods. The observation of the pods ends this problem. The poll ends this
-    problem only if the site has no pods, or while an observation is running."""
+    """Record the result of a poll of a site. If a site does not answer, the problem is reported once, by the
+    poll or by the observation of its pods. A later observation of the pods ends the problem that the site
+    does not answer. A later poll ends the problem that the site does not answer only if the site has no
+    pods, or while an observation is running."""
     subject = f"site {site}"
     pods = any(deployment.site == site for deployment in ledger.snapshot.deployments.values())
     if not trouble and (not pods or background_runner.is_running(f"observe {site}")):
@@ -75,8 +76,8 @@ def problems(problems: Problems) -> tuple[str, ...]:
 
 
 UNFIT_SECONDS = 600.0
-"""The number of seconds for which an unfit node is not used again. After this time, the node may have been
-repaired, or other pods on it may have ended."""
+"""The number of seconds for which an unfit node is not used again. After that number of seconds, the node
+may have been repaired, or other pods on it may have ended."""
 
 
 def note_unfit(
@@ -94,7 +95,8 @@ def note_unfit(
 
 
 def unfit_of(bring_ups: BringUps, timeline: Timeline, resource: str) -> tuple[str, ...]:
-    """Return the nodes that a resource does not use. Records of unfit nodes that are too old are removed."""
+    """Return the nodes that a resource does not use because they are unfit for it. Records of unfit nodes
+    that are too old are removed."""
     nodes = bring_ups.unfit.get(resource, {})
     for node in [node for node, (at, _) in nodes.items() if at <= timeline.now() - UNFIT_SECONDS]:
         del nodes[node]

@@ -55,9 +55,9 @@ def provenance_of(
 ) -> Provenance:
     """Return the provenance of a job's result in this run. `source` has the files from which a sink loads.
 
-    The provenance contains nothing else: no times, no absolute paths, no host, no order of keys, no defaults
-    of fields. Raises InputError for a declared input that names no file, and StorageError if the code bundle
-    does not exist.
+    The provenance contains no other values: no times, no absolute paths, no host, no order of keys, no
+    defaults of fields. Raises InputError for a declared input that names no file, and StorageError if the
+    code bundle does not exist.
     """
     job = job_run.job
     kind = job.kind
@@ -103,7 +103,7 @@ def code_of(code: CodeFiles, run: Run, job: Job) -> CodeList:
 
 def _declared(noun: Any, path: str) -> Iterator[tuple[str, object]]:  # noqa: ANN401  any part of a declaration
     """Return each field whose value differs from its default, by its path, such as `command.run`. If a later
-    version of Gridmill adds a field, the result does not change as long as the field has its default."""
+    version of Gridmill adds a field, the provenance does not change as long as the field has its default."""
     empty = True
     for name, default in _defaults(cast(Hashable, type(noun))):
         value = getattr(noun, name)
@@ -253,7 +253,7 @@ def _fetched(catalog: Catalog, artifact_id: str) -> Artifact | None:
 
 def _may_go_back(catalog: Catalog, job: Job, now: Provenance, artifact: Artifact, newest: Artifact) -> bool:
     """Return whether a load would make a sink's table as it was at `artifact`. Rows of deleted files stay in
-    the table. Therefore no later version may have loaded a file that no longer exists."""
+    the table, so no later version may have loaded a file that no longer exists."""
     if job.sink is None or job.sink.source.format == Format.FILES or job.sink.retain is not None:
         return artifact.id == newest.id
     if newest.number - artifact.number > _LATER_VERSIONS:

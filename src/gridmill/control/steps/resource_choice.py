@@ -26,7 +26,7 @@ from gridmill.scheduler.sizing import size_job
 from gridmill.scheduler.snapshot import Snapshot
 
 MOST_MOVES = 8
-"""If a job has moved this many times, and is refused at its resource, it fails."""
+"""If a job has moved to another resource this many times and is refused at its resource, the job fails."""
 
 
 def chosen_resource(
@@ -201,8 +201,8 @@ def _moved(
 
 
 def may_flee(job_run: JobRun) -> bool:
-    """Return whether a job that is refused at its resource may use another resource. The number of such
-    moves of a job is limited."""
+    """Return whether a job that is refused at its resource may use another resource. The number of moves of
+    a refused job to other resources is limited."""
     return _may_move(job_run) and job_run.moves < MOST_MOVES
 
 

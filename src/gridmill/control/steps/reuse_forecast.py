@@ -1,7 +1,7 @@
 """This module predicts which jobs of a pipeline a run would restore and which jobs it would execute, with
 the reasons.
 
-Before Gridmill treats a job as unchanged, it checks the files of its version beside the ticks.
+Before Gridmill treats a job as unchanged, it checks the files of the job's version in the background.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -69,7 +69,8 @@ def check_resource_settings(resource: Resource, site: Site) -> None:
 
 
 AGAIN = frozenset({JobState.FAILED, JobState.STOPPED, JobState.SKIPPED})
-"""The states of jobs that a resumed run repeats. The function `_jobs_to_repeat` adds other jobs."""
+"""The states of jobs that a resumed run repeats. The function `_jobs_to_repeat` adds other jobs that a
+resumed run repeats."""
 
 
 def check_names(pipeline: Pipeline) -> None:
@@ -257,8 +258,8 @@ def begin_run(
     due: float | None = None,
     chunk: str = "",
 ) -> Run:
-    """Create the run and its jobs, all of them BLOCKED. The next tick starts with the jobs that need no
-    other job.
+    """Create the run and its jobs, all of them BLOCKED. The next tick starts the jobs of the run that need
+    no other job.
 
     If `only` names jobs, `force` applies to these jobs and not to the jobs that they need.
     """

@@ -1,5 +1,5 @@
-"""This module lists sources beside the ticks, because a folder with many files or on a slow server takes
-time."""
+"""This module lists the files of sources in the background, because a folder with many files or on a slow
+server takes time."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future

@@ -83,7 +83,8 @@ def _advanced(
     control: Control, joining: CachedForecasts, transaction: Transaction, run: Run, job_run: JobRun
 ) -> JobRun:
     """Return the job after the jobs that it needs have ended. While the job waits for other jobs or for the
-    list of its source's files, it is returned unchanged. When this wait ends, the job is checked again."""
+    list of its source's files, it is returned unchanged. When the job no longer waits for other jobs or for
+    the list, it is checked again."""
     needs = [need for name in job_run.needs if (need := transaction.get(JobRun, name)) is not None]
     why = why_skipped(job_run, needs, partial(transaction.get, JobRun))
     if why is None:

@@ -13,8 +13,8 @@ LOOK_AGAIN_SECONDS = 10.0
 """The time after which a waiting job checks again whether another resource would finish it sooner."""
 LOOKS_PER_TICK = 50
 PAUSE_SECONDS = 0.5
-"""The seconds between two ticks in which some of the jobs check their resources. The other jobs check that
-much later, so that each tick stays short."""
+"""The seconds between two ticks in which some of the jobs check their resources. All other jobs check their
+resources in later ticks, so that each tick stays short."""
 
 
 def reconsider_sites(control: Control) -> float:

@@ -102,7 +102,7 @@ def _refusal(channels: Channels, deployment: Deployment | None, pod: Pod | None,
 
 def _reconcile(starting: Starting, transaction: Transaction, channel: int, hello: Hello) -> None:
     """Make the pod and the store consistent after a Hello: start the attempts that the pod does not know,
-    repeat stops, and end attempts with an outdated token (fencing)."""
+    send stops again, and end attempts with an outdated token (fencing)."""
     mine = {attempt.id: attempt for attempt in _live_on(starting.ledger, transaction, hello.pod_id)}
     for attempt in mine.values():
         if attempt.id in hello.attempts:
@@ -158,8 +158,8 @@ def _events(endings: Endings, transaction: Transaction, channel: int, events: Se
 
 def _ends_its_pod(transaction: Transaction, event: PodEvent) -> bool:
     """Return whether a pod stopped an attempt although nobody requested it, because the pod stops all its
-    attempts and ends. (The loss of its machine may be noticed much later; attempts that start until then
-    would be lost, too.)"""
+    attempts and ends. (The loss of the machine of such a pod may be noticed much later, and attempts that
+    start until then would be lost too.)"""
     if event.type != EventType.ENDED:
         return False
     attempt = transaction.get(Attempt, event.attempt_id)

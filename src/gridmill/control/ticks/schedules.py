@@ -159,8 +159,8 @@ def _look(
 
 
 def _by_content(file: FileStat) -> FileStat:
-    """Return the file without its times and its inode, if its content is known. In this way, a file with
-    only a new modification time is not treated as new."""
+    """Return the file without its times and its inode if its content is known, so that a file with only a
+    new modification time is not treated as new."""
     return replace(file, mtime_ns=0, ctime_ns=0, inode=0) if file.content else file
 
 

@@ -1,6 +1,6 @@
 """This module has the tick that tears down deployments that are being released.
 
-It takes seconds to end pods, so pods are ended beside the ticks, without the node's lock.
+The pods are ended in the background without the node's lock, because it takes seconds to end them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ from gridmill.ports.storage import Storage
 
 
 def reap(control: Control) -> float:
-    """Stop the deployments that are being released, beside the ticks. The function returns the seconds until
-    a failed stop is tried again. Pending starts of the pods of these deployments finish first. Otherwise a
-    pod could start after it was stopped."""
+    """Stop the deployments that are being released, in the background. The function returns the seconds
+    until a failed stop is tried again. Pending starts of the pods of these deployments finish first, because
+    otherwise a pod could start after it was stopped."""
     waits = [inf]
     for deployment in _released(control.ledger):
         if being_brought_up(control.background, control.bring_ups, deployment):
@@ -71,7 +71,7 @@ def _send_goodbye(channels: Channels, deployment: Deployment) -> None:
 def discard(
     storage: Storage, problems: Problems, background_runner: BackgroundRunner, discarded: list[str]
 ) -> None:
-    """Delete the output of failed attempts from storage, beside the ticks. No job reads the output of a
+    """Delete the output of failed attempts from storage, in the background. No job reads the output of a
     failed attempt."""
     while discarded:
         uri = discarded.pop()
@@ -95,7 +95,7 @@ def _tearing_down(
 
 def _tear_down(site: SitePort | None, declared: bool, pods: Sequence[str]) -> None:
     """Stop the pods through the port of their site. The function uses only the port of the site. If the site
-    was removed, there is nothing to stop. Raises UnavailableError."""
+    was removed, its pods do not have to be stopped. Raises UnavailableError."""
     if site is not None:
         site.tear_down(pods)
     elif declared:

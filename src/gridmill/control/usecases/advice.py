@@ -52,7 +52,8 @@ def advice_with(ledger: Ledger, job: Job, pipeline: str, resource: Resource) -> 
 
 
 class AdviceUseCases(UseCases):
-    """The use cases of advice on the workers of jobs. The attribute `run` comes from another class."""
+    """The use cases of advice on the workers of jobs. The attribute `run` comes from another class of use
+    cases, with which the service combines this class."""
 
     def advise(self, name: str) -> Advice:
         """Recommend a number of workers for `pipeline/job`."""

@@ -10,8 +10,8 @@ from gridmill.ports.store import Mark, Order
 
 N = TypeVar("N")
 _FIRST_READ = 16
-"""The number of records in the first read. Each further read has twice as many records. Some records are
-large, and some records are left out of the page."""
+"""The number of records in the first read. Each further read has twice as many records as the read before
+it. The number of records is limited because some records are large and some are left out of the page."""
 
 
 class UseCases:

@@ -31,8 +31,8 @@ from gridmill.scheduler.missing_columns import Known, missing, missing_of
 from gridmill.scheduler.site_choice import InputVersion
 
 Lacking = Mapping[str, Mapping[str, int]]
-"""The missing bytes, by site and by the id of a version. The key `next_of` the id stands for the version
-after that version."""
+"""The missing bytes, by site and by the id of a version. The key `next_of` the id means the version that
+follows the version with this id."""
 
 
 def next_of(version: str) -> str:
@@ -76,7 +76,7 @@ def missing_at_sites(
     """Return the missing bytes that sites on other machines report for the `versions` that jobs would read
     at these sites. A site that does not answer is left out. The sites are queried in parallel. For the next
     version, the fraction of new data is expected to be as large as between each version and the version
-    `before` it. The call of this function takes a moment."""
+    `before` it. A call of this function takes a moment, because it queries sites."""
     ports_to_ask = {
         name: (port, versions[name])
         for name, port in ports.items()
@@ -146,7 +146,7 @@ def _reading(
 ) -> InputVersion:
     """Return a version that a job reads, with its missing bytes. If the version is made again in this run,
     the expected missing bytes of the next version are used. If these bytes are unknown, the size of the
-    whole version is used. For a sink, only the size of the added data is used."""
+    whole version is used. For a sink that is made again, only the size of the added data is used."""
     version = _version(catalog, pipeline, name)
     if version is None:
         return InputVersion(name=name, made_by=name if made_anew else "")
@@ -165,7 +165,7 @@ def with_columns_checked(
     catalog: Catalog, pipeline: Pipeline, planned: PlannedJob, unchanged: frozenset[str]
 ) -> PlannedJob:
     """Return the planned job with the problems of its columns. If a column is missing in a table that is
-    loaded again, this is only a doubt, because the load may add the column."""
+    loaded again, the problem is only a doubt, because the load may add the column."""
     job = pipeline.job(planned.job)
     columns, later = _known_columns(catalog, pipeline, job, unchanged)
     problems = (unknown_name(catalog, name, job) for name in job.external_names)

@@ -41,8 +41,8 @@ _UNCHANGED_SECONDS = 0.1
 without a commit."""
 _COST, _LONGEST_SECONDS = 40, 2.0
 """The largest age of a view of a run with many jobs: this many times the time that it took to make the view,
-and at most this many seconds. After half of that time, one reader makes the view again, while all other
-readers get the old view."""
+and at most this many seconds. After half of the largest age of a view, one reader makes the view again,
+while all other readers get the old view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +153,9 @@ class RunViews:
         return (kept or self._made(run_id, fresh=fresh)).as_seen(since)
 
     def ready(self, run_id: str, since: str) -> bytes | None:
-        """Return the encoded view of an active run if the view in memory is still valid. The call does no
-        work, so a server may make it in its event loop. If the method returns None, the caller has to call
-        `encoded` in a thread."""
+        """Return the encoded view of an active run if the view in memory is still valid. A call of `ready`
+        does no work, so a server may make the call in its event loop. If the method returns None, the caller
+        has to call `encoded` in a thread."""
         kept, run = self._kept.get(run_id), self._ledger.snapshot.runs.get(run_id)
         if kept is None or run is None:
             return None

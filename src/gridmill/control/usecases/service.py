@@ -53,7 +53,7 @@ the run before it, and the last lines of the logs of failed attempts."""
 REPORTED_JOBS = ViewLimit(all_of=500, chosen=500)
 """The number of jobs that a report shows."""
 EARLIER_RUNS = 1000
-"""The number of the newest runs that are searched for the run before."""
+"""The number of the newest runs among which the previous run is searched for a report."""
 
 
 class Service(
