@@ -41,7 +41,8 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         return None
 
     def _report_counts(self, now: float) -> None:
-        """Writes the counts of the kinds of lines whose interval has ended, and forgets these kinds."""
+        """Writes the counts of the kinds of lines whose interval has ended, and stops counting these
+        kinds."""
         over = [name for name, kind in self._kinds.items() if now - kind.began >= SECONDS]
         for name in over:
             kind = self._kinds.pop(name)

@@ -70,8 +70,8 @@ def _add(router: APIRouter, row: UseCase) -> None:
 
 
 def _endpoint(row: UseCase) -> Endpoint:
-    """Returns the function that handles a row of the table. From its signature, the web framework knows how
-    to read requests."""
+    """Returns the function that handles a row of the table. The web framework reads requests according to
+    the signature of this function."""
     endpoint = partial(_stream if row.form is ResponseForm.STREAM else _answer, row)
     given = (_parameter("request", Request), _parameter("grid", TheGrid))
     vars(endpoint)["__signature__"] = Signature([*given, *_parameters(row)])

@@ -199,8 +199,8 @@ def _local_site(control: Control) -> Site:
 
 def _with_settings(control: Control, here: Site, gpu_shares: int, marks: Mapping[str, int]) -> Site:
     """Returns the local site with two more settings. One of these settings is the mark of the record store,
-    which stays the same if the store moves to another home. The other is the number of shares of each
-    GPU."""
+    which stays the same if the store moves to another home. The other of these settings is the number of
+    shares of each GPU."""
     site = control.ledger.find(Site, here.name)
     mark = site.settings.get("store") if site else None
     # used if the record with the mark is damaged

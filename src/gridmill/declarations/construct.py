@@ -3,7 +3,7 @@ files.
 
 The arguments are converted to the values that a pipeline file would contain. The converted values are
 validated by the schema that also validates files, so the errors have the same wording. If arguments are
-records, these are converted too and validated together with the others.
+records, these are converted too and validated together with the other arguments.
 """
 
 import re

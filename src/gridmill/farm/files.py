@@ -252,8 +252,8 @@ class TenantFiles:
         return result
 
     def fetch(self, chunks: Sequence[str]) -> Iterator[Chunk]:
-        """Yields the contents of chunks, in this order. Raises NotFoundError at once if a chunk is not on
-        the farm."""
+        """Yields the contents of chunks, in this order. Raises NotFoundError before the first chunk if any
+        chunk is not on the farm."""
         for chunk in chunks:
             check_hash(chunk)
         trees = {chunk: self._tree(chunk) for chunk in chunks}

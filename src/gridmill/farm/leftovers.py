@@ -32,8 +32,8 @@ _IPC_RMID = 0
 
 
 def remove_left_by(user: int | None, folders: tuple[str, ...] = _SHARED_FOLDERS) -> tuple[str, ...]:
-    """Deletes everything in these folders that belongs to this user, and returns what was deleted. The
-    function does nothing for the user of this process."""
+    """Deletes the files in these folders and the System V objects that belong to this user, and returns a
+    list of them. The function does nothing for the user of this process."""
     if user is None:
         return ()
     removed = [*_remove_files(user, folders), *_remove_objects(user)]

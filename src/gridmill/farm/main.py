@@ -166,8 +166,8 @@ class TickLoop:
 
     def _bring_up(self) -> None:
         """Starts admitted deployments. The record is written before the pods start. After a crash, the next
-        tick therefore starts what was admitted before. While the disk has too little space, nothing starts.
-        A tenant that exceeds its limit is skipped."""
+        tick therefore starts the deployments that were admitted before. While the disk has too little space,
+        nothing starts. A tenant that exceeds its limit is skipped."""
         farm = self._farm
         if farm.disk.recover().is_short and self._evict_caches():
             self._log_short()

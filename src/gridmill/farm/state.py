@@ -65,7 +65,7 @@ class Farm:
     """The state of a farm. The class is thread-safe. `place` is the site at which pods start. `one_user` is
     the reason why jobs have no separate Unix users, or empty if they have. `isolation` lists the other means
     that isolate tenants from each other. `last_contacts` contains the Unix time of the last request of each
-    tenant. `wake` starts the next tick at once."""
+    tenant. `wake` starts the next tick immediately."""
 
     settings: Settings
     records: RecordStore

@@ -44,7 +44,7 @@ async def pass_on(
     """Calls the application.
 
     If the application raises an unexpected error, it is logged. If no response was started before the error,
-    the response is that `who` failed.
+    a response is sent which reports that `who` failed.
     """
     started = False
 

@@ -267,7 +267,7 @@ class Agent:
 
     def _make_spares(self) -> PreforkPool | None:
         """Makes the pool of processes that are forked in advance for commands. Returns None on macOS, where
-        a forked process must execute another program at once."""
+        a forked process must execute another program immediately."""
         if self._order.type != JobKind.COMMAND or sys.platform != "linux":
             return None
         return PreforkPool(self._limits, lambda launch: become_command(launch, self._folder.home))

@@ -3,7 +3,7 @@
 `python -m gridmill.pod.cleanup POD_FOLDER` ends all processes that the pod left, and deletes its files. The
 command does nothing while the pod is alive. Processes of the pod are found by its cgroups, by the processes
 that it recorded (with their start times), and by the pod's mark in their environment. Small folders are
-deleted at once. Other folders are moved aside and deleted by a separate process, so that no job waits.
+deleted immediately. Other folders are moved aside and deleted by a separate process, so that no job waits.
 """
 
 import os

@@ -159,7 +159,7 @@ class PodDiskGuard:
 
     def explained(self, disk: AttemptDisk, outcome: AttemptOutcome, now: float) -> AttemptOutcome:
         """Returns the outcome of a failed attempt. If a full disk may be the reason for the failure, the
-        outcome says so.
+        message of the outcome contains this reason.
 
         The attempt is then retried like an attempt that was lost, unless it filled the disk itself.
         """

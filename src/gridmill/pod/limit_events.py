@@ -22,8 +22,8 @@ class LimitEvents:
         self._event = -1
 
     def watch(self) -> None:
-        """Starts to count. Watching takes 40 microseconds, so it is not done for groups of jobs that end at
-        once."""
+        """Starts to count. Watching takes 40 microseconds, so it is not done for groups of very short
+        jobs."""
         if self._event < 0 and self.folder is not None:
             self._event = _subscribe(f"{self.folder}")
             self._above_before = self._above.total() if self._above is not None else 0

@@ -158,7 +158,7 @@ def _failed(cause: Cause, message: str, hint: str = "") -> AttemptOutcome:
 
 def port_in_use(port: int) -> AttemptOutcome:
     """Returns the outcome of a rank that could not start because its port is in use. The gang is then
-    started again with other ports."""
+    started again with different ports."""
     return AttemptOutcome(
         state=AttemptState.LOST, cause=Cause.LOST, message=f"another program uses port {port} of its host"
     )

@@ -4,8 +4,8 @@ and folders.
 A link is replaced with its target if the target belongs to the attempt (to its output, its work folder or
 its checkpoints) or to a version that the attempt reads. Links to other targets are refused, because these
 targets may change or disappear after the attempt. Sockets, pipes and devices are useless after their process
-has ended. Sockets, pipes and devices are removed, and the log reports it. A small output is collected at
-once. A large output is collected by a separate process while the pod's loop continues.
+has ended. Sockets, pipes and devices are removed, and the log reports it. A small output is collected
+immediately. A large output is collected by a separate process while the pod's loop continues.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Distinguishes a hung control node from a busy control node, and makes the error that tells the user what
-to do.
+"""Distinguishes a hung control node from a busy control node, and makes the error that explains what the
+user can do.
 
 A process is hung if it is stopped (by SIGSTOP or a debugger), or if it neither answers nor uses processor
 time. A process that computes, or that answers other calls in the meantime, is busy. The client waits for

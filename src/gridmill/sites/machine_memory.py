@@ -132,5 +132,5 @@ class MemoryWatch:
         self._problem = (self._problem or found) if found else ""
 
     def again(self) -> None:
-        """Makes the next call of `look` check at once; it is called after a pod started."""
+        """Makes the next call of `look` check immediately. It must be called after a pod has started."""
         self._due = 0.0

@@ -95,8 +95,8 @@ def grid_processes(table: Table, *, rays: bool) -> frozenset[int]:
     """Returns the processes of the grid: this process, other processes of Gridmill, and all their
     descendants. With `rays`, the processes of every Ray node are included.
 
-    (On a lent machine, the grid's Ray node is a descendant of this process. Any other Ray node on the
-    machine belongs to the owner.)
+    (On a lent machine, the grid's Ray node is a descendant of this process. (On a lent machine, a Ray node
+    that is not a descendant of this process belongs to the owner.)
     """
     known = {pid: True for pid in table if pid == os.getpid() or is_grid_command(_words(pid), rays=rays)}
     return frozenset(pid for pid in table if _descends(pid, table, known))

@@ -51,7 +51,7 @@ def keep_manifest(
     provenance: Provenance | None = None,
     write: Callable[[Path, bytes], None] = write_whole,
 ) -> None:
-    """See ports.storage.Storage. The function `write` writes the bytes, at once or later."""
+    """See ports.storage.Storage. The function `write` writes the bytes, immediately or later."""
     contents = read_contents(below(root, listed)) if listed else None
     if not version.output.uri:
         contents = NOTHING

@@ -1,1 +1,1 @@
-"""Record stores: one in memory, and others over SQL databases."""
+"""Record stores: a store in memory, and stores over SQL databases."""

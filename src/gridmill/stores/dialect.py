@@ -1,5 +1,5 @@
-"""SQL dialects: what a record store needs from a database driver, how the databases differ, and the
-connections of a store.
+"""SQL dialects: the methods that a record store needs from a database driver, the differences between
+databases, and the connections of a store.
 
 A store has one connection that writes, and several connections that read at the same time. This module
 translates errors of the driver into messages.

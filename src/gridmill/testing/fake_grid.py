@@ -156,7 +156,7 @@ class Act(StrEnum):
 class FakeGrid(FakeAlterations, FakeAdvising, FakeSharing, FakeSites):
     """Implements `gridmill.ports.grid.Grid`. When `start_run` and `resume` return, the run is complete.
 
-    `acts` contains for the name of each job what the job does (default: the job succeeds). `now` is the
+    `acts` contains for the name of each job how the job behaves (default: the job succeeds). `now` is the
     present time, and each event advances it by one second. `calls` lists the use cases that changed
     something, in order, for example `start_run demo` and `stop_run demo-1`.
     """

@@ -109,7 +109,8 @@ class SiteSuite:
         assert harness.sight("r-2.0") == PodStatus.GONE
 
     def test_bringing_up_again_starts_nothing(self, harness: SiteHarness) -> None:
-        """Checks a second request for a running pod: at once, later, and from a restarted control node."""
+        """Checks a second request for a running pod, made immediately, later, and from a restarted control
+        node."""
         harness.site.bring_up([harness.order("r-1.0"), harness.order("r-1.0")])
         harness.wait(lambda: harness.greetings("r-1.0") > 0, "it greets")
         harness.site.bring_up([harness.order("r-1.0")])

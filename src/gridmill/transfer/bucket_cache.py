@@ -202,8 +202,8 @@ class BucketCache:
             return packed
 
     def _learn(self) -> dict[str, PackSlice]:
-        """Returns the positions of chunks in packs. The function reads new indexes and forgets deleted
-        ones."""
+        """Returns the positions of chunks in packs. The function reads new indexes and removes deleted
+        indexes from its cache."""
         names = [path.rpartition("/")[2] for page in self._bucket.names("index") for path in page]
         with self._lock:
             new = [name for name in names if name not in self._packed]

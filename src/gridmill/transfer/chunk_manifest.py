@@ -120,7 +120,7 @@ class HashCache:
             self._new[path] = (seen(stat), chunks)
 
     def save(self) -> None:
-        """Stores the entries of this scan and no others. Raises StorageError."""
+        """Stores exactly the entries of this scan. Raises StorageError."""
         if self._path is None or self._new == self._old:
             return
         draft = self._path.with_name(f".{self._path.name}.{uuid4().hex}")

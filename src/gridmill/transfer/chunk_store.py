@@ -514,7 +514,7 @@ class SpaceByOwner:
         """Reserves space for this folder in addition to the owner's other folders. The reservation replaces
         an earlier reservation for the same folder.
 
-        `others` is the content that is used by owners that this object does not have. Returns owners that
+        `others` contains the content of those owners that this object does not manage. Returns owners that
         came later and are still waiting. The returned owners must give up their space and request all of it
         again. Raises CapacityError if the request exceeds the quota. Raises UnavailableError while other
         owners use the space, or if they came earlier and are waiting.

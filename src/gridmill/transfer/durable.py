@@ -118,8 +118,9 @@ def not_kept(error: OSError, place: Path) -> StorageError:
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int = 0) -> None:
-    """Writes all the data in pieces. Linux looks for as much contiguous memory as a write has bytes, and
-    writes of several megabytes took four times as long (ext4, Linux 6.18). Raises OSError."""
+    """Writes all the data in pieces. For a write of several megabytes, Linux searches for contiguous memory
+    of the same size. Such writes took four times as long as small writes (ext4, Linux 6.18). Raises
+    OSError."""
     rest = memoryview(data)
     while rest:
         wrote = os.pwrite(descriptor, rest[:_PIECE_BYTES], offset)

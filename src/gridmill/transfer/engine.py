@@ -268,9 +268,9 @@ def transfer_chunks(
     """Transfers those chunks that the writer does not have. `sizes` are the sizes in bytes of the chunks by
     their hashes. A chunk that has arrived is not sent again.
 
-    Raises UnavailableError after `patience_seconds`, or StorageError at once, because a full disk stays
-    full. Raises DataError for a chunk that arrives damaged several times, NotFoundError for a chunk that the
-    reader does not have, and InterruptedRunError after `stop` is set.
+    Raises UnavailableError after `patience_seconds`. Raises StorageError immediately, because a full disk
+    stays full. Raises DataError for a chunk that arrives damaged several times, NotFoundError for a chunk
+    that the reader does not have, and InterruptedRunError after `stop` is set.
     """
     _RunningTransfer(giver, taker, progress or TransferProgress(), terms, stop or threading.Event()).run(
         sizes

@@ -136,8 +136,8 @@ class TreeCheckout:
         )
 
     def started(self, owner: str) -> None:
-        """Ends the wait of an attempt that has received all its folders. The attempt is running and keeps
-        the folders."""
+        """Ends the wait of an attempt that has received all its folders. The attempt is running, and its
+        folders stay until they are released."""
         with self._lock:
             self._room.waits_no_more(owner)
 

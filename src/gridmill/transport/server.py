@@ -1,5 +1,5 @@
 """The control node's end of all its links: a thread that moves messages, and the queues between this thread
-and others.
+and the control loop.
 
 One thread runs an event loop for all channels, with a selector for sockets and with polling for spool
 folders.

@@ -194,7 +194,7 @@ class BucketCollector:
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Starts a thread that deletes unneeded objects at once and then at regular intervals."""
+        """Starts a thread that deletes unneeded objects immediately and then at regular intervals."""
         threading.Thread(target=self._run, name="gridmill-sweeper", daemon=True).start()
 
     def close(self) -> None:
@@ -388,7 +388,7 @@ class BucketEndpoints:
             return self._opened[key]
 
     def start(self) -> None:
-        """Starts a thread that deletes unneeded objects at once and then at regular intervals."""
+        """Starts a thread that deletes unneeded objects immediately and then at regular intervals."""
         self.sweeper.start()
 
     def clear(self) -> None:

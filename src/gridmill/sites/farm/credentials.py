@@ -56,7 +56,7 @@ class CredentialFiles:
             ) from error
 
     def write(self, credentials: FarmCredentials, certificate: str) -> None:
-        """Writes all credentials at once: if writing fails, no file is changed. Raises OSError."""
+        """Writes all credentials in one step: if writing fails, no file is changed. Raises OSError."""
         write_private(self.certificate, certificate.encode())
         write_private(self.folder / _FARM, encode(credentials))
 

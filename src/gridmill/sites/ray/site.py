@@ -143,7 +143,7 @@ class RaySite:
 
     def close(self) -> None:
         """Ends the bridge. The actors and their pods continue to run. Callers that still wait get an error
-        at once."""
+        immediately."""
         self._closed = True
         bridge = self._bridge
         if bridge is not None:

@@ -242,7 +242,7 @@ def tear_down(folder: str, pods: Sequence[str], jobs: Mapping[str, str]) -> str:
 
 
 KILL = "--signal=KILL --full "
-"""The options of `cancel` that end the Slurm job at once, including its batch script."""
+"""The options of `cancel` that end the Slurm job immediately, including its batch script."""
 
 
 def cancel(folder: str, jobs: Mapping[str, str], options: str = "") -> str:

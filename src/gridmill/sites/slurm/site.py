@@ -421,7 +421,7 @@ class SlurmSite:
 
 
 def make(settings: Settings, site: Site, doors: PodListeners) -> SitePort:
-    """Makes the Slurm site. The listener of the site opens at once, because pods that an earlier control
+    """Makes the Slurm site. The listener of the site opens immediately, because pods that an earlier control
     node started connect to it.
 
     Raises InputError if a setting or the address is invalid, StorageError, and UnavailableError.
