@@ -57,9 +57,9 @@ class _TextKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubstitutedDocument:
     """A document in which references to parameters are replaced. References in database queries are not
-    replaced. `queries` contains their values by job and reference. `awaits` are the times of a schedule that
-    the document uses and that have no value. `uses` contains for each job the parameters to which it refers,
-    with their values."""
+    replaced. `queries` contains the values of the references in database queries, by job and reference.
+    `awaits` are the times of a schedule that the document uses and that have no value. `uses` contains for
+    each job the parameters to which it refers, with their values."""
 
     document: YamlDocument
     problems: list[Problem]
@@ -370,7 +370,7 @@ class _Substitution:
         return None
 
     def _with_due(self, name: str, job: YamlMapping) -> YamlMapping:
-        """Records which due times a command uses, by the names of their environment variables."""
+        """Records which due times a command uses. The keys are the names of their environment variables."""
         command = job.get("command")
         fields = command if isinstance(command, YamlMapping) else None
         run = command if fields is None else fields.get("run")

@@ -135,7 +135,8 @@ class CleanupProcess:
         self._child: subprocess.Popen[bytes] | None = None
 
     def remove(self, folder: Path) -> None:
-        """Removes the folder, although a process may still use it. The folder may be missing."""
+        """Removes the folder, although a process may still use it. If the folder does not exist, the
+        function does nothing."""
         if has_few_files(folder):
             shutil.rmtree(folder, ignore_errors=True)
             return

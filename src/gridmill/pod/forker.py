@@ -31,7 +31,7 @@ PROGRAMS = 9
 HELLO = struct.Struct("<2q")
 """The first message of a new process: its process id, and the address of its text."""
 REGION_BYTES = 128 * 1024
-"""The largest size in bytes of the text of a command."""
+"""The largest size of the text of a command, in bytes."""
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 """The number of the system call `clone` for each type of machine."""
 _CLONE_PARENT = 0x00008000

@@ -195,8 +195,8 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _parts(pid: int) -> _Parts:
-    """Reads the memory of a process from the summary of its mappings. If that fails, it is read from the
-    status of the process, which counts shared pages once for each process."""
+    """Reads the memory of a process from the summary of its mappings. If the summary cannot be read, the
+    memory is read from the status of the process, which counts shared pages once for each process."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             return read_rollup(file.read())

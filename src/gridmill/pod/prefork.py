@@ -1,8 +1,9 @@
 """Forks a process in advance and puts it into its own cgroup. The process later becomes the next command.
 
 Entering a cgroup takes about 7 ms, because it waits for a grace period of the kernel. Forking must copy page
-tables. Forking in advance does both steps while no job waits for them. One spare process is kept. If several
-commands start at the same time, processes for the other commands are forked when these commands start.
+tables. Because the process is forked in advance, no job waits for these two steps. One spare process is
+kept. If several commands start at the same time, processes for the other commands are forked when these
+commands start.
 """
 
 import os

@@ -2,8 +2,8 @@
 user can do.
 
 A process is hung if it is stopped (by SIGSTOP or a debugger), or if it neither answers nor uses processor
-time. A process that computes, or that answers other calls in the meantime, is busy. The client waits for
-such a process.
+time. A process that computes, or that answers other calls in the meantime, is busy. The client waits for a
+busy process.
 """
 
 import os

@@ -13,8 +13,8 @@ _SHOWN = ("Class", "Type", "State", "IdleHint", "IdleSinceHint", "TimestampMonot
 _GRAPHICAL = ("x11", "wayland", "mir")
 _PATIENCE_SECONDS = 1.0
 _SILENT_LOOKS = 3
-"""After this many unanswered requests to logind in a row, the machine counts as in use. A single late answer
-of logind can also happen on a busy machine."""
+"""After this many unanswered requests to logind in a row, the machine counts as in use. A single answer of
+logind can be late because the machine is busy."""
 _AGAIN_SECONDS = 30.0
 """If a machine has no logind, Gridmill looks for logind again after this number of seconds."""
 NEVER_SECONDS = 10.0**9

@@ -22,7 +22,7 @@ def mark_root(root: Path, mark: str) -> Path:
 
 def mark_of(folder: Path, name: str) -> str:
     """Returns the random name that distinguishes the jobs of this home from the jobs of all other homes. The
-    name is created once."""
+    random name is created only once."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / f"{name}.mark").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

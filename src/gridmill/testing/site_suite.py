@@ -133,7 +133,8 @@ class SiteSuite:
         }
 
     def test_what_is_torn_down_is_gone_with_its_jobs(self, harness: SiteHarness) -> None:
-        """Checks that the pod has ended when `tear_down` returns. A repeated call must succeed too."""
+        """Checks that the pod has ended when `tear_down` returns. A repeated call of `tear_down` must
+        succeed too."""
         harness.up("r-1.0")
         job_lives = harness.run_job("r-1.0")
         harness.site.tear_down(["r-1.0"])

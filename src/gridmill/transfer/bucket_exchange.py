@@ -38,7 +38,7 @@ class UniqueNames:
         return name
 
     def end(self, name: str) -> None:
-        """Ends the use of this name. If an object with this name appears later, it is useless."""
+        """Ends the use of this name. If an object with this name appears later, it is not used any more."""
         with self._lock:
             self._names.discard(name)
             self._last = self._monotonic()
