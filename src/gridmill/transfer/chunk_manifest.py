@@ -190,8 +190,8 @@ def scan(path: Path, *, cache: HashCache | None = None, chunk_bytes: int = CHUNK
     """Returns the manifest of a folder, or of a single file (one entry with an empty path). Empty folders
     are not part of the manifest.
 
-    Raises NotFoundError. Raises UnsafePathError or InputError for links, for devices, and for names that cannot
-    be transferred. Raises ConflictError if a file changes during the scan. Raises StorageError.
+    Raises NotFoundError. Raises UnsafePathError or InputError for links, for devices, and for names that
+    cannot be transferred. Raises ConflictError if a file changes during the scan. Raises StorageError.
     """
     return _manifest(path, lambda: _list_files(path), cache, chunk_bytes)
 
