@@ -1,4 +1,4 @@
-"""The schema of the store: its tables, its versions, and how an empty or older database becomes a store.
+"""The database schema of a record store: its tables, its versions, and the migration of older databases.
 
 Each change of the tables gets a number in `VERSIONS` and a migration in `stores/migrations`.
 """
@@ -7,8 +7,8 @@ from gridmill.errors import StorageError
 from gridmill.stores.dialect import RECOVER, Connection, Cursor, Dialect, transaction
 
 VERSIONS = ("0002",)
-"""The schema versions that this release can open, oldest first. The migrations lead from each to the
-last."""
+"""The schema versions that this release can open, with the oldest version first. Migrations lead to the last
+one."""
 
 RETIRED = ("0001",)
 """Early schema versions that cannot be opened, because fields of their records had other names."""
