@@ -15,7 +15,7 @@ from gridmill.control.steps.gangs import note_end
 from gridmill.control.steps.latest import note_latest
 from gridmill.control.steps.lineage import with_origin
 from gridmill.control.steps.output_folders import discard_parts, left_behind, output_uri, parts_of
-from gridmill.control.steps.provenance import is_declared_alike, note_made
+from gridmill.control.steps.provenance import is_declared_alike, look_up_provenance, note_made
 from gridmill.domain.artifact import Artifact, ArtifactKind, Output
 from gridmill.domain.frozen import replace
 from gridmill.domain.job import JobSize
@@ -120,7 +120,8 @@ def _settle(endings: Endings, transaction: Transaction, attempt: Attempt, outcom
         transaction.then(partial(endings.discarded.extend, left_behind(job_run, attempt.id)))
     if job_run is None or job_run.attempt_id != attempt.id:
         return
-    largest, whose = _most_memory(endings.ledger, job_run)
+    out_of_memory = ended.cause == Cause.MEMORY
+    largest, whose = _most_memory(endings.ledger, job_run) if out_of_memory else (0, "")
     after = settle(job_run, ended, transaction.now, largest=largest, whose=whose)
     line = endings.reported.last_lines.get(job_run.id, "")
     if line and after.state in (JobState.SUCCEEDED, JobState.FAILED):
@@ -286,7 +287,7 @@ def publish(
     same = _unchanged_version(catalog, job_run, outputs)
     if same is not None:
         message = f"as {same.run_id} made it"
-        note_made(catalog, transaction, job_run, same.id)
+        note_made(catalog, transaction, look_up_provenance(catalog, transaction, job_run), same.id)
         return replace(job_run, state=JobState.UNCHANGED, artifacts=(same.id,), message=message)
     made: list[str] = []
     sources = tuple(_made_from(transaction, job_run))
@@ -310,28 +311,23 @@ def publish(
             created=transaction.now,
         )
         artifact = with_origin(artifact, transaction.get(Run, job_run.run_id), job_run)
-        _keep_manifest(catalog, storage, transaction, artifact, listed, attempt)
+        made_as = look_up_provenance(catalog, transaction, job_run)
+        _keep_manifest(storage, transaction, artifact, listed, attempt, made_as)
         catalog.newest_artifacts[job_run.name] = artifact
         transaction.put(artifact)
-        note_made(catalog, transaction, job_run, artifact.id)
+        note_made(catalog, transaction, made_as, artifact.id)
         made.append(artifact.id)
     return replace(job_run, artifacts=tuple(made))
 
 
 def _keep_manifest(
-    catalog: Catalog,
     storage: Storage,
     transaction: Transaction,
     version: Artifact,
     listed: str,
     attempt: Attempt | None,
+    made: Provenance | None,
 ) -> None:
-    key = f"{version.name}#{version.fingerprint}"
-    made = (
-        transaction.get(Provenance, key)
-        or catalog.provenances.get(key)  # enough here, because the record is not changed
-        or catalog.ledger.look_up(Provenance, key)
-    )
     provenance = replace(made, artifact=version.id) if made is not None else None
     shared = attempt is not None and bool(attempt.ranks) and version.kind == ArtifactKind.FILES
     try:

@@ -204,14 +204,20 @@ def note_provenance(catalog: Catalog, transaction: Transaction, now: Provenance,
         transaction.put(code)
 
 
-def note_made(catalog: Catalog, transaction: Transaction, job_run: JobRun, artifact_id: str) -> None:
-    """Record the version with this provenance, whether it was made or found unchanged."""
+def look_up_provenance(catalog: Catalog, transaction: Transaction, job_run: JobRun) -> Provenance | None:
+    """Return the provenance record of the job, ready to be changed; None if there is none."""
     key = f"{job_run.name}#{job_run.fingerprint}"
-    provenance = transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
+    return transaction.get(Provenance, key) or catalog.ledger.look_up(Provenance, key)
+
+
+def note_made(
+    catalog: Catalog, transaction: Transaction, provenance: Provenance | None, artifact_id: str
+) -> None:
+    """Record the version with this provenance, whether it was made or found unchanged."""
     if provenance is not None and provenance.artifact != artifact_id:
         after = replace(provenance, artifact=artifact_id)
         transaction.put(after)
-        catalog.provenances[key] = after
+        catalog.provenances[after.id] = after
 
 
 def restorable(catalog: Catalog, job_run: JobRun, now: Provenance) -> Artifact | None:
