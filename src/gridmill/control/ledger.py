@@ -348,18 +348,20 @@ class Ledger:
             del self._written[next(iter(self._written))]
 
 
+_ONCE_WRITTEN = frozenset((Artifact, Alias, Alterations, Measurement, Latest, Origin, Provenance, CodeList))
+"""The classes of records that are not live: they are read from the store when they are needed."""
+
+
 def _is_over(noun: Noun) -> bool:
+    if type(noun) in _ONCE_WRITTEN:
+        return True
     match noun:
-        case Run():
-            return noun.state in FINISHED_RUNS
-        case Artifact() | Alias() | Alterations() | Measurement() | Latest() | Origin():
-            return True
-        case Provenance() | CodeList():
-            return True
-        case Chunk():
-            return not noun.left
         case Attempt():
             return noun.state not in LIVE_ATTEMPTS
+        case Run():
+            return noun.state in FINISHED_RUNS
+        case Chunk():
+            return not noun.left
         case Deployment():
             return noun.state == DeploymentState.GONE
         case _:

@@ -38,7 +38,7 @@ def _checksum(*parts: str) -> int:
 def record_checksum(noun: str, key: str, version: int, parent: str, live: int, body: bytes) -> int:
     """Returns the checksum of a record. `live` is 0 or 1. Raises ValueError if a text is not valid
     Unicode."""
-    return crc32(body, crc32(f"{noun}\0{key}\0{version}\0{parent}\0{live:d}\0".encode()))
+    return crc32(body, crc32(f"{noun}\0{key}\0{version}\0{parent}\0{+live}\0".encode()))
 
 
 def event_checksum(values: Mapping[str, Any]) -> int:
