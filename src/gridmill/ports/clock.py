@@ -11,4 +11,4 @@ class Clock(Protocol):
         """Unix time in seconds. The time of `now` can jump when somebody sets the clock of the machine."""
 
     def monotonic(self) -> float:
-        """Return the seconds since an arbitrary start. It never jumps."""
+        """Return the seconds since an arbitrary start. This time never jumps."""

@@ -36,7 +36,8 @@ IN_ROOT = (
     DiskArea.SHARED_BUNDLE,
     DiskArea.IMPORT,
 )
-"""The areas of the disk that are below the storage root. All other areas are in the home."""
+"""The areas of the disk that are below the storage root. All areas that are not below the storage root are
+in the home."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

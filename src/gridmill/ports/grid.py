@@ -77,10 +77,11 @@ class Backfills(Protocol):
     def start_backfill(self, backfill: Backfill, chunks: tuple[Chunk, ...] = ()) -> BackfillView:
         """Start a backfill, or start it again: chunks that are done stay, and all other chunks are run.
 
-        Returns at once. Chunks of this range that are done or active are not changed. All other chunks of
-        the range are run, including failed chunks. If `chunks` is not set, the backfill uses the chunks that
-        it already has. Raises ConflictError if the pipeline has an active backfill over another range,
-        UnavailableError if the control node does not run permanently, InputError, PipelineError.
+        Returns at once. Chunks of this range that are done or active are not changed. Chunks of the range
+        that are not done and not active are run, including failed chunks. If `chunks` is not set, the
+        backfill uses the chunks that it already has. Raises ConflictError if the pipeline has an active
+        backfill over another range, UnavailableError if the control node does not run permanently,
+        InputError, PipelineError.
         """
 
     def backfill_pipeline(self, backfill: Backfill, values: Mapping[str, str]) -> BackfillView:

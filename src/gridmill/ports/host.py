@@ -60,7 +60,8 @@ class LooseGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FarmAddress:
-    """The part of a join line that has the address of a farm and describes it. It contains no secret."""
+    """The part of a join line that has the address of a farm and describes it. This part of the join line
+    contains no secret."""
 
     name: str
     address: str

@@ -46,8 +46,8 @@ class LogStore(Protocol):
         entry contains the number of dropped bytes."""
 
     def finish(self, run_id: str) -> None:
-        """Close and compress the log files of a run. After this call, no more text of the run is
-        expected."""
+        """Close and compress the log files of a run. After the files of a run are closed, no more text of
+        the run is expected."""
 
     def delete(self, run_ids: Sequence[str]) -> None:
         """Delete the logs of these runs; the call may be repeated. Raises StorageError."""

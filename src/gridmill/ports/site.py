@@ -35,11 +35,12 @@ class PodReport:
     """The status of a pod and the other facts that the site reports about it.
 
     `began` and `ends` are the Unix times in seconds at which the site started the pod and will stop it, if
-    the site has such times. The other fields are set only for a pod whose status is GONE. `cause` is the
-    reason why the pod's attempts ended, and `use` is the resource use that the site measured. `hopeless` is
-    true if another pod of the same kind would fail in the same way. `unfit` is true if the node of the pod
-    lacks something that the node promised; the pod may start on another node. `left` is true if the node of
-    the pod has left the site, so that the end of the pod shows no fault of the pod itself.
+    the site has such times. All fields other than the status and these times are set only for a pod whose
+    status is GONE. `cause` is the reason why the pod's attempts ended, and `use` is the resource use that
+    the site measured. `hopeless` is true if another pod of the same kind would fail in the same way. `unfit`
+    is true if the node of the pod lacks something that the node promised; the pod may start on another node.
+    `left` is true if the node of the pod has left the site, so that the end of the pod shows no fault of the
+    pod itself.
     """
 
     status: PodStatus
@@ -97,8 +98,9 @@ class TransferSite(Protocol):
     """A site with its own storage, so that Gridmill transfers data to the site and back."""
 
     def transfer_progress(self, attempt_id: str) -> Mapping[str, Any]:
-        """The progress of the transfer of an attempt's data, as the body of a progress event. The body has
-        `done` of `total`, `unit` and `note`. The body is empty if there is no transfer. Returns at once."""
+        """The progress of the transfer of an attempt's data, as the body of a progress event. The body of
+        the progress event has `done` of `total`, `unit` and `note`; it is empty if there is no transfer.
+        Returns at once."""
 
     def farm_status(self) -> FarmStatus:
         """The status that the farm last reported, at most some seconds old. Raises UnavailableError."""
@@ -136,8 +138,8 @@ class SharedMachineSite(Protocol):
 
 class SitePort(Protocol):
     """The protocol of a site. Every method may be repeated with the same arguments. `bring_up`,
-    `observe`, `undelivered_events` and `tear_down` may take long, and several threads call them at once. All
-    other methods of a site return immediately."""
+    `observe`, `undelivered_events` and `tear_down` may take long, and several threads call them at once. The
+    remaining methods of a site return immediately."""
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the site, with the CPUs, memory and GPUs that each node offers."""

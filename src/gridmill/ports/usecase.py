@@ -37,8 +37,8 @@ class ResponseForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArgumentLimits:
-    """The limits of the value of an argument over HTTP, with the names that FastAPI uses for them. None: no
-    limit."""
+    """The limits of the value of an argument over HTTP, with the names that FastAPI uses for them. A limit
+    is None if there is no limit."""
 
     ge: int | None = None
     gt: int | None = None
