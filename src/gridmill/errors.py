@@ -1,32 +1,33 @@
 """The error tree: every class has a code, `retryable` and a hint.
 
-::
+The tree shows which class is the base of which other class::
 
     GridmillError
-    ├── InputError            what the user wrote is wrong
-    │   ├── PipelineError     ... in a pipeline file: file, line, field
-    │   ├── DataError         ... in the data: file, row, column
-    │   └── UnsafePathError   a path leaves the storage root
-    ├── NotFoundError         there is no such record
-    ├── ConflictError         the record changed, or the state does not allow the transition
-    │   ├── StaleVersionError compare-and-set failed
-    │   ├── HomeInUseError    another control node owns this home
-    │   └── StoreInUseError   another control node owns this store
-    ├── CapacityError         no site is large enough
-    ├── JobError              a job ended without success
-    │   ├── MemoryExceededError
-    │   ├── TimeLimitError
-    │   └── InterruptedRunError
-    ├── UnavailableError      a part does not answer now
-    │   ├── UnreachedError    nothing listens at the address, and nothing was sent
-    │   ├── HungNodeError     the control node is up and does not answer
-    │   ├── AwayError         nothing answers at the address
-    │   └── StorageError      disk full, unreadable, ...
-    │       └── StoreLostError  the store's server does not answer
-    └── InternalError         a defect of Gridmill itself
+    ├── InputError               The value that the user gave is wrong.
+    │   ├── PipelineError        A pipeline file has an error, with file, line and field.
+    │   ├── DataError            The data has an error, with file, row and column.
+    │   └── UnsafePathError      A path leads out of the storage root.
+    ├── NotFoundError            There is no such record.
+    ├── ConflictError            The record changed, or its state does not allow the transition.
+    │   ├── StaleVersionError    Somebody else changed the record (compare-and-set).
+    │   ├── HomeInUseError       Another control node owns this home.
+    │   └── StoreInUseError      Another control node owns this record store.
+    ├── CapacityError            No site is large enough.
+    ├── JobError                 A job ended without success.
+    │   ├── MemoryExceededError  A job exceeded its memory limit.
+    │   ├── TimeLimitError       A job exceeded its timeout.
+    │   └── InterruptedRunError  A run was stopped before its end.
+    ├── UnavailableError         A part of Gridmill does not answer now.
+    │   ├── UnreachedError       Nothing listens at the address, and no request was sent.
+    │   ├── HungNodeError        The process of the control node exists but does not answer.
+    │   ├── AwayError            Nothing answers at the address.
+    │   ├── InstallError         Packages could not be installed, for example without a package index.
+    │   └── StorageError         A disk is full, a file cannot be read, or a similar problem.
+    │       └── StoreLostError   The database server of the record store does not answer.
+    └── InternalError            Gridmill itself has a defect.
 
-`TABLE` maps a code to its HTTP status and exit code and is used in both directions: the API turns an error
-into a status and a body, the SDK turns the body into the same class again.
+`TABLE` maps the code of an error to its HTTP status and its exit code. The API uses it to convert an error
+into a status and a body, and the SDK uses it to convert the body back into the same class.
 """
 
 from dataclasses import dataclass

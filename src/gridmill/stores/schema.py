@@ -7,8 +7,8 @@ from gridmill.errors import StorageError
 from gridmill.stores.dialect import RECOVER, Connection, Cursor, Dialect, transaction
 
 VERSIONS = ("0002",)
-"""The schema versions that this release can open, with the oldest version first. Migrations lead to the last
-one."""
+"""The schema versions that this release can open, with the oldest version first. Migrations convert the
+older versions to the last version."""
 
 RETIRED = ("0001",)
 """Early schema versions that cannot be opened, because fields of their records had other names."""
