@@ -200,8 +200,8 @@ def _comparison_text(found: ModelComparison) -> Iterator[RenderableType]:
 
 
 def _heads(models: Sequence[ComparedModel]) -> list[str]:
-    """Return the headings of the columns, which are `@3` if all versions belong to the same model, otherwise
-    the full ids."""
+    """Return the column headings: version numbers such as `@3` if all versions belong to the same model,
+    otherwise full ids."""
     several = len({model.id.partition("@")[0] for model in models}) > 1
     return [model.id if several else f"@{model.id.partition('@')[2]}" for model in models]
 
@@ -235,8 +235,8 @@ def _metric(models: Sequence[ComparedModel], one: ComparedMetric) -> tuple[objec
 
 
 def _setting(one: ComparedSetting) -> tuple[object, ...]:
-    """Return the table cells of a setting. For lists (features), a cell shows the length of the list, and
-    the entries that not all versions have."""
+    """Return the table cells of a setting. If the setting is a list, such as the list of features, a cell
+    shows the length of the list and the entries that are missing in another version."""
     lists = [set(value) for value in one.values if isinstance(value, list | tuple)]
     shared = set[Any]().union(*lists).intersection(*lists)
     return (one.name, *(_comparison_cell(value, shared) for value in one.values))

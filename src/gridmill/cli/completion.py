@@ -100,7 +100,7 @@ def complete_jobs(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_run_jobs(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete the names of the jobs of the run that was given."""
+    """Complete the names of the jobs of the run that the command line already names."""
     run = context.params.get("run")
     return _starting(incomplete, _ask(context, lambda known: known.jobs(run))) if run else []
 
@@ -165,7 +165,7 @@ def _pipelines(known: NameLookup) -> list[str]:
 
 
 def _versions(known: NameLookup, noun: Noun, incomplete: str) -> Iterable[str]:
-    """Return the names of versions that match.
+    """Return the names that can complete the incomplete name of a version.
 
     Versions of a job are returned only after its complete name and an `@`, because there may be thousands of
     versions.
@@ -192,7 +192,8 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 def _ask(context: typer.Context, question: Callable[[NameLookup], Iterable[str]]) -> list[str]:
-    """Return the names that match. Return no names if there is no grid or if the search takes too long."""
+    """Return the names that the function `question` finds. Return no names if there is no grid or if the
+    search takes too long."""
     root = context.find_root()
     with contextlib.suppress(Exception), _for_a_moment():
         given: Invocation = root.obj

@@ -15,7 +15,7 @@ from gridmill.sdk.client import Client
 
 
 class GroupBy(StrEnum):
-    """The kinds of groups over which `du` adds up sizes."""
+    """The kinds of groups for which `du` prints total sizes."""
 
     KIND = "kind"
     JOB = "job"

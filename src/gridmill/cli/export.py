@@ -89,7 +89,8 @@ def _one(versions: list[str], to: str, output: str) -> str:
 
 
 def path(context: typer.Context, version: Annotated[str, _VERSION], json: Json = False) -> None:
-    """Print the folder of a version. For a sink it is the Delta table with all versions."""
+    """Print the folder of a version. For a sink, the folder is the Delta table, which contains all
+    versions."""
     with session(context, reading=True) as client:
         loaded = client.load(version)
     if json:

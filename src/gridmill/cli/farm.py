@@ -57,8 +57,8 @@ def farm(
 
 
 def notes(address: str, one_user: str) -> list[str]:
-    """Return notes about limits of this farm that its administrator should know. The farm may listen on
-    loopback only, or serve only a single tenant for the reason `one_user`."""
+    """Return notes about limits of this farm that its administrator should know. Examples of such limits:
+    the farm listens only on loopback, or the farm serves only a single tenant for the reason `one_user`."""
     host, port = read_address(address)
     alone = (
         f"{host} is reachable only from this machine. From another machine, join with "
@@ -157,8 +157,8 @@ class FarmOptions:
 
 
 def read_place(text: str, settings: dict[str, str], host: Host) -> Site:
-    """Parse a place of the form KIND or KIND:ADDRESS. Raises InputError, also for invalid settings, and
-    UnavailableError."""
+    """Parse the site of a farm from a text of the form KIND or KIND:ADDRESS. Raises InputError, also for
+    invalid settings, and UnavailableError."""
     kind, _, address = text.partition(":")
     kinds = {one.value: one for one in _SERVED}
     if kind not in kinds:

@@ -92,7 +92,8 @@ def elapsed(view: JobView, now: float) -> str:
 
 
 def memory(view: JobView) -> str:
-    """Return the memory of a job as `peak of size`. While the job runs, return only its size."""
+    """Return the peak memory usage and the memory limit of a job as text, such as `1 GiB of 2 GiB`. While
+    the job runs, return only the memory limit."""
     attempt = newest(view)
     if attempt is None:
         return ""
@@ -150,8 +151,8 @@ JOBS = ("job", "state", "on", "progress", "time", "memory", "")
 
 
 def job_row(view: JobView, now: float) -> tuple[str, ...]:
-    """Return the table cells of a job: state, place, progress, and in the last cell the reason or its newest
-    metrics."""
+    """Return the table cells of a job: state, deployment, progress, elapsed time, memory, and in the last
+    cell the reason and the newest metrics."""
     remarks = "; ".join(filter(None, (remark(view), latest_metric(view))))
     cells = (view.job.job.name, state_of(view), place(view), progress(view))
     return (*cells, elapsed(view, now), memory(view), remarks)
@@ -209,8 +210,8 @@ def job_line(view: JobView, state: str, message: str) -> str:
 
 
 _REASON = 100
-"""The largest number of characters that a line shows of a reason. The command `show job` shows the complete
-reason."""
+"""The largest number of characters of a reason that are shown in a line. The command `show job` shows the
+complete reason."""
 
 
 def short_reason(reason: str) -> str:
@@ -220,7 +221,8 @@ def short_reason(reason: str) -> str:
 
 def reason_lines(view: RunView, most: int) -> Iterator[str]:
     """Yield lines with the reasons why the jobs of a run were executed or restored. Jobs with the same
-    reason are in the same line. After `most` lines, a last line has the number of the remaining jobs."""
+    reason are in the same line. If there are more than `most` lines, a last line with the number of the
+    remaining jobs replaces the other lines."""
     shared: dict[tuple[str, str], list[str]] = {}
     for job in (one.job for one in view.jobs if one.job.reason):
         unchanged = job.state == JobState.UNCHANGED

@@ -1,5 +1,5 @@
-"""Finds the stored help text for a command line. The stored text is the text that Typer prints, but it needs
-no time to load Typer.
+"""Finds the stored help text for a command line. The stored text equals the text that Typer prints. Printing
+the stored text is faster, because Typer need not be loaded.
 
 `python docs/generate.py` writes the help texts from the commands.
 """
@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 WIDTH = 80
-"""The smallest width of a terminal for which the stored texts are valid, because Typer makes no longer
-lines."""
+"""If a terminal has at least this number of columns, the stored texts are valid, because Typer prints no
+longer lines on a wider terminal."""
 
 # without pathlib, whose import would take a third of the time
 _FOLDER = os.path.join(os.path.dirname(__file__), "help")

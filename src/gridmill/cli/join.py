@@ -153,8 +153,9 @@ class Membership:
         return spare_bytes(self._memory, memory_bytes=machine.memory_bytes(), used_bytes=machine.used_bytes())
 
     def leave(self, why: str = "") -> None:
-        """Remove the node from the grid, then end its remaining jobs. With `why`, print that the machine is
-        returned to its owner, as soon as it is no longer a node. The call can be repeated."""
+        """Remove the node from the grid, then end its remaining jobs. With `why`, also print that the
+        machine is returned to its owner. The text is printed as soon as the machine is no longer a node. The
+        call can be repeated."""
         node, self._node = self._node, None
         if node is None:
             return
@@ -241,8 +242,8 @@ class OwnerWatch:
 def _stay_joined(
     membership: Membership, rules: IdleRules | None, interrupts: InterruptHandler, patience: JoinRetryLimit
 ) -> None:
-    """Keep the machine in the grid until the user presses Ctrl-C. If the grid could not be reached, join it
-    again."""
+    """Keep the machine in the grid until the user presses Ctrl-C. If the machine is not in the grid and may
+    be lent, let it join the grid again."""
     watch = OwnerWatch(membership.machine, rules)
     if why_blind := watch.why_blind():
         membership.print_state({"state": "the owner's activity may not be visible", "why": why_blind})

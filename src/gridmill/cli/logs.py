@@ -95,7 +95,7 @@ def logs(
 
 
 class _Counted:
-    """Log entries, with a count of the entries that had text."""
+    """An iterable of log entries that counts the entries with text while they are read."""
 
     def __init__(self, entries: Iterable[LogEntry]) -> None:
         self.count = 0
@@ -152,8 +152,8 @@ def _print_failures(client: Client, view: RunView, job: str | None) -> None:
 
 
 def _jobs(client: Client, view: RunView, job: str | None, state: JobState) -> Iterator[JobView]:
-    """Yield the jobs in the given state: the named job, or all jobs of the run. If the view shows no job in
-    this state, the control node is not called."""
+    """Yield the jobs in the given state: the named job, or all jobs of the run. If the current state of the
+    run shows no job in the given state, the control node is not called."""
     if not view.states.get(state):
         return
     if job is None:

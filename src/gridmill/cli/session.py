@@ -145,8 +145,8 @@ def session(context: typer.Context, *, embed: bool = True, reading: bool = False
 
 
 def require_permanent_node(client: Client) -> None:
-    """Raise UnavailableError if the control node ends with its clients, because their detached runs would
-    not continue."""
+    """Raise UnavailableError if the control node ends with its clients, because then the detached runs of
+    this client would not continue."""
     if client.control().embedded:
         raise UnavailableError(
             "the running control node ends when the commands that use it have ended",
@@ -161,7 +161,8 @@ def settings_of(context: typer.Context) -> Settings:
 
 
 def host_of(context: typer.Context) -> "Host":
-    """Return the host, whose factories the command calls to serve, join and check."""
+    """Return the host. Commands call the factories of the host to serve a grid, to join a grid, and to check
+    the machine."""
     return invocation(context).host
 
 
@@ -196,8 +197,8 @@ def show_table(
     left_out: Sequence[str] = (),
 ) -> None:
     """Print a table to standard output. If standard output is not a terminal, print the table as plain text,
-    which saves the 0.1 s to import the library for screens. A narrow screen folds the columns `folded`, and
-    hides the columns `left_out` if necessary."""
+    which saves the 0.1 s to import the library for screens. On a narrow screen, the columns that `folded`
+    names are wrapped, and the columns that `left_out` names are hidden if necessary."""
     if sys.stdout.isatty():
         from gridmill.cli.tables import FittedTable
 
@@ -206,7 +207,7 @@ def show_table(
 
 
 def print_sentence(text: str, indent: str = "") -> None:
-    """Print a sentence to standard output. On a terminal the sentence is folded between words, never within
+    """Print a sentence to standard output. On a terminal the sentence is wrapped between words, never within
     a path."""
     if sys.stdout.isatty():
         width = max(20, get_terminal_size().columns)
@@ -217,7 +218,7 @@ def print_sentence(text: str, indent: str = "") -> None:
 
 
 def _folded(line: str, width: int, indent: str) -> str:
-    """Return the line, folded between words."""
+    """Return the line as text that is wrapped between words."""
     if len(line) + len(indent) <= width:
         return f"{indent}{line}"
     return fill(

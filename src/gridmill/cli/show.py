@@ -237,7 +237,7 @@ def show(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show one noun with its details."""
+    """Show the details of a record."""
     kind = read_noun(noun)
     if not name and kind != Noun.CONTROL:
         raise InputError(f"the name of the {kind} is missing", hint=f"To list them: gridmill list {kind}")
@@ -299,8 +299,8 @@ def list_all(
     all: Annotated[bool, typer.Option("--all", help="Show all entries.")] = False,
     json: Json = False,
 ) -> None:
-    """List runs, versions or other nouns, the newest first. Without a noun, show the number of records of
-    each kind.
+    """List runs, versions or other records, the newest first. Without an argument, show the number of
+    records of each kind.
 
     A table shows at most 50 runs, versions or jobs; --json prints all of them.
     """
@@ -349,8 +349,8 @@ def _tabulate(kind: Noun, found: Sequence[Any], names: Mapping[str, str]) -> Non
 
 
 def list_table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> FittedTable:
-    """Return a table with a list for a screen. In the table, all columns except the first are folded between
-    words, and a narrow screen hides the least important columns."""
+    """Return a table with a list for a screen. All columns of the table except the first column are wrapped
+    between words. On a narrow screen, the least important columns are hidden."""
     return FittedTable(head, rows, folded=head[1:], left_out=_LEFT_OUT)
 
 

@@ -11,7 +11,7 @@ from gridmill.cli.format import visible
 
 _NEVER_FOLDED = ("job", "node", "state")
 """The columns that are not wrapped if the table is wide enough for them. The first column of each table is
-also not wrapped."""
+not wrapped either."""
 _GAP = 2
 
 COLOURS: Mapping[str, str] = {
@@ -31,7 +31,7 @@ COLOURS: Mapping[str, str] = {
 
 def table(*columns: str, rows: Iterable[Sequence[object]] = (), title: str | None = None) -> Table:
     """Return a plain table for printing. The cells of the table are text, and states are coloured. On a
-    narrow screen the widest columns are folded, and nothing is cut."""
+    narrow screen the widest columns are wrapped, and no text is cut."""
     made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     for index, column in enumerate(columns):
         made.add_column(column, overflow="fold", no_wrap=index == 0 or column in _NEVER_FOLDED)
@@ -51,10 +51,10 @@ def _cell(value: object, *, one_line: bool = False) -> Text:
 class FittedTable:
     """A table that is at most as wide as the screen, and in which no word is broken.
 
-    The columns in `folded` are folded between their words. Columns without values are hidden. If the table
-    is still too wide, the columns in `left_out` are hidden too, the least important column first. The widest
-    folded column has at least `comfort` characters, if it needs so many. With `one_line`, the cells of the
-    folded columns are cut instead of folded.
+    The columns that `folded` names are wrapped between words. Columns without values are hidden. If the
+    table is still too wide, the columns that `left_out` names are hidden too, the least important column
+    first. The widest of the wrapped columns has a width of at least `comfort` characters, unless its texts
+    are shorter. With `one_line`, the texts in these columns are cut instead of wrapped.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class FittedTable:
         return (self._head[at], *(row[at] for row in self._rows))
 
     def _whole(self, at: int) -> int:
-        """Return the width of the column without folding."""
+        """Return the width of the column if none of its texts is wrapped."""
         return max(map(cell_len, self._texts(at)))
 
     def _needed(self, at: int) -> int:
-        """Return the smallest width of the column. If the column may be folded, this is the width of its
-        longest word."""
+        """Return the smallest width of the column. If the column may be wrapped, the smallest width is the
+        width of the longest word in the column."""
         if self._head[at] not in self._folded:
             return self._whole(at)
         return max(cell_len(word) for text in self._texts(at) for word in text.split() or [""])

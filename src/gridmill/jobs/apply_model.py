@@ -108,8 +108,8 @@ def _is_frame(rows: Rows, library: str) -> bool:
 
 
 def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: int = 0) -> Floats:
-    """Return the output of the model for the rows `kept` of `table`. The rows of `table` before `kept` are
-    the history of the predicted rows.
+    """Return the output of the model for the rows of `table` whose numbers are in `kept`. The earlier rows
+    of `table` are the history of these rows.
 
     `before` is the number of rows of the dataset that come before `table`. Raises DataError if a column of
     the model is missing, or has another type than in training.
@@ -159,7 +159,7 @@ def _truth(table: pa.Table, card: ModelCard) -> pa.ChunkedArray | pa.Array:
 
 
 PIECE_ROWS = 65_536
-"""The number of rows that are encoded in one step: they need 52 MB with 100 inputs."""
+"""The number of rows that are encoded in one step. If the model has 100 inputs, these rows need 52 MB."""
 
 
 def apply_model(folder: Path, name: str, table: pa.Table, *, trust: bool = False) -> pa.Table:

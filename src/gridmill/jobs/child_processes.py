@@ -208,13 +208,13 @@ def in_child(function: Callable[[], dict[str, Any]], what: str, scratch: Path) -
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 _ACCOUNTING = Path("/proc/sys/kernel/task_delayacct")
 _DELAY_FIELD = 39
-"""The position, counted after the process name, of the field in /proc/PID/stat with the clock ticks for
-which the process waited for the disk."""
+"""The position of a field in /proc/PID/stat, counted after the process name. The field contains the number
+of clock ticks for which the process waited for the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTotals:
-    """Sums over processes. A field is None if this system does not measure it."""
+    """Sums over processes. A field is None if the operating system does not measure its value."""
 
     cpu_seconds: float = 0.0
     delay_seconds: float | None = None
@@ -227,8 +227,8 @@ class CpuTotals:
         return _each(self, before, -1)
 
     def plus(self, other: "CpuTotals") -> "CpuTotals":
-        """Return the sum of these totals and `other`. If a field is None in either operand, it is None in
-        the sum."""
+        """Return the sum of these totals and `other`. If a field is None in one of the two records, the
+        field is also None in the sum."""
         return _each(self, other, 1)
 
 

@@ -27,8 +27,8 @@ class Moments:
 
     @classmethod
     def known(cls, facts: Mapping[str, Any], count: int) -> "Moments":
-        """Create moments for `count` numbers from `facts`, the statistics that the method `facts`
-        returns."""
+        """Create the moments of `count` numbers from their statistics `facts`, which another object has
+        returned from the method `facts`."""
         if not count or facts.get("mean") is None:
             return cls()
         std = facts.get("std") or 0.0

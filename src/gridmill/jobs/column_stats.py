@@ -44,8 +44,8 @@ def describe(context: JobContext, files: Files, columns: Sequence[str], schema: 
 def note_facts(
     context: JobContext, files: Files, columns: Sequence[str], schema: pa.Schema, target: Path
 ) -> None:
-    """Write the statistics of the rows of one part into a file, so that `join_facts` can merge the parts.
-    Raises OSError."""
+    """Write the statistics of the rows that one part of a job computed into a file, so that `join_facts` can
+    merge the statistics of all parts. Raises OSError."""
     count = _ColumnCounter(columns=columns, schema=schema)
     with open_engine(context, {"described": count.passing(files)}, database=str(target)) as engine:
         engine.execute(count.sql())
@@ -58,8 +58,8 @@ def note_facts(
 
 
 def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema) -> Facts:
-    """Return the statistics that `describe` would return for the rows of all parts together (at least one
-    part)."""
+    """Return the statistics that `describe` would return for the rows of all parts of a job together. There
+    must be at least one part."""
     plain = _plain(columns, schema)
     if not plain:
         return {}
@@ -75,7 +75,7 @@ def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema)
 
 @dataclass(slots=True, kw_only=True)
 class _ColumnCounter:
-    """Counts the numbers of each column while the rows are read.
+    """Computes the moments of the numbers in each column while the rows are read.
 
     The moments are stored separately for each file, so the result does not depend on which process read a
     file.
@@ -90,7 +90,7 @@ class _ColumnCounter:
         return _plain(self.columns, self.schema)
 
     def passing(self, files: Files) -> pa.RecordBatchReader:
-        """Yield the batches of the files unchanged, and add their numbers to the moments."""
+        """Yield the batches of the files unchanged, and add the numbers in the batches to the moments."""
         schema = pa.schema([self.schema.field(name) for name in self.plain])
         return pa.RecordBatchReader.from_batches(schema, self._passing(files))
 

@@ -35,7 +35,8 @@ of a model."""
 
 
 class PrunedError(Exception):
-    """The hyperparameter search stops this training early, because another trial will probably be better."""
+    """The exception with which the hyperparameter search stops a training early, because another trial will
+    probably be better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

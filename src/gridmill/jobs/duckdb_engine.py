@@ -16,11 +16,11 @@ BASE_BYTES = 192 * 2**20
 """The memory in bytes that Python, its libraries and the Parquet writer (for one row group) use before any
 row is read."""
 MEMORY_SHARE = 0.7
-"""The fraction of the remaining memory of the attempt that DuckDB may use. The Parquet writer and Arrow
-batches use the remaining memory."""
+"""The largest fraction of the memory of the attempt, without BASE_BYTES, that DuckDB may use. The rest of
+this memory is for the Parquet writer and Arrow batches."""
 SMALL_SHARE = 0.35
-"""The smallest fraction of the memory for DuckDB. The smallest fraction applies if the job needs much memory
-outside of the SQL engine."""
+"""The smallest fraction of the memory of the attempt, without BASE_BYTES, that DuckDB may use. This fraction
+applies if the job needs much memory outside of the SQL engine."""
 LEAST_MEMORY_BYTES = 144 * 2**20
 
 
@@ -50,7 +50,8 @@ def open_engine(
 
 
 def engine_bytes(context: JobContext, reserved_bytes: int = 0) -> int:
-    """Return the memory for DuckDB in bytes, if the job needs `reserved_bytes` outside of DuckDB."""
+    """Return the number of bytes of memory that DuckDB may use. The job needs `reserved_bytes` bytes of
+    memory outside of DuckDB."""
     whole = context.order.given.memory_bytes - BASE_BYTES
     wanted = max(whole * SMALL_SHARE, whole - reserved_bytes)
     return max(LEAST_MEMORY_BYTES, int(min(whole * MEMORY_SHARE, wanted)))

@@ -22,7 +22,7 @@ LABEL_KNOWN, LABEL_TIME, DROPPED = "__label_known", "__label_time", "__dropped"
 LABEL_FROM, LABEL_OF, NEXT = "__label_from", "__label_of", "__next"
 """The names of hidden columns. LABEL_FROM is the time at which the row from which the label is taken becomes
 known. LABEL_OF is the value from which a label of events is computed. NEXT is true if all of the next rows
-exist.
+that the label reads exist.
 """
 HIDDEN = (TIME, KNOWN, AT, CODE, LABEL_KNOWN, LABEL_TIME, LABEL_FROM, LABEL_OF, NEXT, DROPPED)
 """The names of columns that the query returns and the dataset does not contain."""

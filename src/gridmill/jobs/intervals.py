@@ -1,5 +1,5 @@
-"""Quantiles of forecasts. A quantile is the prediction plus a quantile of the errors on the validation
-split.
+"""Quantiles of forecasts. A quantile of a forecast is the prediction plus the same quantile of the errors on
+the validation split.
 
 The method to compute the quantiles is split conformal prediction (Lei and others 2018, "Distribution-free
 predictive inference for regression"). The quantile q of n errors is the error with the rank (n + 1) q,

@@ -36,7 +36,8 @@ def check_probabilities(values: Floats, rows: Integers) -> None:
     """Raise DataError if a row of the array [rows, classes] does not contain valid probabilities. `rows` are
     the row numbers for the message.
 
-    If a row contains only NaN, it has no prediction. The caller counts these rows.
+    If a row contains only NaN, it has no prediction. The caller of this function counts the rows that have
+    no prediction.
     """
     with np.errstate(invalid="ignore"):
         total = values.sum(axis=1)
@@ -79,7 +80,8 @@ in the CPU caches."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRowKeys:
-    """Hashes of `columns` by which the training rows of a model can be recognised.
+    """A description of the hashes by which the training rows of a model can be recognised. A hash is
+    computed from the values of a row in `columns`.
 
     `train` and `validation` are the numbers of hashes that the folder of the model stores for each split.
     """
@@ -101,9 +103,9 @@ class ModelCard:
 
     The fields `label_columns`, `presents`, `constant`, `usual` and `spread` have a value for each label.
     `label_columns` is the column whose later value is the label. `presents` is the input with the present
-    value of that column. `constant` is the prediction of the naive model if it cannot repeat a value. For
-    classes, `constant` contains their fractions. `usual` is the mean of the label over the training rows.
-    `spread` is the standard deviation of the label over the training rows.
+    value of the column that `label_columns` names. `constant` is the prediction of the naive model if it
+    cannot repeat a value. For classes, `constant` contains their fractions. `usual` is the mean of the label
+    over the training rows. `spread` is the standard deviation of the label over the training rows.
 
     If the model has no graph, `predict` names the code (`code/FILE:FUNCTION`) or the pickled file in the
     folder of the model that predicts, and `environment` is the text of the requirements of that code. With

@@ -121,7 +121,7 @@ class _PartWriter:
 
 def _open_writer(path: Path, schema: pa.Schema, given: pa.Schema) -> pq.ParquetWriter:
     """Open a Parquet writer. The tables to write have the schema `given`, in which texts may be
-    dictionary-encoded, and readers get the schema `schema`."""
+    dictionary-encoded. The written files have the schema `schema` for their readers."""
     forms = forms_of(schema)
     coded = pa.schema(map(_coded, schema, given))
     if coded == schema:

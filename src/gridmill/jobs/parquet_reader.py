@@ -137,7 +137,8 @@ class RowGroupReader:
     which: ds.Expression | None
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return a reader of the rows. The method `to_reader` can be called only once."""
+        """Return a reader of the rows. The method `to_reader` can be called only once, because it reads the
+        rows only once."""
         schema = pa.schema([self.table.schema.field(name) for name in self.columns])
         return pa.RecordBatchReader.from_batches(schema, self._batches())
 

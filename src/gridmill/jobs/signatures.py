@@ -35,7 +35,7 @@ def type_in_words(kind: pa.DataType) -> str:
 
 def model_signature(card: ModelCard) -> Signature:
     """Return the signature of the prediction of a model. If the model was stored without a signature, return
-    only the parts of the signature that are known."""
+    only those fields of the signature that are known."""
     signature = card.signature or Signature(labels=card.labels)
     return Signature(
         labels=card.labels,

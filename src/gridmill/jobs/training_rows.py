@@ -48,7 +48,7 @@ class RowUse:
     """For each row, whether the model was trained on it (`train`), or used it for early stopping or to
     choose settings or weights (`validation`).
 
-    `known` is false if the use of the row is unknown.
+    `known` is false if it is unknown whether the row was used.
     """
 
     train: Mask
@@ -173,8 +173,8 @@ def note_learned(
     validation: Integers,
     most: int = KEPT,
 ) -> TrainingRowKeys:
-    """Write the hashes of these rows (the `most` smallest hashes) into the folder of a model. Return their
-    description for the model card."""
+    """Write the smallest hashes of these rows, at most `most` of them, into the folder of a model. Return
+    the description of these hashes for the model card."""
     both = [distinct(hashes[rows]) for rows in (train, validation)]
     below = _ALL
     if sum(map(len, both)) > most:

@@ -1,9 +1,9 @@
 """Windows and lags over rows that have a time of availability of their own: rows of another table, or rows
 of the basis table.
 
-This module has no side effects. A feed is one table with one `known_at` column and one set of keys. The
-labels of earlier rows are a feed, too. The feed of labels contains the labels of all rows, even if only some
-rows are computed.
+This module has no side effects. A feed consists of the rows of one table, with one `known_at` column and one
+set of key columns. The labels of earlier rows are a feed, too. The feed of labels contains the labels of all
+rows, even if only some rows are computed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ _NUMBERS = (Aggregate.SUM, Aggregate.MEAN, Aggregate.STD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsOfTable:
-    """The rows of `source` (SQL after FROM) with the time `known_at` (SQL) at which each row is known, the
-    keys `on`, and the types of the columns.
+    """The rows of `source` (the SQL text after FROM), with the key columns `on` and the types of all
+    columns. `known_at` is SQL for the time at which a row becomes known.
 
     `table` is the name of the table in error messages. `where` are the SQL conditions that select the rows
     to read.
@@ -54,8 +54,8 @@ class AsOfRequest:
 
 
 def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
-    """Return whether the part of a feature reads rows of the basis with the same entity, which are known at
-    their own time."""
+    """Return whether a window or lag reads rows of the basis table that have the same entity and are known
+    at the time of the row."""
     if is_of_label(part, basis, label) or (isinstance(part, Lag) and part.back_seconds):
         return False
     same_table = part.table in (None, basis.table)
@@ -66,10 +66,10 @@ def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 
 
 def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
-    """Return whether the part of a feature reads labels of earlier rows.
+    """Return whether a window or lag reads labels of earlier rows.
 
-    The part reads labels if it names the label, or names a column that contains the label of the row and is
-    known later.
+    A window or lag reads labels if it names the label. It also reads labels if it names a column that
+    contains the label of the row, and the label is known later than the row.
     """
     if label is None or part.table not in (None, basis.table):
         return False
@@ -118,7 +118,7 @@ def window_overs(window: Window) -> tuple[WindowAggregate, ...]:
 
 
 def lag_backs(lag: Lag) -> tuple[LagValue, ...]:
-    """Return the values that a lag by rows requests."""
+    """Return the values that a lag by a number of rows requests."""
     return tuple(
         LagValue(name=f"{lag.prefix}{lag.column}_lag_{step}", column=lag.column, step=step)
         for step in lag.steps
@@ -244,8 +244,8 @@ def _in_order(feed: AsOfTable, columns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
-    """Return a table with the rows of the feed, which a request reads. Rows with the same key that are known
-    at the same time are sorted by their values."""
+    """Return the table from which a request reads the rows of the feed. Rows with the same key that are
+    known at the same time are sorted by their values."""
     conditions = (f"{sql} IS NOT NULL" for sql in (feed.known_at, *quote_all(feed.on)))
     listed = quote_all(dict.fromkeys((*feed.on, *columns)))
     return OtherTable(
@@ -264,7 +264,7 @@ def _theirs(feed: AsOfTable, columns: Sequence[str]) -> OtherTable:
 def labels_source(own: str) -> str:
     """Return SQL (after FROM) that reads the labels of all rows.
 
-    If the rows contain their labels, `own` is the SQL for them; otherwise `own` is empty. If `own` is empty,
-    the labels are read from a table that another query computed before.
+    If each row contains its own label, `own` is the SQL that selects these labels. Otherwise `own` is empty.
+    If `own` is empty, the labels are read from a table that another query computed before.
     """
     return f"(\n{own}\n)" if own else quoted(LABELS)

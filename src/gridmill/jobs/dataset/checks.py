@@ -26,7 +26,7 @@ def check_tables(
     engine: duckdb.DuckDBPyConnection, spec: DatasetSpec, basis: Basis, tables: Mapping[str, Types]
 ) -> tuple[str, ...]:
     """Raise InputError or DataError if tables cannot be joined or compared. Returns the columns of the basis
-    table that feature expressions use."""
+    table that occur in feature expressions."""
     check_time(
         basis.time, find_column(basis.time, tables[basis.table], basis.table, "basis"), basis.table, "basis"
     )
@@ -66,8 +66,8 @@ def _check_no_label(engine: duckdb.DuckDBPyConnection, spec: DatasetSpec) -> Non
 
 
 def _known_at_fields(spec: DatasetSpec, basis: Basis) -> Iterator[tuple[str, str, str]]:
-    """Yield each `known_at` of the declaration: the name of its table, its text, and the field that declares
-    it."""
+    """For each `known_at` in the declaration, yield the name of its table, the text of the `known_at`, and
+    the field that declares it."""
     if basis.known_at is not None:
         yield basis.table, basis.known_at, "basis"
     for place, part in spec.parts():
@@ -109,9 +109,9 @@ def _check_static(join: Join, types: Types) -> None:
 class EventCoverage:
     """The time up to which a label that is made from events is known.
 
-    If a label becomes known after the time `labels`, it counts as missing. `events` is the time of the
-    newest event (None if there is no event), and `complete` is the time up to which no event is missing. The
-    rows up to the time `tables` do not change any more unless late rows are added.
+    A label that becomes known after the time `labels` counts as missing. `events` is the time of the newest
+    event (None if there is no event), and `complete` is the time up to which no event is missing. The rows
+    up to the time `tables` do not change any more unless late rows are added.
     """
 
     labels: datetime

@@ -1,8 +1,9 @@
 """Compiles the declaration of a dataset to one SQL query, and to requests for values of other rows.
 
-This module has no side effects. The query reads the rows one by one, and static tables. The features of a
-row can use values of other rows only if these rows have a time strictly before the time of the row. The
-field `asked` contains the windows, lags and as-of joins that read other rows.
+This module has no side effects. The query itself reads the rows of the basis table one by one, and tables
+without times. The features of a row can use values of other rows only if these rows have a time strictly
+before the time of the row. Windows, lags and as-of joins read other rows. They become requests in a plan
+(`WindowPlan`).
 """
 
 import re
@@ -52,12 +53,13 @@ from gridmill.jobs.expressions import (
 ALL = RowScope()
 _NOT_KEPT = re.compile(r"\bBIT\b|TIME WITH TIME ZONE")
 LABELLED = "labelled"
-"""The name of the stage of the query to which static tables are joined."""
+"""The name of the subquery to which tables without times are joined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledQuery:
-    """The SQL query of a dataset, and the roles of its columns.
+    """The SQL query of a dataset, and the columns of its result that are features, the entity, the time and
+    the label.
 
     The query also returns the column `DROPPED`, which holds the reason if a row is dropped and is null
     otherwise.
@@ -110,10 +112,11 @@ def compile_dataset(
 ) -> CompiledQuery:
     """Return the query of a dataset, and its requests for values of other rows.
 
-    `basis` is the declared basis, or a basis that reads the result of `sql`. `used` are the columns that
-    feature expressions use. `seen_until` is the time up to which the events of a label are known. If `timed`
-    is true, the query also returns the time of each row and the time at which the label of the row is known.
-    `scope` restricts the rows. Raises InputError for unknown or duplicate columns and wrong types.
+    `basis` is the declared basis, or a basis that reads the result of `sql`. `used` contains the columns
+    that occur in feature expressions. `seen_until` is the time up to which the events of a label are known.
+    If `timed` is true, the query also returns the time of each row and the time at which the label of the
+    row is known. `scope` restricts the rows. Raises InputError for unknown or duplicate columns and wrong
+    types.
     """
     types = tables[basis.table]
     dated = spec.label is not None and spec.label.known_at is not None
@@ -187,8 +190,8 @@ def _chunk_types(
     """Return the names and types of the columns of a chunk: the columns that the query reads and the values
     that it requests.
 
-    A requested value replaces a column with the same name. Raises InputError for a column type that Arrow
-    cannot store.
+    If a requested value and a column of the query have the same name, the requested value replaces the
+    column. Raises InputError for a column type that Arrow cannot store.
     """
     names = {name.lower() for name in plan.types}
     mine = {name: types[name] for name in read if name.lower() not in names}
@@ -215,7 +218,8 @@ def _ask_of_others(
     rows: str,
     scope: RowScope,
 ) -> list[str]:
-    """Add the requests for windows and lags to the plan, and return their names in order."""
+    """Add the requests for windows and lags to the plan, and return the names of the requested columns in
+    order."""
     types, before = tables[basis.table], len(plan.types)
     _ask_own(plan, spec, basis, types)
     label = spec.label

@@ -229,7 +229,7 @@ def _scale(values: Floats) -> float:
 
 
 NOTE, SAMPLE, WIDE = ".facts.duckdb", ".sample.arrow", ".wide.arrow"
-"""The names of files that a part writes into the folder with its rows."""
+"""The names of the files that a part of the job writes into the folder with its rows."""
 WIDE_CELLS = 4 * 2**20
 """The number of values in the sample of a wide dataset, which has many features that are compared only with
 the label: 32 MiB of numbers."""
@@ -319,8 +319,8 @@ def _findings(look: _FileScan, facts: Facts, query: PreparedQuery) -> Mapping[st
 
 
 def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
-    """Write the statistics of the rows of one part into files, so that `describe_parts` can merge the
-    parts."""
+    """Write the statistics of the rows of one part of the job into files, so that `describe_parts` can merge
+    the parts."""
     if not any(folder.glob("*.parquet")):
         return
     look = _look(context, query, (), folder)
@@ -334,8 +334,8 @@ def note_part(context: JobContext, query: PreparedQuery, folder: Path) -> None:
 def describe_parts(
     context: JobContext, query: PreparedQuery, parts: Sequence[Path], folder: Path
 ) -> Mapping[str, Any]:
-    """Return the statistics that `describe_rows` would return for the rows of several parts together. Raises
-    DataError."""
+    """Return the statistics that `describe_rows` would return for the rows of several parts of the job
+    together. Raises DataError."""
     noted = [part for part in parts if (part / NOTE).exists()]
     look = _look(context, query, (), folder)
     for part in noted:
@@ -457,7 +457,8 @@ def _is_prediction(name: str, context: JobContext) -> bool:
 
 
 def _label_column(spec: DatasetSpec, compiled: CompiledQuery) -> str | None:
-    """Return the column whose later value is the label, if the current value of this column is a feature."""
+    """If the label is a later value of a column whose current value is a feature, return the name of this
+    column."""
     if spec.label is None or spec.label.next_rows is not None:
         return None
     column = spec.label.column if spec.label.table is None else None

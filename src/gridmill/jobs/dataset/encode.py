@@ -33,7 +33,7 @@ from gridmill.jobs.parquet import BATCH_CELLS
 
 FILE = "encoders.json"
 HIDDEN = (DROPPED, TIME, LABEL_TIME)
-"""The names of columns of the raw rows that the dataset does not contain."""
+"""The names of the columns that the raw rows have and the dataset does not have."""
 SHOWN = 100
 """The largest number of categories of an encoder that the details of a version list. The file of the
 encoders has all categories."""

@@ -207,8 +207,9 @@ def _before(
 
 
 def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa.Array] = EMPTY) -> pa.Table:
-    """Return the table with the new columns that the encoders make. For the columns in `own`, the function
-    takes the values in `own` instead. Raises DataError if a column that an encoder needs is missing."""
+    """Return the table with the new columns that the encoders make. If `own` contains values for a column of
+    the result, the column gets these values. Raises DataError if a column that an encoder needs is
+    missing."""
     columns = _Columns(table)
     for one in fitted:
         if one.column not in columns.values:

@@ -231,7 +231,7 @@ def describe_incremental(
     """Return the state that the next dataset version needs in order to use the rows of this version.
 
     The state contains the times up to which the tables and the `events` of the label were known. `dropped`
-    is the number of the final rows that were dropped.
+    is the number of dropped rows among the final rows.
     """
     if not spec.incremental or seen is None or after is None:
         return {}

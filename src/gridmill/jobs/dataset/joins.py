@@ -31,7 +31,7 @@ class JoinedColumns:
     names: list[str] = field(default_factory=list)
 
     def add(self, names: Iterable[str]) -> None:
-        """Add columns. Raises InputError if a column with the same name exists already."""
+        """Add columns. Raises InputError if a column with the name of the new column exists already."""
         for name in names:
             refuse_duplicates((*self.names, name))
             self.names.append(name)
@@ -152,7 +152,7 @@ def register_tables(
     engine: duckdb.DuckDBPyConnection, tables: Mapping[str, ds.Dataset], units: Units | None = None
 ) -> None:
     """Create a view for each table under the name of the table, and replace existing views. Numeric columns
-    in `units` become times.
+    whose time unit is in `units` become times.
 
     The views prevent DuckDB from passing comparisons with times to Arrow. Arrow would raise an error,
     because it would compare the times of the query, which have no time zone, with the statistics in the

@@ -1,9 +1,10 @@
-"""Applies the availability time of the label, so that no part of a dataset reads a label before the label is
-known, whatever the `known_at` of the part declares.
+"""Applies the availability time of the label, so that no window, lag or join reads a label before the label
+is known. This is true whatever the window, lag or join declares as `known_at`.
 
 A window, lag or join can read the column from which the label is made, and declare with `known_at` when its
 rows become known. If the label declares a later time (with the `known_at` or the `delay` of the label), the
-later time is used. A part with `exempt` is not changed, and the remarks of the dataset list the exemption.
+later time is used. A window, lag or join that declares `exempt` is not changed, and the remarks of the
+dataset list this exemption.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ class _AvailabilityTime:
 
     `sources` are the names of the columns that contain the label, in lower case. If `sources` is None, every
     column of the table contains the label, because the row itself is an event. `tables` are the names of the
-    table with the label and of its copies; the name "" is the basis table.
+    table with the label and of its copies; the name "" means the basis table.
     """
 
     label: Label
@@ -58,12 +59,13 @@ class _AvailabilityTime:
         return self.sources is None or column.lower() in self.sources
 
     def table_of(self, part: Part) -> str:
-        """Return the name of the table that the part reads, or "" for the basis table."""
+        """Return the name of the table that the window, lag or join reads. For the basis table, return
+        ""."""
         return "" if part.table in (None, self.basis.table) else str(part.table)
 
     def own_time(self, part: Part) -> str | None:
-        """Return the declared time at which the rows of the part become known, or the time of the basis
-        table if none is declared."""
+        """Return the declared time at which the rows that the window, lag or join reads become known. If the
+        declaration has no such time, return the time of the basis table."""
         if part.known_at is not None or self.table_of(part):
             return part.known_at
         return None if isinstance(part, Join) else self.basis.known_at or self.basis.time
@@ -82,8 +84,8 @@ def _timestamp(text: str) -> str:
 
 
 def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> DatasetSpec:
-    """Return the declaration, changed so that every part that reads the label also declares when the label is
-    known.
+    """Return the declaration, changed so that each window, lag or join that reads the label also declares
+    when the label is known.
 
     `inputs` are the tables by the names that the declaration uses. Raises InputError if the time at which
     the label is known cannot be computed.
@@ -103,8 +105,8 @@ def with_label_clock(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> Datas
 
 
 def clock_remarks(spec: DatasetSpec, inputs: Mapping[str, Artifact]) -> tuple[str, ...]:
-    """Return a sentence for each part whose `known_at` is replaced by the availability time of the label,
-    and for each exemption."""
+    """Return a sentence for each window, lag or join whose `known_at` is replaced by the availability time
+    of the label, and a sentence for each exemption."""
     clock, clocked = _clock(spec, inputs), with_label_clock(spec, inputs)
     remarks = [text for part, place in _parts(spec) if (text := _exemption(part, place))]
     if clock is None:
@@ -182,7 +184,8 @@ def _sources(label: Label, basis: Basis) -> frozenset[str]:
 def _copies(
     own: str, of: Sequence[str], inputs: Mapping[str, Artifact], alike: Callable[[Artifact, Artifact], bool]
 ) -> set[str]:
-    """Return `own`, and the names of the other tables that contain the same rows as a table in `of`."""
+    """Return the table name `own`, and the names of all tables that contain the same rows as one of the
+    tables in `of`."""
     mine = [inputs[name] for name in of if name in inputs]
     same = (name for name, one in inputs.items() if name != own and any(alike(one, each) for each in mine))
     return {own, *same} - {""}
@@ -261,8 +264,8 @@ class _AvailabilityRewrite:
         return part.columns or tuple(column.name for column in columns if column.name not in keys)
 
     def _checked(self, later: str, part: Part, place: str) -> str:
-        """Return the SQL of the time unchanged. Raises InputError if the table of the part lacks a column
-        that the time needs."""
+        """Return the SQL of the time unchanged. Raises InputError if the table that the window, lag or join
+        reads lacks a column from which the time is computed."""
         table = self.clock.table_of(part)
         if not table:
             return later

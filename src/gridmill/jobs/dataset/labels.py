@@ -42,8 +42,8 @@ _AGGREGATES = {
     LabelRule.MAX: Aggregate.MAX,
 }
 _OUTCOMES = {LabelRule.ANY: "{0} > 0", LabelRule.SUM: "coalesce({0}, 0)"}
-"""The SQL expression of the label over the aggregate of its events, for outcomes that are not the aggregate
-itself."""
+"""For each kind of outcome that is not simply an aggregate of the events, the SQL expression that computes
+the label from the aggregate."""
 
 
 def clocked(label: Label | None, basis: Basis | None) -> Label | None:
@@ -55,8 +55,8 @@ def clocked(label: Label | None, basis: Basis | None) -> Label | None:
 
 
 def label_availability(label: Label | None) -> Mapping[str, str]:
-    """Return the time at which the label of a row is known, by column name; the result is empty if the label
-    declares no time."""
+    """Return a mapping with the name and the SQL of the column for the time at which the label of a row is
+    known. The mapping is empty if the label declares no such time."""
     if label is None or label.known_at is None or label.table is not None:
         return {}
     return {LABEL_KNOWN: f"({sql_text(label.known_at)})::TIMESTAMP"}

@@ -112,8 +112,8 @@ class PreparedQuery:
     cut: bool = False
     """Whether the declaration sets the number of buckets."""
     seen: datetime | None = None
-    """The latest time in the tables. `final` is the time up to which rows are final. It is computed from
-    `seen`."""
+    """The latest time in the tables. From this time, the field `final` is computed, which is the time up to
+    which rows are final."""
     final: datetime | None = None
     events: EventCoverage | None = None
     units: Units = field(default_factory=dict)
@@ -138,10 +138,11 @@ def prepare(
 ) -> PreparedQuery:
     """Return the query of a dataset. If `after` is given, the query computes only the rows after this time.
 
-    `sources` are the tables themselves, not the views of them. The parts in `declared` are checked instead
-    of the parts of `spec`. `span` replaces the time span of a table whose rows are unknown. `units` are the
-    units of numeric times in the tables, and `before` are the units that the previous version used. Raises
-    InputError and DataError if the declaration does not fit these tables.
+    `sources` are the tables themselves, not the views of them. If `declared` is given, its windows, lags,
+    joins and label are checked instead of those of `spec`. `span` is used as the time span of a basis table
+    whose rows are unknown. `units` are the time units of numeric columns in the tables, and `before` are the
+    time units that the previous version used. Raises InputError and DataError if the declaration does not
+    fit these tables.
     """
     declared_spec, units = declared or spec, dict(units or {})
     if spec.sql is not None:

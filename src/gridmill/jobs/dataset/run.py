@@ -39,7 +39,7 @@ TALLY_FILE = ".tally.json"
 
 
 def write_tally(folder: Path, tally: RowTally) -> None:
-    """Write the row counts of a part into the folder with its rows."""
+    """Write the row counts of a part of the job into the folder with the rows of this part."""
     content = {"kept": tally.kept, "dropped": tally.dropped, "final": tally.final, "splits": tally.splits}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TALLY_FILE).write_text(json.dumps(content))

@@ -25,8 +25,8 @@ class SplitBounds:
     limit of a split is None if the split has no such limit.
 
     A row belongs to no split if its time is within `gap` before the beginning of validation or test. If rows
-    are split at random or by entity, the split of a row depends on a hash of the columns `on`, and `shares`
-    are the fractions of the rows for validation and test.
+    are split at random or by entity, the split of a row depends on a hash of the columns that `on` names.
+    `shares` contains the fractions of the rows for validation and for test.
     """
 
     validation_from: datetime | None = None

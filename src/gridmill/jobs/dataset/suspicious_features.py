@@ -123,8 +123,8 @@ _CALL = re.compile(
 
 
 def volatile_remarks(job: Job) -> list[Any]:
-    """Return a warning if the SQL of the job could return other values now, although the stored version
-    stays valid."""
+    """Return a warning if the SQL of the job could return other values in a new run, although the stored
+    version stays valid."""
     calls = volatile_calls(_texts(to_builtins(job.spec))) if job.cache is not False else ()
     if not calls:
         return []

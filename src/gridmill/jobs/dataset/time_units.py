@@ -47,7 +47,8 @@ class Unit:
     """The time unit of the numbers in a column. `type` is the DuckDB type of the column.
 
     `example` is a number of the column. If `example` is None, the column has no numbers, and any time unit
-    is possible. If `shown` is true, the time unit was detected from the numbers and is not declared.
+    is possible. If `shown` is true, the time unit was detected from the numbers of the column, because it is
+    not declared.
     """
 
     unit: str
@@ -62,8 +63,8 @@ Units: TypeAlias = Mapping[str, Mapping[str, Unit]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TimeColumn:
-    """A numeric column that represents a time. `place` is the field of the declaration that uses the column.
-    `key` is the name of the column in the declaration."""
+    """A numeric column that represents a time. `place` is the field of the declaration that names the
+    column. `key` is the name of the column in the declaration."""
 
     table: str
     name: str
@@ -96,9 +97,10 @@ def find_units(
 ) -> dict[str, dict[str, Unit]]:
     """Return the time units of the numeric columns that are used or declared as times.
 
-    The function searches the columns of these tables. The result of `sql` can be such a table too. `clocked`
-    is the declaration with the availability time of the label. `sources` are tables whose files have
-    statistics. Raises DataError if no time unit fits the numbers of a column, or if more than one fits.
+    The function searches the columns of the tables in `types`. One of these tables can be the result of the
+    declared `sql`. `clocked` is the declaration with the availability time of the label. `sources` are the
+    tables whose files may have statistics of their columns. Raises DataError if no time unit fits the
+    numbers of a column, or if more than one fits.
     """
     units: dict[str, dict[str, Unit]] = {name: {} for name in types}
     for column in _columns(spec, clocked or spec, types, before or {}):
@@ -136,7 +138,8 @@ def _basis(spec: DatasetSpec) -> Basis:
 
 
 def _used(spec: DatasetSpec) -> Iterator[tuple[str, str, str]]:
-    """Yield the table and column of each time that the declaration uses, and the field that declares it."""
+    """Yield each time column that the declaration names, as the name of its table, the name of the column,
+    and the field of the declaration."""
     basis = _basis(spec)
     yield basis.table, basis.time, "basis" if spec.basis else "time"
     if basis.known_at is not None:

@@ -1,8 +1,8 @@
 """Cuts sorted rows into chunks that can be computed independently of each other.
 
-A chunk contains complete entities. If an entity is very large, it is cut by time. Each piece of an entity
-that is cut by time also contains the earlier rows that its windows and lags read, and the later rows that
-its labels read. The positions of the cuts depend only on the rows.
+A chunk contains complete entities. If an entity is very large, it is cut by time. Each piece of such an
+entity also contains the earlier rows that are read by its windows and lags, and the later rows that are read
+by its labels. The positions of the cuts depend only on the rows.
 """
 
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ class ChunkBoundaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A chunk of sorted rows. `number` is its position among all chunks. If an entity is cut by time, this
-    object is only piece number `piece` (from 0) of the chunk.
+    """A chunk of sorted rows. `number` is the position of the chunk among all chunks. If an entity is cut by
+    time, this object contains only one piece of the chunk, which has the number `piece` (from 0).
 
     The first `count` rows in `rows` are computed. The rows after the first `count` rows are read only by the
     labels of the computed rows. `history` contains the earlier rows that the computed rows read, in order,
@@ -57,8 +57,8 @@ class Chunk:
 def cut_chunks(
     engine: duckdb.DuckDBPyConnection, rows: SortedRows, cuts: ChunkBoundaries, part: JobPart | None = None
 ) -> Iterator[Chunk]:
-    """Yield the chunks of a part in order. The chunks do not have the columns that `with_keys` adds later,
-    so that less data is sorted.
+    """Yield the chunks that a part of the job computes, in order. The chunks do not have the columns that
+    `with_keys` adds later, so that less data is sorted.
 
     Raises DataError if the history of a chunk is too long.
     """

@@ -189,10 +189,10 @@ CHUNK_VALUES, WIDE, WIDE_VALUES = 16_000_000, 32, 8_000_000
 """The number of values in a chunk. A chunk has fewer rows if its rows have more columns. If a chunk has more
 than WIDE columns, it has at most WIDE_VALUES values. A chunk has at least BATCH_ROWS rows."""
 MOST_VALUES = 96_000_000
-"""The largest number of values of other tables that are stored in memory. Larger tables of other rows are
-stored in files."""
+"""The largest number of values of other tables that are stored in memory. Tables with more values are stored
+in files."""
 VALUE_BYTES, WAITING = 2 * 8, 2
-"""VALUE_BYTES is the memory of a value of a chunk in bytes, counted twice because there are two copies.
+"""VALUE_BYTES is the memory in bytes that a value of a chunk needs. It includes two copies of the value.
 WAITING is the number of further chunks in memory, because one chunk waits and one chunk is being read."""
 PIECE, COUNTED = "__piece", "__counted"
 _Done = TypeVar("_Done")
@@ -200,7 +200,7 @@ _Done = TypeVar("_Done")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """The data that the computations of all chunks use.
+    """The data that is shared by the computations of all chunks.
 
     `chunk_values` is the usual number of values in a chunk. `types` are the SQL types of the columns whose
     types Arrow cannot represent.
@@ -218,7 +218,7 @@ class EngineState:
         return len(self.boundaries.starts)
 
     def cut(self, engine: duckdb.DuckDBPyConnection, part: JobPart | None = None) -> Iterator[Chunk]:
-        """Yield the chunks of a part in order."""
+        """Yield the chunks that a part of the job computes, in order."""
         return cut_chunks(engine, self.sorted, self.boundaries, part)
 
 
@@ -252,7 +252,8 @@ def prepare_chunks(
     chunk_rows: int | None,
     room: EngineLimits,
 ) -> EngineState:
-    """Number the entities. At the same time, read the other tables over the connection `other`.
+    """Number the entities. While the entities are numbered, another thread reads the other tables over the
+    connection `other`.
 
     `columns` are the columns of the query, and `chunk_rows` is the requested number of rows of a chunk.
     Raises duckdb.Error, StorageError.
@@ -337,7 +338,7 @@ class ChunkWorker:
             begin = end
 
     def _find(self, rows: pa.Table, count: int, history: pa.Table | None) -> pa.Table:
-        """Return the first `count` rows with all requested values as additional columns.
+        """Return the first `count` rows, with additional columns that contain all requested values.
 
         Rows of an entity with the same time are sorted by their values. The result does not contain rows
         that are read only as history.

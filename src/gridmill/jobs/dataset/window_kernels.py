@@ -300,8 +300,8 @@ def _take(column: pa.ChunkedArray, at: Ints) -> pa.Array:
 
 @dataclass(slots=True)
 class _Column:
-    """The values of a column, a flag for each value that shows whether it exists, and a cache of arrays that
-    are computed from them."""
+    """The values of a column, a flag for each value that shows whether the value exists, and a cache of
+    arrays that are computed from them."""
 
     values: pa.Array
     present: Flags

@@ -1,9 +1,9 @@
 """The plan of the computations that read values of other rows, which are made in addition to the query.
 
-This module has no side effects. The query itself reads the rows one by one, and joined static tables. The
-plan requests all values of other rows: windows, lags, as-of joins, and labels that are later values or are
-computed from events. The module `window_engine` computes these values over rows that it sorts once. A window
-is a range of the sorted rows, and an earlier or later row is a position among the sorted rows.
+This module has no side effects. The query itself reads the rows one by one, and joins tables without times.
+The plan requests all values of other rows: windows, lags, as-of joins, and labels that are later values or
+are computed from events. The module `window_engine` computes these values over rows that it sorts once. A
+window is a range of the sorted rows, and an earlier or later row is a position among the sorted rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,8 +32,9 @@ _TYPES = {Aggregate.COUNT: "BIGINT", Aggregate.DISTINCT: "BIGINT"} | dict.fromke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowAggregate:
-    """An aggregate of `column` over the last `seconds` or the last `rows` before the row. If `ahead` is
-    true, the aggregate is computed over the next seconds."""
+    """An aggregate of the column `column` over the rows in the last `seconds` seconds, or over the last
+    `rows` rows, before the current row. If `ahead` is true, the aggregate is computed over the rows in the
+    next `seconds` seconds."""
 
     name: str
     aggregate: Aggregate
@@ -103,13 +104,13 @@ class NextRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherTable:
-    """The rows of another table, which have keys of their own. `title` is the name of the table in messages
+    """The rows of another table, which has its own key columns. `title` is the name of the table in messages
     for users.
 
-    The query `sql` returns the columns `on`, `__known` and the requested columns. `order` is SQL that sorts
-    rows with the same key that become known at the same time. If `after` is a time, requests read no row
-    that a newer row replaced before `after`. Of the rows that were known before `after`, only the newest row
-    of each key is needed. If `after` is None, requests can read all rows.
+    The query `sql` returns the columns that `on` names, the column `__known`, and the requested columns.
+    `order` is SQL that sorts rows with the same key that become known at the same time. If `after` is a
+    time, requests read no row that a newer row replaced before `after`. Of the rows that were known before
+    `after`, only the newest row of each key is needed. If `after` is None, requests can read all rows.
     """
 
     title: str
@@ -227,12 +228,13 @@ class SortedRows:
     """Rows that are sorted by entity and time, and are computed chunk by chunk.
 
     `rows` is SQL for the rows of the dataset with the needed columns. The query `sql` runs on each chunk. A
-    chunk has the columns of `rows` and the planned values, and `types` are the types of all these columns.
-    `ties` is SQL that sorts the rows of an entity with the same time. `joins` means that the query joins
-    static tables, so that its result must be sorted after the join. Two kinds of columns are not sorted with
-    the rows: the column `time`, and the columns `again` of the entity, which are equal in all rows of an
-    entity. If `again` or `time` is empty, these columns are sorted with the rows. Rows up to the time
-    `after` are read only as history. If `after` is None, no rows are read only as history.
+    chunk has the columns of `rows` and a column for each planned value. `types` contains the types of all
+    these columns. `ties` is SQL that sorts the rows of an entity with the same time. `joins` means that the
+    query joins static tables, so that its result must be sorted after the join. Two kinds of columns are not
+    sorted with the rows: the column that `time` names, and the columns that `again` names. The columns in
+    `again` belong to the entity, so their values are equal in all rows of an entity. If `again` or `time` is
+    empty, these columns are sorted with the rows. Rows up to the time `after` are read only as history. If
+    `after` is None, no rows are read only as history.
     """
 
     sql: str

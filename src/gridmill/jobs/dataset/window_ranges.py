@@ -18,8 +18,8 @@ _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedTimes:
-    """Rows sorted by key and time. The rows of key k are `offsets[k]` up to `offsets[k + 1]`, at least one
-    row per key.
+    """Rows sorted by key and time. The rows of key k have the positions from `offsets[k]` up to `offsets[k +
+    1]` (exclusive). Each key has at least one row.
 
     `times` are microseconds. `on_disk` means that the arrays are stored in a file.
     """

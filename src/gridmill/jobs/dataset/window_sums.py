@@ -139,7 +139,7 @@ class _RunningSums:
     running: Ints
     absolute: Ints | None
     lossy: Flags | None
-    """A flag for each value that is true if the value is not a whole number of units. The field is None if
+    """For each value, this field is true if the value is not a whole number of units. The field is None if
     all values are whole numbers of units."""
     units: Floats
 

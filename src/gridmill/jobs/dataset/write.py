@@ -85,8 +85,8 @@ def write_rows(
     stem: str = PART,
     reserved_bytes: int = 0,
 ) -> None:
-    """Write the rows that are not dropped to `folder`. With `whole`, write all rows, and add the reason to
-    each dropped row.
+    """Write the rows that are not dropped to `folder`. With `whole`, write all rows, and add a column with
+    the reason for which a row is dropped.
 
     `reserved_bytes` is the memory that the job needs outside of the SQL engine. The SQL engine can read only
     the tables in `tables`. Raises DataError.
@@ -271,8 +271,8 @@ def write_encoded(
     stem: str = PART,
     frozen: Sequence[FittedEncoder] = (),
 ) -> tuple[EncoderStep, ...]:
-    """Fit the encoders on the raw rows below `draft`, or use the encoders in `frozen`, and write the encoded
-    rows there without the dropped rows.
+    """Fit the encoders on the raw rows in the folder `draft`, or use the fitted encoders in `frozen`. Then
+    write the encoded rows into `draft`, without the dropped rows.
 
     Raises InputError for columns that cannot be encoded.
     """

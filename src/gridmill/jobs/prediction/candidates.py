@@ -43,11 +43,12 @@ class Comparison:
     """The result of comparing the candidates of a prediction.
 
     `metrics` contains the metrics of each candidate by name. All candidates are measured on the same rows.
-    Their number is `rows`, and they belong to the `labelled` validation rows. `learned` contains for each
-    candidate the number of validation rows on which it was trained. No candidate is measured on these rows.
-    `unknown` are the candidates whose training rows are unknown. `left_out` contains the reason why a
-    candidate is not compared. If `rows` is 0, this job measured no candidate. If `stored` is true, the
-    metrics come from the training jobs, which measured the candidates on the same rows.
+    The number of these rows is `rows`. They are some of the validation rows that have labels, whose number
+    is `labelled`. `learned` contains for each candidate the number of validation rows on which it was
+    trained. Candidates are not measured on validation rows on which any of them was trained. `unknown` are
+    the candidates whose training rows are unknown. `left_out` contains the reason why a candidate is not
+    compared. If `rows` is 0, this job measured no candidate. If `stored` is true, the metrics come from the
+    training jobs, which measured the candidates on the same rows.
     """
 
     rows: int = 0
@@ -220,8 +221,8 @@ def _compared(
 def _kept(train: Mapping[str, Mask], mask: Mask, left_out: dict[str, str]) -> Mask:
     """Return the rows on which no candidate was trained.
 
-    If fewer rows remain than the comparison needs, the candidate with the most training rows among them is
-    left out and noted. Candidates are left out until enough rows remain.
+    If fewer rows remain than the comparison needs, the candidate that was trained on the most of the rows is
+    left out and recorded. Candidates are left out until enough rows remain.
     """
     while True:
         staying = [name for name in train if name not in left_out]

@@ -2,8 +2,8 @@
 describes the result.
 
 The chosen model is the best of the candidates, which are measured on the same rows. The job checks whether
-the model was trained on rows that the job predicts. If the model was trained on rows that the job predicts,
-the declaration determines how the job predicts these rows.
+the model was trained on rows that the job predicts. If the job must predict rows on which the model was
+trained, the declaration determines how the job predicts these rows.
 
 The process of the job only forks child processes, waits for them and counts their results. All code that
 reads data or runs a model runs in a child process. The reason is that a process cannot fork safely after it
@@ -299,8 +299,8 @@ def _do(
 
 
 def _workers(context: JobContext, spec: PredictionSpec) -> int:
-    """Return the number of workers. The number of workers is the declared number. In a part of the job, the
-    number of workers is the number in the order of the part."""
+    """Return the number of workers. If the job runs in parts, the number of workers of a part comes from the
+    order that the part received. Otherwise it is the declared number of workers."""
     return context.order.workers if context.order.part else spec.workers or context.order.workers
 
 

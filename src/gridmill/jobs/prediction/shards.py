@@ -63,8 +63,8 @@ def cut(rows: Integers, shards: int) -> list[list[RowRange]]:
 def pieces_of(rows: Integers, shards: int, share: float = 1.0) -> list[Integers]:
     """Return the rows of each shard.
 
-    If `share` is below 1, return only that fraction of each shard, from its beginning, at least one row.
-    With a `share` below 1, a probe measures a sample of all shards.
+    If `share` is below 1, return only that fraction of each shard, from its beginning, at least one row. A
+    probe sets `share` below 1, so that it measures only a sample of each shard.
     """
     pieces = np.array_split(rows, shards)
     return [piece[: max(1, round(len(piece) * share))] for piece in pieces]

@@ -41,8 +41,9 @@ class ShardQueue:
     deaths: list[str] = field(default_factory=list)
 
     def take(self, after: int) -> int | None:
-        """Return the shard after `after` if it waits for a worker. If that shard does not wait, return the
-        middle shard of the longest range of waiting shards. Return None if no shard waits.
+        """Return the shard that follows the shard `after`, if that next shard waits for a worker. If the
+        next shard does not wait for a worker, return the middle shard of the longest range of waiting
+        shards. Return None if no shard waits.
 
         The middle shard is returned because another worker may be approaching the range from its beginning.
         """
@@ -160,9 +161,9 @@ class ShardTiming:
 class ShardDone:
     """The resource usage of a single shard.
 
-    For the first shard of a worker, the record also contains the usage of opening the dataset and the model.
-    For other shards, this usage is None. `unknown` is the number of rows with a category that the training
-    rows did not have.
+    For the first shard of a worker, the field `opening` contains the time and the resources that the worker
+    used to open the dataset and the model. For other shards, this field is None. `unknown` is the number of
+    rows with a category that the training rows did not have.
     """
 
     rows: int

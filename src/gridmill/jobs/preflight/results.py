@@ -63,7 +63,7 @@ Known = PreflightTable | PreflightModel
 
 
 def doubtful(message: str, tables: Mapping[str, PreflightTable]) -> bool:
-    """Return whether a result that was found on a sample of the rows may be wrong for the complete table."""
+    """Return whether a finding on a sample of the rows may be wrong for the complete table."""
     if _NO_COLUMN.search(message):
         return any(table.open for table in tables.values())
     words = set(re.findall(r"\w+", message))

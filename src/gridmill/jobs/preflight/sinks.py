@@ -37,9 +37,9 @@ WHOLE_BYTES = 2 * 2**20
 WHOLE_ROWS = 20_000
 """The check reads a source completely if no file of the source has more rows than this number."""
 SAMPLE_ROWS = 2_000
-"""If a source has more rows, the check reads this number of rows of each file."""
+"""If the check does not read a source completely, it reads this number of rows of each file."""
 MOST_FILES = 20
-"""If a source has more rows, the check reads this number of its files."""
+"""If the check does not read a source completely, it reads this number of files of the source."""
 
 
 def check_sink(
@@ -120,8 +120,9 @@ class _TrialLoad:
     judged: bool
 
     def read(self) -> tuple[pa.Schema, list[pa.Table], ConstraintFilter]:
-        """Return the columns and the rows of the files. If values do not fit the first forms, this method
-        reads the rows once more with forms that fit all values, as a real load does. Raises DataError."""
+        """Return the columns and the rows of the files. If some values do not fit the text forms that were
+        detected first, this method reads the rows once more with forms that fit all values. A real load does
+        the same. Raises DataError."""
         try:
             return self._read()
         except DataError:
