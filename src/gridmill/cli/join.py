@@ -186,7 +186,8 @@ class JoinRetryLimit:
 
 
 class OwnerIsBackError(Exception):
-    """The owner of the machine came back while the machine was joining the grid."""
+    """The exception that is raised if the owner uses the machine again while the machine is joining the
+    grid."""
 
 
 class OwnerWatch:

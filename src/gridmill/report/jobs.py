@@ -219,16 +219,16 @@ def _worst_first(parts: Sequence[PartView]) -> list[PartView]:
 
 
 def _part(part: PartView) -> tuple[str, str, str, str, str]:
-    """Return the table cells of a part: node, state, exit code, time, and the last line of its log or the
-    reason of its failure."""
+    """Return the table cells of a part of a job: node, state, exit code, time, and the last line of its log
+    or the reason of its failure."""
     took = "" if part.seconds is None else show_seconds(part.seconds)
     code = "" if part.exit_code is None else str(part.exit_code)
     return part.node, part.job.state.value, code, took, shortened(part.job.message, 300)
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text. If the text is long, return its beginning and its end with the number of characters
-    between them."""
+    """Return the text. If the text is long, return its beginning and its end, with the number of omitted
+    characters between them."""
     if len(text) <= most:
         return text
     half = most // 2

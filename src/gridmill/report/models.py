@@ -33,7 +33,7 @@ _LOSS = "loss"
 
 
 def name_of(version: Artifact) -> str:
-    """Return the name of the job that made the version."""
+    """Return the name of the job that made the given version."""
     return version.name.rpartition("/")[2]
 
 
@@ -243,8 +243,8 @@ def _steps(view: RunView, events: Sequence[Event]) -> Mapping[str, Mapping[str, 
 
 
 def _stored_curve(details: Mapping[str, Any]) -> Mapping[str, Sequence[Point]]:
-    """Return the losses by step that the record of a model contains. The stored losses are used if this run
-    did not train the model."""
+    """Return the losses by step that the record of a model contains. These losses are used if this run did
+    not train the model."""
     curve = details.get("curve") or ()
     pairs = {"train_loss": 1, "validation_loss": 2}
     return (

@@ -4,10 +4,10 @@ advice.
 The page loads nothing. The only script of the page shows times in the reader's time zone. The policy of the
 page allows no other script, because it contains the hash of the text of this script. Without the script,
 times are in UTC. The size of the page is limited: each list has a maximum number of entries and shows how
-many it leaves out. The advice on workers shows the measured points, the fitted scaling law and its
-confidence. The page begins with the errors (the failed jobs, the reasons and the remedies) or with the
-results of the run. For a prediction, the page shows the chosen model with the reason, and a sample of true
-and predicted values.
+many it leaves out. The advice on workers shows the measured points, the fitted scaling law and the
+confidence of the fit. The page begins with the errors (the failed jobs, the reasons and the remedies) or
+with the results of the run. For a prediction, the page shows the chosen model with the reason, and a sample
+of true and predicted values.
 """
 
 import os
@@ -273,8 +273,8 @@ def _law(scale: Scale, lines: Sequence[WorkerForecast]) -> str:
 
 
 def _perfect(scale: Scale, most: int) -> str:
-    """Return the line of perfect speed-up (twice the workers, twice the speed), as far as it is within the
-    chart."""
+    """Return the points of the line of perfect speed-up inside the chart. On this line, twice the number of
+    workers means twice the speed."""
     steps = [step / 4 for step in range(4 * 16) if 2 ** (step / 4) <= min(most, scale.high[1])]
     return f'<polyline class="line c2 dashed" points="{_path(scale, [(step, 2**step) for step in steps])}"/>'
 

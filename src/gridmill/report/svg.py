@@ -7,7 +7,7 @@ legend) are HTML beside the image, with positions in percent, so that they are n
 The graph shows the jobs of a run as boxes in columns. The edges of the graph run between boxes and never
 behind a box. If an edge passes a column, it has a lane of its own between the boxes. Edges from the same job
 share a lane. The graph has a fixed size in pixels, so that its text is as large as the text of the page. If
-there are many jobs, jobs whose names differ only at the end are drawn as a single box.
+a run has many jobs, those jobs whose names differ only at the end are drawn as a single box.
 """
 
 import re
@@ -181,7 +181,7 @@ def figure(
 
 
 def _label(share: float, index: int, text: str) -> str:
-    """Return a text below the axis. A narrow screen shows only every second of these texts."""
+    """Return the HTML of a text below the axis. On a narrow screen, only every second text is shown."""
     edge = ' class="first"' if share < 0.02 else ' class="last"' if share > 0.95 else ""
     minor = " data-minor" if index % 2 else ""
     return f'<span style="left:{share:.1%}"{edge}{minor}>{escape(text)}</span>'
@@ -307,7 +307,8 @@ _GAP_X, _GAP_Y = 36.0, 14.0
 _NAME, _LINE = 19, 23
 """The numbers of characters that fit into the first and the second line of a box."""
 FOLDED_FROM, MOST_BOXES = 24, 60
-"""The number of jobs from which similar jobs are drawn as a single box, and the largest number of boxes."""
+"""FOLDED_FROM is the smallest number of jobs for which similar jobs are drawn as a single box. MOST_BOXES is
+the largest number of boxes."""
 _ALIKE = 3
 _END = re.compile(r"([-_.]?\d+)+$")
 

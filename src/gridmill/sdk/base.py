@@ -38,8 +38,9 @@ _AGAIN_SECONDS = 0.2
 
 
 class _ReconnectingGrid:
-    """The use cases of the running control node. If the control node ends, the next control node gets the
-    calls that were not sent yet, and the calls without an answer that can be repeated."""
+    """An object with all use cases of the running control node as methods. If the control node ends, the
+    next control node gets the calls that were not sent yet, and the calls without an answer that can be
+    repeated."""
 
     def __init__(self, ask: _Ask, ask_once: _Ask) -> None:
         self._ask, self._ask_once = ask, ask_once
@@ -86,8 +87,8 @@ class Connected:
         self._grid_connection.close()
 
     def release(self) -> None:
-        """Declare that this client starts no more runs. A control node that ends with its clients can then
-        end idle pods earlier. The client can still read. This call is optional."""
+        """Declare that this client starts no more runs. After this, a control node that ends together with
+        its clients can end idle pods earlier. The client can still read. This call is optional."""
         self._grid_connection.release()
 
     def wait_for_end(self, seconds: float) -> bool:

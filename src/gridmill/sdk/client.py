@@ -180,8 +180,8 @@ def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = ""
 
 
 _FIRST = Probe(workers=1, share=0.05)
-"""The fraction of the data for the first probe of a job that never ran. The result of this probe determines
-the size of the second probe."""
+"""The fraction of the data for the first probe of a job that never ran. The measurements of this probe
+determine the fraction of the data for the second probe."""
 _MOST = 3
 """The largest number of probes for a single advice."""
 

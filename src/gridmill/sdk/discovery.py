@@ -42,9 +42,10 @@ class OpenGrid:
     """A function that declares that this client starts no more runs, so that a control node that ends with
     its clients may end idle pods."""
     starting: Callable[[bool, str, bool], Grid] | None = None
-    """A function that returns a connection to the same control node for starting a single run. The arguments
-    of the function are whether the run ends with this client, the client's key for the run, and whether an
-    earlier request got no answer. If the field `starting` is None, the start of a run cannot be repeated."""
+    """A function that returns a connection to the same control node for starting a single run. The function
+    takes three arguments: whether the run ends with this client, the key that the client chose for the run,
+    and whether an earlier request got no answer. If the field `starting` is None, the start of a run cannot
+    be repeated."""
     attend: Callable[[str], None] = lambda run: None
     """A function that ties a run to this client, so that the run ends with the client."""
     has_ended: Callable[[], bool] = lambda: False

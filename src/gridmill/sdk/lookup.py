@@ -63,7 +63,7 @@ ARTIFACTS = frozenset({Noun.SINK, Noun.DATASET, Noun.MODEL, Noun.PREDICTION, Nou
 
 
 def plural(noun: Noun) -> str:
-    """Return the plural of a noun, such as `runs`, `aliases` or `files`."""
+    """Return the plural of the name of a kind of record, such as `runs`, `aliases` or `files`."""
     return noun.value if noun == Noun.FILES else f"{noun}es" if noun == Noun.ALIAS else f"{noun}s"
 
 
@@ -80,8 +80,8 @@ REMOVED: Mapping[Noun, Callable[[Grid, str], object]] = {
 
 
 def read_noun(word: str) -> Noun:
-    """Parse a noun. Plurals are accepted, and `version` has the same meaning as `artifact`. Raises
-    InputError."""
+    """Parse a noun. The name of a kind may be in the plural, and `version` has the same meaning as
+    `artifact`. Raises InputError."""
     singular = word.lower()
     for candidate in (singular, singular.removesuffix("s"), singular.removesuffix("es")):
         if candidate == "version":

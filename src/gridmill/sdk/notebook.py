@@ -12,7 +12,7 @@ from gridmill.domain.views import DryRun, JobView, RunView
 
 
 class RunDisplay(Protocol):
-    """The state of a run at a moment, for example a Tick."""
+    """The interface of an object that contains the current state of a run, for example a Tick."""
 
     @property
     def view(self) -> RunView:

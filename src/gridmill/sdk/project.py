@@ -68,7 +68,7 @@ Source = str | Path | Pipeline
 
 
 def is_name(source: Source) -> bool:
-    """Return True for the name of a known pipeline, False for a file."""
+    """Return True if the argument is the name of a known pipeline, and False if it is a file."""
     if isinstance(source, Pipeline):
         return False
     path = Path(source)

@@ -186,8 +186,8 @@ class RunVerbs(Connected):
         return with_bundle(read_project(file, values), self.grid, self.settings)
 
     def plan(self, pipeline: Source, *, set: Mapping[str, Any] | None = None) -> DryRun:
-        """Return the effects of a run in advance: the sizes with reasons, the order, the expected memory and
-        time. This method starts nothing."""
+        """Return what a run would do: the sizes of its jobs with the reasons, the order of the jobs, and the
+        expected memory and time. This method starts nothing."""
         return self.grid.plan_run(self.prepare(pipeline, set))
 
     def apply(
@@ -344,9 +344,9 @@ class RunVerbs(Connected):
     ) -> Iterator[LogEntry]:
         """Yield the log entries of jobs, in order. With `follow`, continue until the run ends.
 
-        With `tail`, entries with at least this number of last lines are yielded. `after` is the id of an
-        entry, or any offset in bytes. `until` is an offset. With `search`, only lines that contain this text
-        are yielded. Raises InputError.
+        With `tail`, only the last entries are yielded, which contain at least this number of lines. `after`
+        is the id of an entry, or any offset in bytes. `until` is an offset. With `search`, only lines that
+        contain this text are yielded. Raises InputError.
         """
         view = self.status(run)
         if job is not None:
@@ -431,7 +431,8 @@ def _state(kind: type[S], whose: str, word: str) -> S:
 
 
 def _unsaid(line: str) -> None:
-    """Do nothing. This function is used if the caller passed no function for notes."""
+    """Do nothing. This function is called with a note if the caller of the method passed no function for
+    notes."""
 
 
 def _page(

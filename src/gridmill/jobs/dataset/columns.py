@@ -51,7 +51,8 @@ def refuse_split(names: Iterable[str]) -> None:
 
 
 def refuse_duplicates(names: Iterable[str]) -> None:
-    """Raise InputError if a column name occurs twice (upper and lower case do not differ)."""
+    """Raise InputError if a column name occurs twice. Names that differ only in upper and lower case count
+    as equal."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:

@@ -1,9 +1,9 @@
 """Compiles the declaration of a dataset to one SQL query, and to requests for values of other rows.
 
 This module has no side effects. The query itself reads the rows of the basis table one by one, and tables
-without times. The features of a row can use values of other rows only if these rows have a time strictly
-before the time of the row. Windows, lags and as-of joins read other rows. They become requests in a plan
-(`WindowPlan`).
+that are joined without a time. The features of a row can use values of other rows only if these rows have a
+time strictly before the time of the row. Windows, lags and as-of joins read other rows. They become requests
+in a plan (`WindowPlan`).
 """
 
 import re
@@ -53,7 +53,7 @@ from gridmill.jobs.expressions import (
 ALL = RowScope()
 _NOT_KEPT = re.compile(r"\bBIT\b|TIME WITH TIME ZONE")
 LABELLED = "labelled"
-"""The name of the subquery to which tables without times are joined."""
+"""The name of the subquery to which tables are joined that need no time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
-"""Writes ordinary joins as SQL, requests as-of joins from the window engine, and creates the views of tables
-that a query reads.
+"""Writes ordinary joins as SQL, requests as-of joins from the window engine, and creates a view of each
+table that is read by a query.
 
 The functions of this module that write SQL have no side effects.
 """

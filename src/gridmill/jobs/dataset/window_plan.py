@@ -1,9 +1,10 @@
 """The plan of the computations that read values of other rows, which are made in addition to the query.
 
-This module has no side effects. The query itself reads the rows one by one, and joins tables without times.
-The plan requests all values of other rows: windows, lags, as-of joins, and labels that are later values or
-are computed from events. The module `window_engine` computes these values over rows that it sorts once. A
-window is a range of the sorted rows, and an earlier or later row is a position among the sorted rows.
+This module has no side effects. The query itself reads the rows one by one, and joins tables that need no
+time. The plan requests all values of other rows: windows, lags, as-of joins, and labels that are later
+values or are computed from events. The module `window_engine` computes these values over rows that it sorts
+once. A window is a range of the sorted rows, and an earlier or later row is a position among the sorted
+rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -230,11 +231,11 @@ class SortedRows:
     `rows` is SQL for the rows of the dataset with the needed columns. The query `sql` runs on each chunk. A
     chunk has the columns of `rows` and a column for each planned value. `types` contains the types of all
     these columns. `ties` is SQL that sorts the rows of an entity with the same time. `joins` means that the
-    query joins static tables, so that its result must be sorted after the join. Two kinds of columns are not
-    sorted with the rows: the column that `time` names, and the columns that `again` names. The columns in
-    `again` belong to the entity, so their values are equal in all rows of an entity. If `again` or `time` is
-    empty, these columns are sorted with the rows. Rows up to the time `after` are read only as history. If
-    `after` is None, no rows are read only as history.
+    query joins tables that need no time. Its result must then be sorted after the join. Two kinds of columns
+    are not sorted with the rows: the column that `time` names, and the columns that `again` names. The
+    columns in `again` belong to the entity, so their values are equal in all rows of an entity. If `again`
+    or `time` is empty, these columns are sorted with the rows. Rows up to the time `after` are read only as
+    history. If `after` is None, no rows are read only as history.
     """
 
     sql: str

@@ -44,8 +44,8 @@ class ColumnTally:
 
 
 def merged(before: Facts, before_rows: int, added: Facts, added_rows: int) -> dict[str, dict[str, Any]]:
-    """Merge the statistics of two sets of rows without reading the rows. The `distinct` of the result is a
-    lower bound."""
+    """Merge the statistics of two sets of rows without reading the rows. The merged number of distinct
+    values (`distinct`) is a lower bound."""
     names = dict.fromkeys((*before, *added))
     return {
         name: _merged_column(before.get(name), before_rows, added.get(name), added_rows) for name in names

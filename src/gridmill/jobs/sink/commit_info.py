@@ -124,8 +124,8 @@ def by_source(
 ) -> Mapping[str, Mapping[str, int]]:
     """Return the numbers of files, rows and rejected rows for each path or glob pattern of the source.
 
-    `origins` contains the pattern that matches each file, by the key of the file. If `origins` is empty, the
-    result is empty.
+    `origins` contains for each file, by its key, the pattern that matches the file. If `origins` is empty,
+    the result is empty.
     """
     counts = {written: {"files": 0, "rows": 0, "rejects": 0} for written in dict.fromkeys(origins.values())}
     for written in origins.values():

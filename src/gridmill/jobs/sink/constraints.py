@@ -224,8 +224,8 @@ class RowBatch:
 
 @dataclass(slots=True)
 class RejectSpool:
-    """The rejected rows of a source file, stored on disk until their lines in the file are known. `rows` are
-    the numbers of these rows."""
+    """The rejected rows of a source file, stored on disk until their lines in the file are known. `rows`
+    contains the numbers of the rejected rows in the source file."""
 
     path: Path
     rows: list[int] = field(default_factory=list)

@@ -84,7 +84,7 @@ def times_of(texts: pa.ChunkedArray, forms: Forms, *, dates: bool, declared: boo
     """Return the texts as times (or as dates if `dates` is true), read in the forms of their column.
 
     If several forms are possible, a text must be the same time in each form. Raises ValueError for a text
-    that is no time, or that is a different time in different forms.
+    that is not a time, and for a text that means different times in different forms.
     """
     different, codes = distinct(texts)
     readings = DateReadings(different, declared)
@@ -152,8 +152,8 @@ class ConversionLoss(Enum):
 
 
 class MisfitError(Exception):
-    """The value at `row` (from 0, within the given column) does not have the type, or would lose information
-    (`loss`)."""
+    """The error for a value that does not have the type of its column, or would lose information (`loss`).
+    `row` is the number of the value in the column, from 0."""
 
     def __init__(self, row: int, value: object, loss: ConversionLoss = ConversionLoss.NOTHING) -> None:
         super().__init__(row, value)
@@ -168,8 +168,8 @@ class TextRules:
 
     The texts in `nulls` are missing values. `time_format` is a strptime pattern, or a time unit (`unix_s`).
     `forms` are the forms of the texts in the column. If `forms` is None, Arrow reads the texts directly.
-    `known` are the forms that are possible before any text is read. `declared` means that the type of the
-    column was declared, so that texts which could also be other values have this type.
+    `known` contains the forms that are possible before any text is read. `declared` means that the type of
+    the column was declared, so that texts which could also be other values have this type.
     """
 
     nulls: tuple[str, ...] = ()
@@ -201,9 +201,10 @@ def convert(
     """Return the column converted to the type `target`. Raises MisfitError for the first value that does not
     fit the type.
 
-    With `exact` (for a type that was not declared), a value does not fit either if `target` can represent
-    only a part of it. Examples are a whole number that a float cannot represent, a number that begins with a
-    zero, and a time as a date. Without `exact`, the function `lost` counts values that lose information.
+    With `exact` (for a type that was not declared), a value must also be represented by `target` without
+    loss. Examples of values that do not fit are a whole number that a float cannot represent, a number that
+    begins with a zero, and a time of day in a column of dates. Without `exact`, the function `lost` counts
+    values that lose information.
     """
     column = plain(column)
     if column.type == target and not pa.types.is_temporal(target):

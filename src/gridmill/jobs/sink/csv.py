@@ -96,7 +96,7 @@ class LeadingZeros:
 
     def _zeros(self, data: NDArray[np.uint8], plus: bool) -> NDArray[np.intp]:
         """Return the positions of zeros and plus signs after a byte that can come before a value. The result
-        can also contain other positions."""
+        can also contain positions of other bytes."""
         before = data[:-2] < _BELOW
         if self.delimiter >= _BELOW:
             before |= data[:-2] == self.delimiter

@@ -27,7 +27,7 @@ class FileGroupReader:
     rows of all files.
 
     The reader of several files raises UnexpectedTypeError for any error. After this error the caller reads
-    the files one by one, because only this shows the place of the error.
+    the files one by one, because only then can the place of the error be found.
     """
 
     file: SourceFile

@@ -46,7 +46,7 @@ class ExcelReader:
     The first row of the sheet that has a value is the header. Rows of the sheet without values are skipped.
     Below the header, all merged cells have the value of the first cell of their range. The value of a
     formula is the value that Excel saved with it. A cell with an error (`#N/A`) becomes a missing value.
-    `lost` counts, for each column, the merged cells and the cells with errors.
+    `lost` contains for each column the number of merged cells and the number of cells with errors.
     """
 
     file: SourceFile

@@ -154,7 +154,7 @@ def read_position(written: Mapping[str, Any] | None) -> dict[bytes, LoadedBlob]:
 
 
 def write_position(blobs: Mapping[bytes, LoadedBlob]) -> dict[str, Any]:
-    """Return the position of the sink as JSON. The number `count` in the position is additional information
-    for users."""
+    """Return the position of the sink as JSON. The position also contains the number `count`, which is only
+    information for users."""
     packed = b"".join(key + one.seen + one.content for key, one in sorted(blobs.items()))
     return {"files": base64.b64encode(zlib.compress(packed)).decode(), "count": len(blobs)}

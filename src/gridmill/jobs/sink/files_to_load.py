@@ -17,7 +17,7 @@ position are JSON, which only the reader of the source understands."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFile:
-    """A data file of the table, and a source file (`key`, `content`) whose rows the data file contains."""
+    """A data file of the table, and a source file (`key`, `content`) whose rows are in the data file."""
 
     path: str
     size_bytes: int
@@ -41,11 +41,13 @@ class LoadedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
-    """The plan of a load: the source files to `load`, the files to `remove` from the table, and the
-    `positions` to store. The files and positions of the plan are changed in a single commit.
+    """The plan of a load. `load` contains the source files to load, `remove` the files to remove from the
+    table, and `positions` the positions to store. The files and positions of the plan are changed in a
+    single commit.
 
     If `anew` is true, the loaded files replace all rows of the table, and these files define the schema of
-    the table. If the load has fewer than `least` rows, rows of the table would be lost.
+    the table. `least` is the smallest number of rows that the load must have, because otherwise rows of the
+    table would be lost.
     """
 
     load: tuple[SourceFile, ...] = ()

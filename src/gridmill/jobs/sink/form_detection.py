@@ -1,5 +1,5 @@
-"""Detects the forms in which the texts of a column write numbers and times. Every text excludes forms, until
-only one form of each family remains."""
+"""Detects the forms in which numbers and times are written in the texts of a column. Every text excludes the
+forms that do not fit it, until only one form of each family remains."""
 
 from dataclasses import field
 
@@ -34,9 +34,9 @@ class FormCandidates:
     `declared` means that the type of the column is declared. If `declared` is true, texts that do not have
     the declared type are ignored. `written` means that Arrow cannot read at least one text directly.
     `against` contains for each excluded form the text that excluded it. `opens` contains for each family of
-    forms a text that the forms of the family read differently. `short` is a date whose year has two digits.
-    `zoned` means that the column has ISO 8601 times with a time zone. `whole` are the decimal separators
-    with which all numbers of the column are whole numbers.
+    forms a text that has a different meaning in each form of the family. `short` is a date whose year has
+    two digits. `zoned` means that the column has ISO 8601 times with a time zone. `whole` contains the
+    decimal separators with which all numbers of the column would be whole numbers.
     """
 
     forms: Forms = ANY

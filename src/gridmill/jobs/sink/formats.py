@@ -37,8 +37,8 @@ class ExpectedTypes:
 
 
 class UnexpectedTypeError(Exception):
-    """A value in the file does not have the expected type. After this error the file is read again as
-    text."""
+    """The error for a value in the file that does not have the expected type. After this error the file is
+    read again as text."""
 
 
 class Reader(Protocol):
@@ -84,8 +84,8 @@ def place_of(reader: Reader, row: int) -> str:
 
 
 def check_names(file: SourceFile, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names unchanged. Raises DataError if a name occurs twice (upper and lower case do not
-    differ)."""
+    """Return the names unchanged. Raises DataError if a column name occurs twice. Names that differ only in
+    upper and lower case count as equal."""
     if not names:
         raise DataError("the file has no columns", place=file.name)
     where: dict[str, list[int]] = {}

@@ -29,7 +29,8 @@ FIRST_PAUSE_SECONDS = 0.1
 
 
 class TransferInterruptedError(Exception):
-    """The connection of a download failed. The cause may be temporary, so the download is tried again."""
+    """The error for a download whose connection failed. The cause may be temporary, so the download is tried
+    again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,16 +191,17 @@ def _is_here(path: Path) -> None:
 
 
 class _NotModifiedError(Exception):
-    """The server reports that the file is unchanged."""
+    """The exception that is raised if the server reports that the file is unchanged."""
 
 
 class _TooRecentError(Exception):
-    """The file was changed so recently that it may be incomplete."""
+    """The exception that is raised if the file was changed so recently that it may be incomplete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ForcedReload:
-    """Downloads a file that has not changed, because the table must be loaded again from the beginning."""
+    """Downloads a file again that has not changed. This is necessary if the table must be loaded again from
+    the beginning."""
 
     written: str
     headers: Mapping[str, str]

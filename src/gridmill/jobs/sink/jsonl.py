@@ -92,8 +92,8 @@ class JsonLinesReader:
     def _by_arrow(self, block: bytes) -> pa.Table:
         """Parse a block with Arrow, and read times as texts.
 
-        Arrow converts texts that look like times to times. But a single block does not show whether the
-        whole column contains times.
+        Arrow converts texts that look like times to times. A single block does not show whether all values
+        of the column are times, so texts must stay texts.
         """
         table = _parse(block, self.texts | self._times)
         times = {item.name for item in table.schema if pa.types.is_timestamp(item.type)}

@@ -66,8 +66,8 @@ def rejects_path(context: JobContext) -> Path:
 
 
 def declared_rules(spec: SinkSpec) -> int:
-    """Return the fingerprint of all declared fields that influence which rows the table has, and in which
-    form."""
+    """Return the fingerprint of all declared fields that influence the rows of the table or the form of
+    their values."""
     declared = to_builtins(spec)
     for name in ("path", "headers", "endpoint", "settled_seconds"):
         del declared["source"][name]
@@ -113,8 +113,8 @@ class LoadState:
 
     @property
     def anew(self) -> bool:
-        """Return whether all rows must be loaded, because the table does not exist or was loaded by another
-        declaration."""
+        """Return whether all rows must be loaded. This is the case if the table does not exist, or was
+        loaded with another declaration."""
         return self.table.rules != self.rules
 
     @property
@@ -177,8 +177,8 @@ class LoadState:
         return unchanged
 
     def evolved(self, plan: LoadPlan) -> EvolvedColumns | None:
-        """Return the columns of the table as the new files require them. Return None if the columns must not
-        change.
+        """Return the columns that the table must have after loading the new files. Return None if the
+        columns must not change.
 
         Raises DataError if a file lacks a column, or if existing rows would lose digits.
         """
@@ -248,7 +248,7 @@ class LoadState:
 
     @property
     def may_expect_types(self) -> bool:
-        """Return whether the reader may return typed values, because no row can be rejected.
+        """Return whether no row can be rejected, so that the reader may return typed values.
 
         Rejected rows are stored as they were read in the file. If rows can be rejected, the reader must
         return the values as they are in the file.

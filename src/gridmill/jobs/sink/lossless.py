@@ -30,7 +30,7 @@ def has_keys(texts: pa.ChunkedArray) -> bool:
 
 def is_key(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return for each text whether it looks like a key (see `has_keys`), or is a number such as `0x1f`,
-    which Arrow reads."""
+    which Arrow reads as a number, too."""
     return pc.match_substring_regex(texts, _KEY)
 
 

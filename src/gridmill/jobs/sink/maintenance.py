@@ -3,8 +3,8 @@
 If a data file contains rows of several source files, the metadata of the data file lists the source files in
 the order of the rows. The data files themselves therefore record which source files are loaded. If all rows
 of a source file are too old, the source file keeps an empty data file, so that it is not loaded again. Data
-files of earlier versions are not deleted. The function `check_times` checks the time columns that the
-outages and the retention of a sink use.
+files of earlier versions are not deleted. The function `check_times` checks the time columns that are named
+by the `outages` and the `retention` of a sink.
 """
 
 from collections import deque
@@ -52,7 +52,7 @@ class CompactionGroup:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return the files that the new file replaces."""
+        """Return the data files that are replaced by the new file."""
         return tuple(dict.fromkeys(piece.path for piece in self.pieces))
 
 
@@ -118,13 +118,13 @@ class RetentionCutoff:
     cutoff: datetime
 
     def keep_mask(self, table: pa.Table) -> pa.ChunkedArray:
-        """Return for each row whether the rule keeps it."""
+        """Return for each row whether the row stays in the table by this rule."""
         times = table[self.column].cast(pa.timestamp("us", "UTC"))
         young = pc.greater_equal(times, pa.scalar(self.cutoff, pa.timestamp("us", "UTC")))
         return pc.fill_null(young, True)
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """Return the rows of the table that the rule keeps."""
+        """Return the rows that stay in the table by this rule."""
         return table.filter(self.keep_mask(table))
 
 

@@ -1,5 +1,5 @@
-"""Metrics and drift of a load. The rows of a load are measured by a query that runs at the same time as the
-writer, and by a small sample of the rows.
+"""Metrics and drift of a load. The rows of a load are measured by a query that runs while the rows are
+written, and by a small sample of the rows.
 
 Drift shows how much the distribution of the values in a column changed since the previous load. Drift is
 measured by the population stability index (PSI). PSI is the sum of (p - q) ln(p / q) over bins, where p and
@@ -35,15 +35,15 @@ from gridmill.jobs.sink.column_stats import ColumnTally, Facts, extremes
 
 SAMPLE_ROWS = 10_000
 _WAITING = 4
-"""The number of batches between the writer and the query. The writer or the query may be ahead by at most
-this number of batches."""
+"""The number of batches that may wait between the code that writes the rows and the query that measures
+them. Either of the two may be at most this number of batches ahead."""
 _PATIENCE_SECONDS = 0.2
 
 
 @dataclass(slots=True)
 class RowSample:
-    """A sample of every n-th row, of at most twice SAMPLE_ROWS rows. The sample depends only on the order of
-    the rows."""
+    """A sample of every n-th row, with at most twice SAMPLE_ROWS rows. The sample depends only on the order
+    of the rows."""
 
     step: int = 1
     _next: int = 0

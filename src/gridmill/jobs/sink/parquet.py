@@ -76,8 +76,8 @@ class ParquetReader:
 
 
 def _repeating(parquet: pq.ParquetFile, types: Types) -> list[int]:
-    """Return the numbers of the text columns (also of those that `types` expects as texts) that are
-    dictionary-encoded in the complete file."""
+    """Return the numbers of the text columns that are dictionary-encoded in the complete file, and that
+    `types` also expects as texts."""
     metadata = parquet.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     return [

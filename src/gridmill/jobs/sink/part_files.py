@@ -1,10 +1,10 @@
 """Data files that the parts of a sink job wrote from source files. The attempt that commits the load uses
 these data files.
 
-The attempt that commits the load plans which files to load as if the job had no parts. The attempt uses the
-data files of a part only if the part read the same content, by the same rules, into the same columns. If the
-content, the rules or the columns differ, the attempt reads the source file itself. The result is correct
-even if the source changes between the part and the attempt.
+The attempt that commits the load chooses the files to load in the same way as in a job without parts. The
+attempt uses the data files of a part only if the part read the same content, by the same rules, into the
+same columns. If the content, the rules or the columns differ, the attempt reads the source file itself. The
+result is correct even if the source changes between the part and the attempt.
 """
 
 import json
@@ -31,8 +31,8 @@ TOLD_FILE = ".told.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFile:
-    """A source file (`key`, `content`, its size, its modification time and its last change) that a part of
-    the job has read.
+    """A source file that a part of the job has read, with its key, content hash, size, modification time and
+    the time of its last change.
 
     The record contains the data files of the valid rows and of the rejected rows, as paths below the folder
     of the part. `rows` is the number of rows that were read. `reasons` counts the reasons of `rejected`
@@ -165,8 +165,8 @@ class PartFileIndex:
     def take(
         self, file: SourceFile, columns: TableColumns, folder: Path
     ) -> tuple[PartFile, WrittenFile] | None:
-        """Return the rows of the file in these columns, with their data files in `folder`. Return None if no
-        part wrote rows of the file in these columns.
+        """If a part of the job wrote the rows of the file with these columns, link the data files of these
+        rows into `folder` and return their record. Otherwise return None.
 
         Raises StorageError.
         """

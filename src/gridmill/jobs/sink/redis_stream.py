@@ -32,7 +32,7 @@ _EVERY = pa.schema([("entry_id", pa.string()), (ENTRY_TIME, TIMESTAMP)])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEntry:
-    """An entry of a Redis stream: its id (milliseconds-number), and its fields with their values."""
+    """An entry of a Redis stream: its id (`MILLISECONDS-NUMBER`), and its fields with their values."""
 
     id: str
     fields: Sequence[tuple[bytes, bytes]]

@@ -48,7 +48,7 @@ line where the row begins (text formats), the reason, and the values as JSON."""
 
 
 def placed(file: SourceFile, reader: Reader, spools: Iterable[RejectSpool]) -> Iterator[pa.Table]:
-    """Yield rejected rows with their place in the source file."""
+    """Yield the rejected rows with their row numbers and lines in the source file."""
     for spool in spools:
         lines = reader.lines(iter(spool.rows))
         for batch in spool.batches():

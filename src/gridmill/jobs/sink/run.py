@@ -45,8 +45,8 @@ from gridmill.ports.storage import FileStat
 
 
 def load_part(bench: LoadState) -> JobResult:
-    """Write the rows of the files that are assigned to this part and seem to be new. Raises DataError,
-    InputError, StorageError, UnavailableError."""
+    """Write the rows of the files that are assigned to this part of the job and that seem to be new. Raises
+    DataError, InputError, StorageError, UnavailableError."""
     plan = _plan(bench)
     part_result = _part_result(bench, plan)
     write_part_result(bench.context.output, part_result)
@@ -72,10 +72,9 @@ def share_out(files: Sequence[SourceFile], count: int) -> list[list[SourceFile]]
 
 
 def _plan(bench: LoadState) -> LoadPlan:
-    """Plan the load of the files that are assigned to this part and may be new.
+    """Plan the load of the files that are assigned to this part of the job and that may be new.
 
-    Whether a file is new depends on its content. No other part reads the files that are assigned to this
-    part.
+    Whether a file is new depends on its content. No other part of the job reads these files.
     """
     part = bench.context.order.part
     assert part is not None
@@ -220,8 +219,8 @@ def is_plain(context: JobContext, spec: SinkSpec, table: SinkTable) -> bool:
 
     If columns were added later, earlier data files lack these columns. If the sink has outages, or if
     another program wrote to the table, some rows of the data files do not belong to the version. If the
-    previous version recorded that a data file is complete in this sense, the function does not read the data
-    file again.
+    previous version recorded that all its data files meet both conditions, the function does not read these
+    data files again.
     """
     if table.delta is None or spec.outages or _is_written_by_others(table):
         return False
@@ -387,8 +386,8 @@ def _waiting(load: LoadResult, source: Source) -> Mapping[str, float]:
 
 
 def _metrics(rows: int, load: LoadResult, details: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the metrics of the load, and the metrics that the sink declares. The declared metrics have the
-    values of the last load that had rows."""
+    """Return the metrics of the load, and the metrics that the sink declares. The values of the declared
+    metrics come from the last load that had rows."""
     metrics: dict[str, float] = {"rows": rows, "rows_added": load.rows}
     if details.get("rejects"):
         metrics["rejects"] = details["rejects"]["rows"]

@@ -29,8 +29,8 @@ def evolve(
     """Return the columns that the table has after loading files with the columns `new_types`, where the type
     None means a column without any value.
 
-    The columns in `fixed` keep their type. The columns in `untold` have no value in the table. If no change
-    is possible, return the columns unchanged.
+    The columns that `fixed` names keep their type. The columns that `untold` names have no value in the
+    table. If no change is possible, return the columns unchanged.
     """
     kept = [
         (item.name, new_types.get(item.name) or item.type)

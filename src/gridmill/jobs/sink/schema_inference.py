@@ -76,7 +76,8 @@ class TypeGuess:
 
 @dataclass(slots=True)
 class TypeGuesses:
-    """The types that are still possible for all columns. Each batch of rows excludes types.
+    """The types that are still possible for all columns. Each batch of rows excludes the types that do not
+    fit its values.
 
     `any_text` means that a text may contain a number, not only a time (CSV). `rules_of` returns the rules by
     which the texts of a column are read. For the columns in `declared`, batches exclude only forms of texts.
@@ -122,7 +123,7 @@ class TypeGuesses:
 
     def keep_texts(self, but: str) -> None:
         """Give the type text to all columns with values, whatever the values look like, except the column
-        `but`."""
+        that `but` names."""
         for name, guess in self.of.items():
             if name != but and guess.possible is not None:
                 guess.possible = (ColumnType.STRING,)
@@ -259,7 +260,7 @@ class TextBatch:
 
 @dataclass(slots=True)
 class _NumberBatch:
-    """Texts as plain numbers. A text that is not a number is None.
+    """Texts as plain numbers. In this object, the number of a text that is not a number is None.
 
     The object shows whether all numbers are `whole`, whether all numbers are `floats`, and whether a number
     looks like a key.

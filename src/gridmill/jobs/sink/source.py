@@ -28,11 +28,11 @@ _ELSEWHERE = {"http": HTTP, "objects": OBJECTS}
 class SourceRequest:
     """A request to list the contents of a source.
 
-    `positions` are the positions in the table. `positions` are empty if everything must be read again.
-    `names` are the source columns that the declaration names, and `texts` are the source columns that it
-    declares as texts. `content` is a function that returns the content hashes of files. With `most_bytes`,
-    at most this number of bytes of each remote file is downloaded. Relative paths start at `folder`.
-    Downloads are stored in `work`, which belongs to the attempt.
+    `positions` contains the positions that are stored in the table, and is empty if everything must be read
+    again. `names` are the source columns that the declaration names, and `texts` are the source columns that
+    it declares as texts. `content` is a function that returns the content hashes of files. With
+    `most_bytes`, at most this number of bytes of each remote file is downloaded. Relative paths start at
+    `folder`. Downloads are stored in `work`, which belongs to the attempt.
     """
 
     source: Source
@@ -49,11 +49,11 @@ class SourceRequest:
 class SourceFiles:
     """The contents of a source.
 
-    `files` are all existing files of the source or, if `append` is true, only the new files. `positions`
-    replace the positions of the table when the rows are committed. `partial` means that the files contain
-    only the rows of a time range, which is part of the keys of the files. `unseen` is the number of rows
-    that cannot be ordered by the cursor, so that no load includes them. The files in `waiting` may still be
-    incomplete. The rows of waiting files that are already loaded stay unchanged.
+    `files` are all existing files of the source or, if `append` is true, only the new files. When the rows
+    are committed, `positions` replaces the positions that are stored in the table. `partial` means that the
+    files contain only the rows of a time range, which is part of the keys of the files. `unseen` is the
+    number of rows that cannot be ordered by the cursor, so that no load includes them. The files in
+    `waiting` may still be incomplete. The rows of waiting files that are already loaded stay unchanged.
     """
 
     files: tuple[SourceFile, ...]

@@ -58,8 +58,8 @@ SQLAlchemy."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryColumns:
-    """The `columns` of a table or query. `types` are the declared types that are more precise than the types
-    of the values."""
+    """The columns of a table or of a query. `types` are the declared types that are more precise than the
+    types of the values."""
 
     origin: sa.FromClause
     columns: tuple[sa.ColumnElement[Any], ...]
@@ -354,7 +354,7 @@ def arrive(request: SourceRequest) -> SourceFiles:
 
 
 def arrive_empty(request: SourceRequest) -> tuple[SourceFile, ...]:
-    """Write a file with the columns of the source and without rows. Raises the same errors as `arrive`."""
+    """Write a file that has the columns of the source and no rows. Raises the same errors as `arrive`."""
     source = request.source.sql
     assert source is not None
     address = address_of(source.url, request.folder)
@@ -407,8 +407,8 @@ def _reached(
     """Return the position with the largest cursor value that this load includes, up to `edge`. Return None
     if there is no value after the value of the last load.
 
-    The next load begins directly after this value. A row that arrives late is skipped only if its cursor
-    value is not larger than the last loaded value.
+    The next load begins directly after the cursor value of this position. A row that arrives late is skipped
+    only if its cursor value is not larger than the last loaded value.
     """
     value = _greatest(connection, shape, shape.between(low, edge))
     return None if value is None else CursorPosition(value=value, included=True)

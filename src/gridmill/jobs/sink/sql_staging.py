@@ -95,8 +95,8 @@ def stage(
     texts.
 
     If there are no rows, the function writes a single file without rows. In a file without rows, columns
-    without a declared type have the type `rest`, if it is known. Raises DataError for a value that no type
-    can represent, StorageError.
+    without a declared type have the type that `rest` contains, if it is not None. Raises DataError for a
+    value that no type can represent, StorageError.
     """
     staged = StagedRows(folder=folder, name=name, key=key)
     with storage_errors(folder):

@@ -43,8 +43,8 @@ _CONFIGURATION = {"delta.logRetentionDuration": "interval 36500 days"}
 
 
 class ConcurrentCommitError(Exception):
-    """Another attempt has committed to the table after this attempt opened the table. Open the table
-    again."""
+    """The error that is raised if another attempt has committed to the table after this attempt opened the
+    table. Open the table again."""
 
 
 @dataclass(frozen=True, kw_only=True)

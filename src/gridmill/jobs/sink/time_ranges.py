@@ -1,4 +1,4 @@
-"""Loads a time range of a source, and finds the rows of the table that the load replaces.
+"""Loads a time range of a source, and finds the rows of the table that are replaced by the load.
 
 The key of a data file contains the time range of its rows, so that the table itself records which ranges are
 loaded.

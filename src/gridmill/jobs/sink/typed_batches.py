@@ -112,8 +112,8 @@ class LoadContext:
     later: set[str] = field(default_factory=set)
     """The columns that were added to the table later. Source files may lack these columns."""
     expect_types: bool = False
-    """Whether CSV is read with the types of its first rows (a value of another type raises
-    UnexpectedTypeError). If types are expected, texts in Parquet files also stay dictionary-encoded."""
+    """Whether a CSV file is read with the types of its first rows. A value of another type then raises
+    UnexpectedTypeError. If types are expected, texts in Parquet files also stay dictionary-encoded."""
     without_type: tuple[str, ...] = ()
     """The columns of the schema whose type is unknown: they have neither a value nor a declaration."""
     most_rows: int | None = None
@@ -242,7 +242,7 @@ class LoadContext:
                 self.forms[name] = forms
 
     def first_schema(self, files: Sequence[SourceFile]) -> pa.Schema | None:
-        """Return the result of `schema`, provided that later values are like the first values of each file.
+        """Return the result of `schema`, computed only from the first values of each file.
 
         Return None if the first values are not sufficient to find the types. The type of a column is the
         first type with which all its values can be read. If the first values of a column exclude a type, all
@@ -430,8 +430,8 @@ class LoadContext:
         self.progress.end(file)
 
     def _haste(self, schema: pa.Schema, sources: Sequence[str]) -> ExpectedTypes:
-        """Return the types with which the CSV reader of Arrow may read columns directly. A type is allowed
-        only if the result is the same as if the texts were converted."""
+        """Return the columns that the CSV reader of Arrow may read directly, with their types. A type is
+        allowed only if the result is the same as if the texts were converted."""
         fixed = self.spec.source.time_format
         types = {name: schema.field(self.layout.rename(name)).type for name in sources}
         inferred = (name for name in types if self.layout.rename(name) not in self.spec.columns)

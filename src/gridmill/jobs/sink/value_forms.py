@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 
 class Form(StrEnum):
-    """A form in which a text writes a number or a time. A column has at most one form of each family."""
+    """A form in which a number or a time is written as text. A column has at most one form of each
+    family."""
 
     POINT = "point"
     COMMA = "comma"
@@ -33,7 +34,7 @@ UNITS = (Form.DIGITS, Form.SECONDS, Form.MILLISECONDS, Form.MICROSECONDS, Form.N
 
 Forms = frozenset[Form]
 ANY: Forms = frozenset(Form)
-"""All forms of all families, which are possible if nothing is known about a column."""
+"""All forms of all families. All of them are possible for a column whose texts have not been read yet."""
 
 
 def only(forms: Forms, family: tuple[Form, ...]) -> Form | None:

@@ -248,7 +248,7 @@ class RowNumbers:
 def kept_rows(table: SinkTable, plan: LoadPlan, spared: Sequence[ParquetPart]) -> ds.Dataset | None:
     """Return the rows of the table that the plan does not remove. Return None if the plan removes no rows.
 
-    `spared` are the remaining rows of data files from which only some rows are removed.
+    `spared` contains the remaining rows of those data files from which only some rows are removed.
     """
     gone = {entry.path for entry in plan.remove}
     paths = dict.fromkeys(table.path / entry.path for entry in table.loaded if entry.path not in gone)

@@ -9,8 +9,8 @@ from gridmill.domain.frozen import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFeed:
-    """Scaled inputs [rows, width] and targets [rows, labels] (for classes: [rows]), contiguous, on a single
-    device.
+    """Scaled inputs in the shape [rows, width] and targets in the shape [rows, labels], or [rows] for
+    classes. All tensors are contiguous and on a single device.
 
     The window of a row contains the last `length` rows of its entity up to this row. If `length` is None,
     the window contains only the row itself. A batch is an index into the tensors, so rows are never

@@ -1,5 +1,5 @@
-"""Checks that the files of a model predict the same values as the trained model. The files are loaded in the
-same way as for a prediction."""
+"""Checks that a model that is loaded from its files predicts the same values as the trained model in memory.
+The files are loaded in the same way as for a prediction."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -76,8 +76,8 @@ def sample_rows(frame: SortedFrame, length: int | None, split: str = "train") ->
 
 
 def check_stored(predictors: Sequence[Predictor], trained: TrainedModel, sample: CheckRows) -> dict[str, Any]:
-    """Compare the predictions of the loaded files with those of the trained model, on training rows and on
-    rows with extreme values.
+    """Compare the predictions of the model that is loaded from its files with the predictions of the trained
+    model, on training rows and on rows with extreme values.
 
     Return the result for the details of the version, in which `difference` is the largest difference as a
     fraction of the allowed difference. Raises InternalError if the difference of a row is larger than

@@ -28,8 +28,8 @@ class ChosenColumns:
     """The encodings of the columns, and remarks for the user.
 
     `left_out` contains the columns without an encoding, with the reason. `grouped` contains the text columns
-    that have more values than inputs, with the number of values and the fraction of rows whose value has its
-    own input.
+    that have more values than inputs. For each of these columns, it contains the number of values and the
+    fraction of rows whose value has its own input.
     """
 
     encodings: tuple[Encoding, ...]
@@ -42,10 +42,10 @@ def choose_encodings(train: pa.Table, names: Sequence[str], *, declared: bool) -
 
     A numeric column becomes a single input. In a text column with up to 32 values, each value has an input.
     If a text column has more values, the 31 most frequent values have an input each, and all other values
-    share an input. Columns of other types, and text columns with less than two rows per value, are left out,
-    unless they are `declared`. If such a text column is declared, it is encoded. If a column of another type
-    is declared, the function raises an error. A text column without any value is always left out, because it
-    would have no input. Raises DataError.
+    share an input. Columns of other types, and text columns with fewer than two rows per value, are left
+    out, unless the declaration names them (`declared`). If such a text column is declared, it is encoded. If
+    a column of another type is declared, the function raises an error. A text column without any value is
+    always left out, because it would have no input. Raises DataError.
     """
     encodings: list[Encoding] = []
     left_out: dict[str, str] = {}

@@ -117,7 +117,8 @@ def _without(
 
 
 def _fold_context(context: JobContext, fold: int) -> JobContext:
-    """Return a context without output and with its own folder for checkpoints."""
+    """Return a context for training on a fold, which reports no progress and has its own folder for
+    checkpoints."""
     uri = context.order.checkpoint_uri
     order = replace(context.order, checkpoint_uri=f"{uri}/fold-{fold}" if uri else "")
     return replace(context, order=order, events_fd=None)

@@ -32,8 +32,8 @@ from gridmill.transfer.verify import check_inputs
 PICKLED = ("model.joblib", "model.pkl")
 MEASURED = "metrics.json"
 LOSSES = ("train_loss", "validation_loss")
-"""The names under which the code can report losses by step. Losses with these names are the learning curves.
-A search uses these losses to stop trials early."""
+"""The names under which the user's code can report losses by step. Losses with these names are the learning
+curves. A search uses these losses to stop trials early."""
 DATASET = "dataset"
 """The folder below the work folder that contains the files of the dataset. `hand_tree` copies some of these
 files for the script."""
@@ -269,8 +269,8 @@ def _graph(output: Path) -> bytes | None:
 
 
 def _blurred(frame: SortedFrame) -> str:
-    """Return a text with the inputs that lose too much precision as 32-bit floats: at least a tenth of their
-    training values become equal to other values."""
+    """Return a text with the inputs that lose too much precision if they are converted to 32-bit floats.
+    These are inputs for which at least a tenth of the training values become equal to other values."""
     rows = frame.inputs[frame.rows["train"][:BLUR_ROWS]]
     names = []
     for name, values in zip(frame.names, rows.T, strict=True):
@@ -282,7 +282,7 @@ def _blurred(frame: SortedFrame) -> str:
 
 
 def _predict(spec: TrainingSpec, context: JobContext, code: Path) -> str:
-    """Return how a model without a graph predicts: by the declared function, or by a pickled file."""
+    """Return the name of the function or of the pickled file with which a model without a graph predicts."""
     if spec.predict is not None:
         path = spec.predict.partition(":")[0]
         if ":" not in spec.predict or not _inside(code, path).is_file():

@@ -28,8 +28,8 @@ class RankGroup:
     """The ranks (processes) that train a model together. Each rank of the gang has an object of this class.
     Rank 0 makes the decisions and writes the files.
 
-    In a gang of `size` 1 the rank sends nothing. All ranks must call the methods of RankGroup in the same
-    order.
+    If `size` is 1, the only rank of the gang sends no data. All ranks must call the methods of RankGroup in
+    the same order.
     """
 
     rank: int = 0
@@ -55,8 +55,8 @@ class RankGroup:
     def part(self, rows: Tensor) -> tuple[Tensor, float]:
         """Return the rows of a batch that this rank computes, and the weight of their mean loss.
 
-        With these weights, the mean over the ranks is the mean over all rows of the batch, however the batch
-        is divided. A rank without rows computes a single row with weight 0.
+        With these weights, the mean loss over the ranks equals the mean loss over all rows of the batch,
+        however the batch is divided. A rank without rows computes a single row with weight 0.
         """
         if self.size == 1:
             return rows, 1.0

@@ -119,8 +119,8 @@ def _vote(graph: GraphBuilder, answer: str, classes: int) -> str:
 
 
 TOLERANCE = 1e-6
-"""The allowed difference between the predictions of the files and of the members themselves, in standard
-deviations of the label, or in probability."""
+"""The allowed difference between the predictions of the stored ensemble and the combined predictions of its
+members, in standard deviations of the label, or in probability."""
 CLOSE = 1e-6
 """If the probabilities of two classes differ by at most this number, a member may vote for either class."""
 

@@ -32,8 +32,8 @@ BINS, SAMPLE, LABELS = 30, 200, 4
 def permutation_importance(
     predictor: Predictor, frame: SortedFrame, seed: int, spent_seconds: float
 ) -> dict[str, Any]:
-    """Measure permutation importance, which is the increase of the loss if the values of a single feature
-    are shuffled among the rows.
+    """Measure permutation importance. The permutation importance of a feature is the increase of the loss if
+    the values of this feature are shuffled among the rows.
 
     Each feature is shuffled once, with a seed. The loss is the rmse in standard deviations of the labels, or
     the log_loss. All inputs of a feature (for example the categories of a text column) are shuffled

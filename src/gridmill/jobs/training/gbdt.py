@@ -72,8 +72,8 @@ def collect_trees(model: HistGradientBoostingRegressor) -> Trees:
 
 
 def tree_graph(trees: Trees, width: int, classes: int, units: LabelScale, scale: float = 1.0) -> bytes:
-    """Return the graph that computes the sum of the leaves of a row and the base, in the units of the label
-    or as probabilities.
+    """Return the graph that adds the leaves of a row and the base. The result is in the units of the label,
+    or a probability of each class.
 
     The trees were trained on inputs that were multiplied by `scale`.
     """
@@ -109,8 +109,8 @@ _THEIRS = {"trees": "max_iter", "max_leaves": "max_leaf_nodes", "patience": "n_i
 """The names that scikit-learn uses for the options of Gridmill."""
 CURVE_POINTS = 100
 TOLERANCE = 1e-5
-"""The allowed difference between the predictions of the file and of scikit-learn, in standard deviations of
-the label, or in probability."""
+"""The allowed difference between the predictions of the stored graph and of scikit-learn, in standard
+deviations of the label, or in probability."""
 LARGEST, SMALLER = 1e290, 2.0**-100
 """Limits for inputs, because the bins of scikit-learn end at 1e300. For training, larger inputs are
 multiplied by a power of two. The multiplication by a power of two is exact except for values below

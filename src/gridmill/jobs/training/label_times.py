@@ -39,7 +39,7 @@ def _keys(frame: SortedFrame, spec: TrainingSpec, context: JobContext) -> pa.Tab
 
 
 def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *, by_time: bool) -> LabelTimes:
-    """Read the times of all rows of a dataset. `by_time` means that the caller needs the times at which
+    """Read the times of all rows of a dataset. `by_time` is true if the caller needs the times at which
     labels become known.
 
     Raises InputError if the times at which labels become known are unknown.
@@ -62,8 +62,8 @@ def read_moments(frame: SortedFrame, spec: TrainingSpec, context: JobContext, *,
 
 
 def _availability_times(frame: SortedFrame, time: Integers, details: Mapping[str, Any]) -> Integers:
-    """Return the time at which the label of each row became known: after a fixed time, or after a number of
-    rows of the same entity."""
+    """Return the time at which the label of each row became known. A label becomes known after a fixed
+    duration, or after a number of rows of the same entity."""
     after = details.get("label_after", {"seconds": details.get("ahead_seconds") or 0.0, "rows": 0})
     if after is None:
         raise InputError(

@@ -15,9 +15,9 @@ from gridmill.jobs.training.scaling import Scaler, fit_scaler
 
 MOST_STEPS = 1000
 TOLERANCE = 1e-9
-"""The allowed difference between the predictions of the file and of scikit-learn, in standard deviations of
-the label, or in probability. The allowed difference is multiplied by the distance of the inputs from their
-mean in standard deviations."""
+"""The allowed difference between the predictions of the stored graph and of scikit-learn, in standard
+deviations of the label, or in probability. The allowed difference is multiplied by the distance of the
+inputs from their mean in standard deviations."""
 FARTHEST = 1e100
 """The largest distance of an input from its mean, in standard deviations. Larger distances from the mean are
 reduced to this distance, so that products stay finite."""

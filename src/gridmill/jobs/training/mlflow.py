@@ -192,7 +192,7 @@ class TrackedContext(JobContext):
 
     def metric(self, name: str, value: float, step: float | None = None) -> None:
         """Report a metric in the same way as JobContext, and send it to MLflow. If the context reports no
-        metrics, it also sends none."""
+        metrics, it does not send metrics to MLflow either."""
         JobContext.metric(self, name, value, step)
         if self.events_fd is not None and isfinite(value):
             self.send(name, value, step)
@@ -250,8 +250,8 @@ class MlflowRun:
             self._try(self._send, "it is sent later")
 
     def finish(self, card: ModelCard, search: "TuningResult | None" = None) -> str | None:
-        """Send the results and the files of the model. Return the id of the MLflow run, or None if the
-        server does not answer (the log shows this).
+        """Send the results and the files of the model. Return the id of the MLflow run. If the server does
+        not answer, return None and print this to the log.
 
         The trials of a search become child runs.
         """

@@ -1,7 +1,7 @@
 """The naive baseline repeats a known value, or predicts the mean or the fractions of the classes.
 
 Every useful model must be better than this baseline. A model can also learn the change from the present
-value. If a model learns the change, it learns only the difference from the naive prediction.
+value. A model that learns the change learns only the difference from the naive prediction.
 """
 
 from difflib import get_close_matches
@@ -22,11 +22,11 @@ from gridmill.jobs.training.scaling import fit_spread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineInputs:
-    """The base to which the numbers of a model are added. For each label, the base is the value of an input,
-    or a replacement value if the input is missing.
+    """The base to which the outputs of a model are added to get predictions. For each label, the base is the
+    value of an input, or a replacement value if the input is missing.
 
-    If a label has no such input, its input is None and its replacement value is 0. If there are no labels,
-    nothing is added.
+    If a label has no such input, its input is None and its replacement value is 0. If this object has no
+    labels, nothing is added to the outputs.
     """
 
     presents: tuple[int | None, ...] = ()
@@ -70,7 +70,7 @@ class BaselineInputs:
 
 
 def fit_base(frame: SortedFrame, wanted: bool) -> BaselineInputs:
-    """Return the base to which the numbers of a model are added.
+    """Return the base to which the outputs of a model are added to get predictions.
 
     The base is empty if `wanted` is false, for classes, or if no present value of a label is a feature.
     """

@@ -21,12 +21,12 @@ from gridmill.jobs.training.scaling import Scaler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkShape:
-    """The shape of a network. The network has `width` inputs, and `outputs` numbers as its output, which are
-    scores of classes or labels.
+    """The shape of a network. The network takes `width` inputs. It returns `outputs` numbers, which are the
+    scores of the classes or the values of the labels.
 
-    The `relative` inputs are used as differences from their last value. `weights` are the weights of the
-    errors of the labels (with a mean of 1). If `weighted` is true, the last column of a target is the weight
-    of its row.
+    The inputs that `relative` lists are used as differences from their last value in the window. `weights`
+    are the weights of the errors of the labels (with a mean of 1). If `weighted` is true, the last column of
+    a target is the weight of its row.
     """
 
     width: int
@@ -62,8 +62,7 @@ class Network(nn.Module):
         return error.mean()
 
     def _losses(self, answer: Tensor, target: Tensor) -> Tensor:
-        """Return the loss of each row of the batch. In the method `_losses`, class numbers have the shape
-        [batch, 1]."""
+        """Return the loss of each row of the batch. Class numbers in `target` have the shape [batch, 1]."""
         if self.shape.classes:
             return nn.functional.cross_entropy(answer, target[:, 0].long(), reduction="none")
         error: Tensor = (answer - target) ** 2 * self.weights

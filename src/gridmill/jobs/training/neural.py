@@ -34,9 +34,9 @@ FARTHEST = 1e4
 distinguish rows at this distance."""
 
 TOLERANCE = 1e-4
-"""The allowed difference between the predictions of the file and of PyTorch, in standard deviations of the
-label, or in probability. The allowed difference is multiplied by the distance of the inputs from their mean
-in standard deviations."""
+"""The allowed difference between the predictions of the stored graph and of PyTorch, in standard deviations
+of the label, or in probability. The allowed difference is multiplied by the distance of the inputs from
+their mean in standard deviations."""
 
 AnyNetwork = TypeVar("AnyNetwork", bound=Network)
 
@@ -146,7 +146,8 @@ def _weights(frame: SortedFrame, units: LabelScale) -> tuple[float, ...]:
     """Return the weights of several labels in the loss.
 
     The error of a label is divided by the variance of this label. With these weights, the network maximises
-    the mean of r2 over the labels, whatever their units and their distances in time are.
+    the mean of r2 over the labels, whatever the units of the labels are and however far ahead the labels
+    are.
     """
     if len(frame.subject.labels) == 1:
         return ()

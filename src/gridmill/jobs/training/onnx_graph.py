@@ -128,7 +128,7 @@ class GraphBuilder:
 
 
 def with_metadata(graph: bytes, facts: Mapping[str, str]) -> bytes:
-    """Return the graph with these facts in its `metadata_props`.
+    """Return the graph with the given texts in its field `metadata_props`.
 
     The facts are appended as a second protobuf message, because two concatenated messages are read as a
     single message.

@@ -68,8 +68,8 @@ def identify(
     """Return the model card with its signature and the description of its training rows. The hashes of the
     training rows are written into the same folder.
 
-    For each split in `measured`, the card also has a text. The text of a split is equal for all models that
-    were measured on the same rows and labels.
+    For each split in `measured`, the card also contains a text that identifies the measured rows. This text
+    is equal for all models that were measured on the same rows and labels.
     """
     artifact = context.input(spec.dataset)
     parts = open_partitions(context.below_root(artifact.output.uri))
@@ -96,8 +96,9 @@ def _hashes(parts: Partitions, card: ModelCard, frame: SortedFrame) -> tuple[tup
 def _used(frame: SortedFrame, spec: TrainingSpec) -> tuple[Integers, Integers]:
     """Return the training rows, and the rows that influenced any decision of the training.
 
-    An ensemble itself learns only its weights. The training rows of its members are recorded in the folders
-    of the members.
+    An ensemble has no training rows of its own. Validation rows are returned for an ensemble only if its
+    weights, threshold or quantiles were computed from them. The training rows of its members are recorded in
+    the folders of the members.
     """
     train, validation = frame.rows["train"], frame.rows["validation"]
     if spec.model != ModelKind.ENSEMBLE:

@@ -25,7 +25,8 @@ the range of 32-bit floats. ONNX Runtime would treat a smaller mean as 0 and rem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnScale:
-    """For each column, the mean and the standard deviation of its values multiplied by `scale`.
+    """For each column, the mean and the standard deviation of its values after they are multiplied by
+    `scale`.
 
     `scale` is a power of two. `scale` is 1 except for values near the limits of doubles.
     """
@@ -100,8 +101,8 @@ class Scaler:
 
     If an input has missing values in training, it gets an additional input (1 if the value is missing).
     `flagged` are the numbers of the inputs with missing values. If an input is constant in training, its
-    scaled value is always 0. If there are less than `limit` ** 2 training rows, none of them can be `limit`
-    deviations from the mean.
+    scaled value is always 0. If there are fewer than `limit` ** 2 training rows, no training row can be
+    `limit` deviations from the mean.
     """
 
     spread: ColumnScale

@@ -113,8 +113,8 @@ def drawn_rows(rows: Integers, seed: int) -> tuple[Integers, Integers]:
 
 
 def is_learnable(frame: SortedFrame, rows: Integers) -> bool:
-    """Return whether a model can learn from the rows: the labels must differ, and in a classification every
-    class must occur."""
+    """Return whether a model can learn from the rows. For this, the labels must differ, and in a
+    classification every class must occur."""
     if len(rows) < 2 or not has_weight(frame, rows):
         return False
     target = frame.target[rows]

@@ -27,7 +27,8 @@ LOCK_FILE_SUFFIX = ".lock"
 
 
 class UndefinedMetricError(DataError):
-    """The metric by which trials are compared is undefined on the validation split."""
+    """The error that is raised if the metric by which trials are compared is undefined on the validation
+    split."""
 
 
 def open_study(folder: Path, search: Search, metric: str) -> optuna.Study:
@@ -107,7 +108,7 @@ UNDEFINED: Mapping[str, str] = {
         ("f1", "precision", "recall"), "no row of the validation split belongs to the second class"
     ),
 }
-"""The reasons why a measured model can lack a metric, by metric."""
+"""For each metric that can be undefined, the reason why a measured model may not have it."""
 
 
 def value_of(metric: str, measured: Mapping[str, float]) -> float:

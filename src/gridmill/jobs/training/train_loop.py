@@ -148,8 +148,8 @@ Curve = tuple[tuple[float, float, float], ...]
 
 @dataclass(slots=True)
 class TrainingProgress:
-    """The position at which a training continues. The next batch is `batch` of `epoch`. `total` is the loss
-    of this epoch so far."""
+    """The position at which a training continues. The training continues with the batch number `batch` in
+    the epoch number `epoch`. `total` is the loss of this epoch before that batch."""
 
     epoch: int = 1
     batch: int = 0
@@ -256,7 +256,7 @@ class Trainer:
         self._finish_epoch(learned / len(train), validated / max(1, len(held)))
 
     def _is_due(self, step: int) -> bool:
-        """Return whether a checkpoint is to be written now.
+        """Return whether the training must write a checkpoint now.
 
         In a gang, rank 0 makes this decision. The other ranks ask rank 0 about once a second whether to
         write a checkpoint. The number of steps between two such questions is computed from the recent speed.

@@ -172,7 +172,8 @@ class _TrialPool(Crew):
     def _left(self) -> int:
         """Return the number of trials that are still to be started.
 
-        Trials of a killed attempt are not counted, but the trials that repeat them are counted.
+        The trials that a killed attempt had started are not counted, but the trials that repeat them are
+        counted.
         """
         if self._study is None:
             return self._search.trials
