@@ -102,7 +102,8 @@ def in_form_of(rows: Rows) -> Callable[[pa.Table], Any]:
 
 def _is_frame(rows: Rows, library: str) -> bool:
     """Return whether `rows` is a DataFrame of the library named `library`. This function does not import the
-    library, because `rows` can only be its DataFrame if the program has already imported it."""
+    library, because `rows` can be a DataFrame of the library only if the program has already imported the
+    library."""
     module = sys.modules.get(library)
     return module is not None and isinstance(rows, module.DataFrame)
 
@@ -120,8 +121,8 @@ def predict_span(predictor: Predictor, table: pa.Table, kept: Integers, before: 
 
 
 def predicted_table(table: pa.Table, rows: Integers, predicted: Floats, card: ModelCard) -> pa.Table:
-    """Return the prediction table for the rows of `table`: their key columns, their row numbers `rows`, and
-    the predictions of the model.
+    """Return the prediction table for the rows of `table`. It contains the key columns of these rows, their
+    row numbers (`rows`), and the predictions of the model.
 
     The columns of the prediction table are `row`, `prediction`, quantiles, `truth` if `table` has the
     labels, and `probability_CLASS`.

@@ -58,8 +58,8 @@ def note_facts(
 
 
 def join_facts(notes: Sequence[Path], columns: Sequence[str], schema: pa.Schema) -> Facts:
-    """Return the statistics that `describe` would return for the rows of all parts of a job together. There
-    must be at least one part."""
+    """Return the statistics that `describe` would return for the rows of all parts of a job together. The
+    job must have at least one part."""
     plain = _plain(columns, schema)
     if not plain:
         return {}

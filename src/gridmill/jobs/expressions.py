@@ -54,8 +54,8 @@ def select(
     more: Sequence[str] = (),
     indent: str = "    ",
 ) -> str:
-    """Return a SELECT statement: the columns `first`, then `columns` (SQL by name), one per line, from
-    `table`, followed by the text `more`."""
+    """Return a SELECT statement over `table`. It selects the columns in `first`, then the columns in
+    `columns` (a mapping from name to SQL), one per line. The text `more` follows at the end."""
     listed = [", ".join(first)] if first else []
     listed += [f"{sql} AS {quoted(name)}" for name, sql in columns.items()]
     lines = [f"{indent}SELECT {listed[0]}"] + [f"{indent}    {item}" for item in listed[1:]]

@@ -26,9 +26,10 @@ class Encoding:
     """The conversion of a column into inputs of a model. A numeric column becomes one input. A column that
     is not numeric has a 0/1 input for each category.
 
-    `type` is the Arrow type of the column. `categories` are the categories that the training rows have. If
-    there are too many categories, `categories` has only the most frequent categories, and the last input is
-    1 for all `others`. If a category has no input, or if the value is missing, all inputs of the column are
+    `type` is the Arrow type of the column. `categories` contains the categories that occur in the training
+    rows. If there are too many categories, `categories` has only the most frequent categories, and the last
+    input is 1 for all `others`. If a category has no input, or if the value is missing, all inputs of the
+    column are
     0. The inputs of missing and infinite numbers are NaN.
     """
 

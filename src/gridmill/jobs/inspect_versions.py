@@ -146,7 +146,7 @@ def _is_whole(names: Sequence[str], mark: int) -> bool:
 def compare_rows(root: Path, before: Artifact, after: Artifact, key: Sequence[str]) -> RowChanges:
     """Return the number of rows that `after` adds, removes or changes. The columns of `key` identify a row.
 
-    The function compares only columns that both versions have. Raises InputError if several rows have the
+    Columns that only one of the versions has are not compared. Raises InputError if several rows have the
     same key.
     """
     old, new = _open(root, before.output), _open(root, after.output)

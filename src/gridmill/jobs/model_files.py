@@ -344,7 +344,8 @@ def make_predictor(card: ModelCard, graph: bytes | None, threads: int = 1) -> Pr
 def predict_rows(
     predictor: Predictor, inputs: Floats, starts: Integers, rows: Integers, before: int = 0
 ) -> Floats:
-    """Return predictions for the rows `rows` of `inputs` [all rows, inputs].
+    """Return predictions for some rows of `inputs` [all rows, inputs]. `rows` contains the numbers of these
+    rows.
 
     `starts` contains for each row the number of the first row of its entity. Raises DataError if the model
     returns invalid probabilities. The error names the row by its number in the dataset, where `before` is

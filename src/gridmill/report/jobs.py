@@ -98,8 +98,8 @@ LOG_LINES = 20
 """The number of last lines of the log of a failed job that the report shows."""
 LONGEST_LINE, LONGEST_MESSAGE = 600, 2000
 ROWS_OF_TIMELINE, DETAILED_JOBS, SHOWN_PARTS = 60, 60, 40
-"""The largest number of jobs for which the timeline is complete, the largest number of jobs whose settings
-are shown, and the largest number of parts that are shown."""
+"""Three limits: the largest number of jobs for which the timeline is complete, the largest number of jobs
+whose settings are shown, and the largest number of parts of a job that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

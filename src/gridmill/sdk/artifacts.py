@@ -55,8 +55,8 @@ class VersionVerbs(Connected):
         return self.grid.preview(reference, rows=rows, rejects=rejects)
 
     def diff(self, before: str, after: str, *, key: tuple[str, ...] = ()) -> VersionDiff:
-        """Return the differences between two versions: columns, statistics, metrics, settings, and rows. The
-        columns `key` identify a row."""
+        """Return the differences between two versions: columns, statistics, metrics, settings, and rows.
+        `key` contains the names of the columns that identify a row."""
         return self.grid.diff(before, after, key=key)
 
     def compare(self, name: str, *versions: int | str) -> ModelComparison:

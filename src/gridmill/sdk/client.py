@@ -158,13 +158,15 @@ class SinkVerbs(Connected):
         return self.grid.alter_sink(name, change_of(AlterVerb.ADD, part, metric))
 
     def remove_from_sink(self, name: str, part: SinkPart | str, key: str) -> Alterations:
-        """Remove a part of a sink. `key` identifies the part: the path of a source, the reason of a
-        constraint, the name of a metric, or the start of an outage window."""
+        """Remove a source, constraint, metric or outage window of a sink. `key` identifies the removed part
+        of the sink: the path of a source, the reason of a constraint, the name of a metric, or the start of
+        an outage window."""
         return self.grid.alter_sink(name, SinkChange(verb=AlterVerb.REMOVE, part=SinkPart(part), key=key))
 
 
 def change_of(verb: AlterVerb, part: Constraint | Outage | str, metric: str = "") -> SinkChange:
-    """Return the change that adds or removes a part of a sink."""
+    """Return the change that adds a part (a source, constraint, metric or outage window) to a sink, or
+    removes it."""
     match part:
         case Constraint():
             part.check()

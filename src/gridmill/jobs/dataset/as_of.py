@@ -68,8 +68,8 @@ def in_place(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
 def is_of_label(part: Window | Lag, basis: Basis, label: Label | None) -> bool:
     """Return whether a window or lag reads labels of earlier rows.
 
-    A window or lag reads labels if it names the label. It also reads labels if it names a column that
-    contains the label of the row, and the label is known later than the row.
+    A window or lag reads labels if it names the label. A window or lag also reads labels if it names a
+    column that contains the label of the row, and the label is known later than the row.
     """
     if label is None or part.table not in (None, basis.table):
         return False

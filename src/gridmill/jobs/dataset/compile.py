@@ -2,8 +2,8 @@
 
 This module has no side effects. The query itself reads the rows of the basis table one by one, and tables
 that are joined without a time. The features of a row can use values of other rows only if these rows have a
-time strictly before the time of the row. Windows, lags and as-of joins read other rows. They become requests
-in a plan (`WindowPlan`).
+time strictly before the time of the row. Windows, lags and as-of joins read other rows, so they become
+requests in a plan (`WindowPlan`).
 """
 
 import re

@@ -77,8 +77,8 @@ def fit_all(spec: DatasetSpec, raw: ds.Dataset, compiled: CompiledQuery) -> tupl
 def _batches(columns: Sequence[str], most: int) -> Iterator[Sequence[str]]:
     """Yield groups of up to `most` different columns that are read together.
 
-    In a file with thousands of columns, finding a column takes longer than reading it. It would therefore be
-    slow to read the columns of a file one by one.
+    In a file with thousands of columns, finding a column takes longer than reading it. Reading the columns
+    of such a file one by one would therefore be slow.
     """
     batch: dict[str, None] = {}
     for column in columns:

@@ -21,9 +21,10 @@ EMPTY: Mapping[str, pa.Array] = {}
 class FittedEncoder:
     """A fitted encoder of one column.
 
-    Encoders that scale numbers compute (x - `center`) / `scale`. `fill` replaces missing values. The encoder
-    replaces the texts `categories` by the numbers `values`, and categories that were not in the training
-    rows by `other`. `labels` are the names of labels that are scaled in the same way as the column.
+    Encoders that scale numbers compute (x - `center`) / `scale`. `fill` replaces missing values. An encoder
+    with `values` replaces each text in `categories` by the number at the same position in `values`, and
+    every other text by the number `other`. `labels` are the names of labels that are scaled in the same way
+    as the column.
     """
 
     column: str
@@ -207,8 +208,8 @@ def _before(
 
 
 def apply(table: pa.Table, fitted: Sequence[FittedEncoder], own: Mapping[str, pa.Array] = EMPTY) -> pa.Table:
-    """Return the table with the new columns that the encoders make. If `own` contains values for a column of
-    the result, the column gets these values. Raises DataError if a column that an encoder needs is
+    """Return the table with the new columns that are made by the encoders. If `own` contains values for a
+    column of the result, the column gets these values. Raises DataError if a column that an encoder needs is
     missing."""
     columns = _Columns(table)
     for one in fitted:

@@ -81,8 +81,8 @@ def untied(
 ) -> pa.Table:
     """Sort rows that have the same key and time by their values.
 
-    Only rows with equal keys and times are sorted by values, because there are few of them and sorting all
-    rows by values would be slow.
+    Only the few rows with equal keys and times are sorted by values, because sorting all rows by values
+    would be slow.
     """
     places = np.arange(len(own.first))
     later = own.first != places

@@ -1,5 +1,5 @@
 """Applies the availability time of the label, so that no window, lag or join reads a label before the label
-is known. This is true whatever the window, lag or join declares as `known_at`.
+is known, whatever `known_at` it declares.
 
 A window, lag or join can read the column from which the label is made, and declare with `known_at` when its
 rows become known. If the label declares a later time (with the `known_at` or the `delay` of the label), the

@@ -37,8 +37,8 @@ from gridmill.jobs.duckdb_engine import Types, quoted
 from gridmill.jobs.expressions import DROPPED, RowScope, explain, is_ordered, parse_select, types_of
 
 FUNCTIONS = {"pixels": "gridmill.jobs.dataset.images"}
-"""The module of each SQL function that Gridmill adds. The function `register` of the module adds the SQL
-function to a connection."""
+"""The module of each SQL function that Gridmill adds. Each of these modules has a function `register`, which
+adds the SQL function to a connection."""
 
 
 def register_functions(engine: duckdb.DuckDBPyConnection, sql: str) -> None:

@@ -80,8 +80,8 @@ def _is_large(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRows:
-    """Raw rows of a dataset, stored in files of one format. This process writes Arrow files, and the other
-    parts of the job write Parquet files."""
+    """Raw rows of a dataset, stored in files of one format. The process of the job itself writes Arrow
+    files, and the parts of the job write Parquet files."""
 
     table: ds.FileSystemDataset
     paths: tuple[Path, ...]

@@ -1,7 +1,7 @@
 """The dataset job compiles the declaration, runs the query, writes the rows as Parquet, and describes them.
 
-If the dataset job runs in parts, each part computes some of the buckets. The parts together produce the same
-rows as a single process.
+If the dataset job runs in parts, each part of the job computes some of the buckets. All parts together
+produce the same rows as a single process.
 """
 
 import json
@@ -46,8 +46,8 @@ def write_tally(folder: Path, tally: RowTally) -> None:
 
 
 def take_together(folder: Path, parts: Sequence[Path], tally: RowTally) -> None:
-    """Link the files of all parts into `folder`, and add the row counts of the parts to `tally`. Raises
-    OSError."""
+    """Link the files of all parts of the job into `folder`, and add the row counts of the parts to `tally`.
+    Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         for path in sorted(part.glob("*.parquet")):
@@ -61,8 +61,8 @@ OneTable = TypeVar("OneTable")
 KEYLESS = "no time or no entity"
 KEPT = "kept"
 """The name of a folder that a part of the job makes in its own folder. The folder contains the files of an
-earlier version that the new version uses unchanged. These files belong to the dataset as a whole, not to a
-part."""
+earlier version that the new version uses unchanged. Files of an earlier version belong to the whole dataset
+and not to a single part of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

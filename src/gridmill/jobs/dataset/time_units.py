@@ -166,8 +166,9 @@ def _clocks(spec: DatasetSpec, clocked: DatasetSpec) -> Iterator[tuple[str, str,
 def _declared(spec: DatasetSpec, types: Mapping[str, Types]) -> Iterator[tuple[str, str, str]]:
     """Return the declared time units by table and column.
 
-    A column name without a table refers to the column with this name in each table that a part of the
-    declaration names. The name does not refer to columns of tables that only `sql` reads.
+    A column name without a table refers to the column with this name in each table that is named in the
+    declaration of a window, lag, join or label. A column name without a table does not refer to columns of
+    tables that only `sql` reads.
     """
     named = {_basis(spec).table, *(part.table for _, part in spec.parts())}
     for key in spec.timestamp_format:

@@ -2,9 +2,9 @@
 
 Chunks are independent of each other. Each thread computes one chunk at a time, and each part of the job can
 run on another machine. The boundaries of the chunks depend only on the data. The engine first counts the
-entities. After the entities are counted, each part sorts only the rows of its own chunks. The engine reads
-the rows of other tables, sorted by key and availability time, once for all chunks, into memory or into
-files.
+entities. After the entities are counted, each part of the job sorts only the rows of its own chunks. The
+engine reads the rows of other tables, sorted by key and availability time, once for all chunks, into memory
+or into files.
 """
 
 from collections import deque
@@ -192,7 +192,7 @@ MOST_VALUES = 96_000_000
 """The largest number of values of other tables that are stored in memory. Tables with more values are stored
 in files."""
 VALUE_BYTES, WAITING = 2 * 8, 2
-"""VALUE_BYTES is the memory in bytes that a value of a chunk needs. It includes two copies of the value.
+"""VALUE_BYTES is the memory in bytes that a value of a chunk needs, including a second copy of the value.
 WAITING is the number of further chunks in memory, because one chunk waits and one chunk is being read."""
 PIECE, COUNTED = "__piece", "__counted"
 _Done = TypeVar("_Done")

@@ -234,8 +234,8 @@ def _grouped(low: Ints, high: Ints) -> Iterator[Ints]:
 
 
 def _bounds(low: Ints, high: Ints, total: int) -> tuple[int, int]:
-    """Return the range of rows that these requests read. If the table has rows, the range contains at least
-    one row."""
+    """Return the range of rows that is read by these requests. If the table has rows, the range contains at
+    least one row."""
     is_filled = high > low
     if not is_filled.any():
         return 0, min(1, total)

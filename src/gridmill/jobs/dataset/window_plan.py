@@ -168,7 +168,7 @@ class WindowPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of the dataset's rows that requests for other rows read."""
+        """Return the columns of the dataset's rows that are read by requests for other rows."""
         parts: tuple[WindowAggregate | LagValue, ...] = (*self.aggregates, *self.lags)
         named = [part.column for part in parts]
         if self.later is not None:
@@ -231,11 +231,11 @@ class SortedRows:
     `rows` is SQL for the rows of the dataset with the needed columns. The query `sql` runs on each chunk. A
     chunk has the columns of `rows` and a column for each planned value. `types` contains the types of all
     these columns. `ties` is SQL that sorts the rows of an entity with the same time. `joins` means that the
-    query joins tables that need no time. Its result must then be sorted after the join. Two kinds of columns
-    are not sorted with the rows: the column that `time` names, and the columns that `again` names. The
-    columns in `again` belong to the entity, so their values are equal in all rows of an entity. If `again`
-    or `time` is empty, these columns are sorted with the rows. Rows up to the time `after` are read only as
-    history. If `after` is None, no rows are read only as history.
+    query joins tables that need no time, so that the result of the query must be sorted after the join. Two
+    kinds of columns are not sorted with the rows: the column that `time` names, and the columns that `again`
+    names. The columns in `again` belong to the entity, so their values are equal in all rows of an entity.
+    If `again` or `time` is empty, these columns are sorted with the rows. Rows up to the time `after` are
+    read only as history. If `after` is None, no rows are read only as history.
     """
 
     sql: str

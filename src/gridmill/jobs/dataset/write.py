@@ -42,8 +42,8 @@ CHUNK_ROWS = 65_536
 WORK_COLUMNS = 8
 """The names of temporary columns in addition to the columns of a chunk."""
 LEAST_HISTORY_BYTES = 64 * 2**20
-"""The smallest memory, in bytes, for the history of an entity that is cut by time. This limit applies even
-if the job has little memory."""
+"""The smallest amount of memory, in bytes, for the history of an entity that is cut by time. The history
+gets this amount even if the job has little memory."""
 PART = "part"
 RAW = "raw"
 """The name of the folder with the rows before they are encoded. The folder also contains the dropped

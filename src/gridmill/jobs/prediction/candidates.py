@@ -43,8 +43,8 @@ class Comparison:
     """The result of comparing the candidates of a prediction.
 
     `metrics` contains the metrics of each candidate by name. All candidates are measured on the same rows.
-    The number of these rows is `rows`. They are some of the validation rows that have labels, whose number
-    is `labelled`. `learned` contains for each candidate the number of validation rows on which it was
+    `rows` is the number of these rows. The candidates are measured on some of the `labelled` validation rows
+    that have labels. `learned` contains for each candidate the number of validation rows on which it was
     trained. Candidates are not measured on validation rows on which any of them was trained. `unknown` are
     the candidates whose training rows are unknown. `left_out` contains the reason why a candidate is not
     compared. If `rows` is 0, this job measured no candidate. If `stored` is true, the metrics come from the

@@ -186,11 +186,11 @@ DONE_FILE = ".done.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedShards:
-    """A record of the finished shards of a part, in which `first` is the number of the first shard, and `of`
-    is the number of all shards of the job.
+    """A record of the finished shards of a part of the job. `first` is the number of the first of these
+    shards, and `of` is the number of all shards of the job.
 
     `seconds` is the time from the start of the first worker to the end of the last shard. `model` is the
-    model version with which the part predicted.
+    model version with which the part of the job predicted.
     """
 
     first: int
@@ -208,11 +208,11 @@ def write_done(folder: Path, done: FinishedShards) -> None:
 
 
 def take_together(target: Path, folders: Sequence[Path], model: str) -> FinishedShards:
-    """Link the files of all parts into `target`, and combine the records of the parts. The result is the
-    same as the result of a job that does not run in parts.
+    """Link the files of all parts of the job into `target`, and combine the records of the parts. The result
+    is the same as the result of a job that does not run in parts.
 
     Raises StorageError. Raises InternalError if a shard is missing or exists more than once, JobError if the
-    parts chose different models.
+    parts of the job chose different models.
     """
     parts = [decode((folder / DONE_FILE).read_bytes(), FinishedShards) for folder in folders]
     ends = [(part.first, part.first + len(part.shards)) for part in parts]

@@ -300,7 +300,7 @@ def _do(
 
 def _workers(context: JobContext, spec: PredictionSpec) -> int:
     """Return the number of workers. If the job runs in parts, the number of workers of a part comes from the
-    order that the part received. Otherwise it is the declared number of workers."""
+    order that the part received. Otherwise the declared number of workers is returned."""
     return context.order.workers if context.order.part else spec.workers or context.order.workers
 
 
@@ -325,8 +325,8 @@ def _begin(context: JobContext, spec: PredictionSpec, candidates: Sequence[Candi
 
 
 def _plan(context: JobContext, spec: PredictionSpec, choice: ModelChoice) -> dict[str, Any]:
-    """Return the plan with all shards of the job, or with the shards of a part. The shards depend on the
-    rows and on the number of workers of all parts together."""
+    """Return the plan with all shards of the job, or with the shards of a part of the job. The shards depend
+    on the rows and on the total number of workers in all parts of the job."""
     part, workers = context.order.part, _workers(context, spec)
     count = part.count if part else 1
     parts = open_partitions(context.below_root(context.input(spec.dataset).output.uri))

@@ -72,7 +72,7 @@ def _at(value: Any, parts: list[str]) -> Any:  # noqa: ANN401  any part of a dec
 
 
 def _texts(value: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:  # noqa: ANN401  as above
-    """Yield the names in a part of a declaration, each name with the path of its field."""
+    """Yield the names below a field of a declaration, each name with the path of its own field."""
     if isinstance(value, str):
         yield path, value
     elif depth > _MOST_DEPTH:

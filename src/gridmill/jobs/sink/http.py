@@ -200,8 +200,7 @@ class _TooRecentError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ForcedReload:
-    """Downloads a file again that has not changed. This is necessary if the table must be loaded again from
-    the beginning."""
+    """Downloads an unchanged file again, because the table must be loaded again from the beginning."""
 
     written: str
     headers: Mapping[str, str]

@@ -113,8 +113,8 @@ class LoadState:
 
     @property
     def anew(self) -> bool:
-        """Return whether all rows must be loaded. This is the case if the table does not exist, or was
-        loaded with another declaration."""
+        """Return whether all rows must be loaded because the table does not exist, or because it was loaded
+        with another declaration."""
         return self.table.rules != self.rules
 
     @property

@@ -1,10 +1,10 @@
-"""Data files that the parts of a sink job wrote from source files. The attempt that commits the load uses
-these data files.
+"""Data files that were written by the parts of a sink job from source files. The attempt that commits the
+load uses these data files.
 
 The attempt that commits the load chooses the files to load in the same way as in a job without parts. The
-attempt uses the data files of a part only if the part read the same content, by the same rules, into the
-same columns. If the content, the rules or the columns differ, the attempt reads the source file itself. The
-result is correct even if the source changes between the part and the attempt.
+attempt uses the data files of a part of the job only if the part read the same content, by the same rules,
+into the same columns. If the content, the rules or the columns differ, the attempt reads the source file
+itself. The result is correct even if the source changes after a part of the job has read it.
 """
 
 import json
@@ -35,8 +35,8 @@ class PartFile:
     the time of its last change.
 
     The record contains the data files of the valid rows and of the rejected rows, as paths below the folder
-    of the part. `rows` is the number of rows that were read. `reasons` counts the reasons of `rejected`
-    rows. `lost` counts the values that lost information.
+    of the part of the job. `rows` is the number of rows that were read. `reasons` counts the reasons of
+    `rejected` rows. `lost` counts the values that lost information.
     """
 
     key: str
@@ -57,9 +57,9 @@ class PartFile:
 class PartResult:
     """The output of a part of a sink job.
 
-    The output records the `rules` and the columns that the part used, and the versions of the sinks that
-    foreign keys reference. `inferred` means that the part itself inferred the columns. A table that contains
-    only the files of this part would have these columns.
+    The output records the rules and the columns with which the part read its files, and the versions of the
+    sinks that are referenced by foreign keys. `inferred` is true if the part of the job itself inferred the
+    columns from its files. A table that contains only these files would have these columns.
     """
 
     rules: int
@@ -70,7 +70,8 @@ class PartResult:
 
 
 def write_part_result(folder: Path, part_result: PartResult) -> None:
-    """Write the result of a part into the folder with the files of the part. Raises StorageError."""
+    """Write the result of a part of the job into the folder with the files of this part. Raises
+    StorageError."""
     with storage_errors(folder):
         (folder / TOLD_FILE).write_bytes(encode(part_result))
 
@@ -98,13 +99,13 @@ class TableColumns:
 
 
 def referred(context: JobContext, spec: SinkSpec) -> tuple[str, ...]:
-    """Return the ids of the versions of the sinks that foreign keys reference."""
+    """Return the ids of the versions of the sinks that are referenced by foreign keys."""
     return tuple(context.input(name).id for name in spec.references())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPartFile:
-    """A source file that the part of the job with its result in `folder` has read."""
+    """A source file that was read by a part of the job. The result of this part is in `folder`."""
 
     folder: Path
     result: PartResult
@@ -134,14 +135,15 @@ class FoundPartFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFileIndex:
-    """The results of all parts, which can be found by key and content of the source files."""
+    """An index of the results of all parts of the job, by the key and the content hash of the source
+    files."""
 
     of: Mapping[tuple[str, str], FoundPartFile] = field(default_factory=dict)
     _contents: Mapping[tuple[str, int, int, int], str] = field(default_factory=dict)
 
     def content(self, stat: FileStat, name: str) -> str:
-        """Return the content hash that a part computed for a file, if the file still has the same times and
-        the same size."""
+        """Return the content hash that a part of the job computed for a file, if the size and the times of
+        the file have not changed since then."""
         content = self._contents.get((key_of(name), stat.size_bytes, stat.mtime_ns, stat.ctime_ns))
         return content or hashed(stat, name)
 
@@ -149,10 +151,10 @@ class PartFileIndex:
         """Return the columns that a new table of these files has. Return None if this attempt must detect
         the columns itself.
 
-        The attempt must detect the columns if a part has not read all of its files, or if parts have read
-        the same column in different ways. The type of a column is the first type with which all values of
-        the column can be read. If the parts of a job agree on the type of a column, all files together give
-        the same type.
+        The attempt must detect the columns if a part of the job has not read all of its files, or if several
+        parts have read the same column in different ways. The type of a column is the first type with which
+        all values of the column can be read. If the parts of a job agree on the type of a column, all files
+        together give the same type.
         """
         offered = [self.of.get((file.key, file.content)) for file in files]
         column_texts = {
@@ -177,8 +179,8 @@ class PartFileIndex:
 
 
 def open_part_files(context: JobContext, spec: SinkSpec, rules: int) -> PartFileIndex:
-    """Open the results of the parts that used the same rules and referenced the same tables. The index is
-    empty if no part used the same rules and tables."""
+    """Open the results of those parts of the job that used the same rules and referenced the same tables.
+    The index is empty if no part used the same rules and tables."""
     folders = [context.below_root(uri) for uri in context.order.parts]
     finished_folders = [folder for folder in folders if (folder / TOLD_FILE).exists()]
     results = [(folder, decode((folder / TOLD_FILE).read_bytes(), PartResult)) for folder in finished_folders]

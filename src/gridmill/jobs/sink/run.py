@@ -165,7 +165,8 @@ def _each(bench: LoadState, plan: LoadPlan, writing: WriteContext) -> Iterator[P
     """Load each file separately, and yield the result of each file.
 
     If a file does not fit an existing table, the columns of the table may have to change. Only an attempt
-    that has all files can change the columns, so the attempt that commits reads such a file.
+    that has all files can change the columns. The attempt that commits the load therefore reads such a file
+    itself.
     """
     for file in plan.load:
         before = replace(writing.sieve, reasons=writing.sieve.reasons.copy())

@@ -26,8 +26,8 @@ def evolve(
     fixed: Mapping[str, object],
     untold: Container[str] = (),
 ) -> pa.Schema:
-    """Return the columns that the table has after loading files with the columns `new_types`, where the type
-    None means a column without any value.
+    """Return the columns of the table after files are loaded. `new_types` contains the columns of these
+    files with their types, and the type None means a column without any value.
 
     The columns that `fixed` names keep their type. The columns that `untold` names have no value in the
     table. If no change is possible, return the columns unchanged.
@@ -119,7 +119,8 @@ class ColumnMapping:
         return frozenset(self.sources_of(name for name, one in self.spec.columns.items() if one == type_))
 
     def sources_of(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the source columns from which the columns `names` of the table are made."""
+        """Return the source columns from which some columns of the table are made. `names` contains the
+        names of these columns of the table."""
         old = {new: name for name, new in self.spec.rename.items()}
         return tuple(old.get(name, name) for name in names)
 

@@ -166,7 +166,7 @@ def _of_query(connection: sa.Connection, source: SqlSource) -> QueryColumns:
 
 
 def _singles(connection: sa.Connection, origin: sa.TextClause) -> Mapping[str, pa.DataType | None]:
-    """Return the columns of a query. Only columns of single precision have a type in the result."""
+    """Return the columns of a query. In the result, only columns of single-precision numbers have a type."""
     columns: tuple[sa.ColumnElement[Any], ...] = (sa.literal_column("*"),)
     none = QueryColumns(origin=origin, columns=columns).statement().limit(0)  # type: ignore[arg-type]
     with connection.execute(none) as result:

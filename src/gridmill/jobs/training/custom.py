@@ -270,7 +270,8 @@ def _graph(output: Path) -> bytes | None:
 
 def _blurred(frame: SortedFrame) -> str:
     """Return a text with the inputs that lose too much precision if they are converted to 32-bit floats.
-    These are inputs for which at least a tenth of the training values become equal to other values."""
+    An input loses too much precision if at least a tenth of its training values become equal to other
+    values."""
     rows = frame.inputs[frame.rows["train"][:BLUR_ROWS]]
     names = []
     for name, values in zip(frame.names, rows.T, strict=True):

@@ -68,7 +68,7 @@ class SortedFrame:
     rows whose class no training row has. `classes` and `class_type` have the same meaning as in the class
     `Classes`. `infinite` contains for each feature the number of its infinite values, which are treated as
     missing. `left_out` and `grouped` have the same meaning as in the class `ChosenColumns`. `present` has
-    the shape of `target`. It contains for each row the value of the label column at the time of the row, or
+    the shape of `target`, and contains for each row the value of the label column at the time of the row, or
     NaN if this value does not exist. `weights` are the weights of the rows in training. `weights` is None if
     all rows have the same weight. The metrics of a model weight all rows equally.
     """

@@ -1,7 +1,7 @@
 """Reports a training to an MLflow server while the training runs. If the MLflow server fails, the training
 continues.
 
-This module calls only the few requests of the REST API of MLflow that tracking needs.
+This module sends only those few requests of the REST API of MLflow that are necessary for tracking.
 """
 
 import json

@@ -21,8 +21,8 @@ from gridmill.jobs.training.scaling import Scaler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkShape:
-    """The shape of a network. The network takes `width` inputs. It returns `outputs` numbers, which are the
-    scores of the classes or the values of the labels.
+    """The shape of a network. The network takes `width` inputs. The network returns `outputs` numbers, which
+    are the scores of the classes or the values of the labels.
 
     The inputs that `relative` lists are used as differences from their last value in the window. `weights`
     are the weights of the errors of the labels (with a mean of 1). If `weighted` is true, the last column of

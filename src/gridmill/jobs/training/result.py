@@ -11,7 +11,7 @@ Scalar = float | int | bool | str | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """The trained model in memory. Its predictions are compared with the predictions of the stored files.
+    """The trained model in memory, whose predictions are compared with the predictions of the stored files.
 
     `predict` has the arguments and results of Predictor.predict, but accepts no infinite inputs. `tolerance`
     returns the allowed difference of the predictions of the files for the same inputs, in the shape [rows or

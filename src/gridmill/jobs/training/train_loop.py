@@ -212,8 +212,8 @@ class Trainer:
         self._waited = self._worked = 0.0
 
     def learn(self, rows: Integers, held: Integers) -> TrainingResult:
-        """Train the network on the rows `rows`. At the end the network has the weights of the epoch with the
-        best loss on the rows `held`. Raises InputError."""
+        """Train the network on the rows whose numbers are in `rows`. At the end the network has the weights
+        of the epoch with the best loss on the rows whose numbers are in `held`. Raises InputError."""
         self._resume()
         self._loss = self._ranks.loss_of(self._network)
         train, validation = (torch.from_numpy(some).to(self._feed.device) for some in (rows, held))
